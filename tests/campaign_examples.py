@@ -1,4 +1,4 @@
-"""A simulated device and a small target, for tests of what campaigns leave behind."""
+"""A simulated device and a small target, for tests of campaigns and what they leave behind."""
 
 from joulecast.estimators.base import Target
 from joulecast.families import make_family
@@ -11,7 +11,8 @@ from joulecast.simulation import make_simulated_device
 SMALL = Target(make_family("lenet5:4,6,24,16"), Setup(batch=10))
 
 
-def make_simulated_measurer(run="first", **options):
+def make_simulated_measurer(run="first", runtime=SimulatedRuntime, rounds=None, **options):
     device = make_simulated_device(5, **options)
     clock = MeasureClock(device.now, device.sleep, device.now)
-    return make_measurer(SimulatedRuntime(device), SimulatedMeter(device), run=run, clock=clock)
+    chosen = {} if rounds is None else {"rounds": rounds}
+    return make_measurer(runtime(device), SimulatedMeter(device), run=run, clock=clock, **chosen)

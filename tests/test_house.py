@@ -70,7 +70,7 @@ def is_record(node: ast.ClassDef) -> bool:
 
 
 def is_float(annotation: ast.expr | None) -> bool:
-    # Amount and the like are floats with limits (records/field_checks.py).
+    # Amount and the like are floats with limits (records/codec.py).
     floats = r"(Annotated\[)?(float|Amount|Share|UnixTime|_Work)\b"
     return annotation is not None and re.match(floats, ast.unparse(annotation)) is not None
 

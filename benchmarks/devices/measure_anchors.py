@@ -11,11 +11,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from joulecast.features.measurers import open_any_measurer
-from joulecast.features.options import MeasureOptions
-from joulecast.campaign.anchor_campaign import AnchorRun, run_anchors
+from joulecast.campaign.anchors import AnchorRun, run_anchors
 from joulecast.errors import JoulecastError, MissingError
 from joulecast.estimators.fitted_profile import match_device_sheet
+from joulecast.features.measurers import open_any_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.uses.reproduce.observation_file import ObservationFile
 
 

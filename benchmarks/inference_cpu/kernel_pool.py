@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from joulecast.atlas.architectures import draw_network
+from joulecast.campaign.atlas import load_networks
 from joulecast.fusion import FusedKernel, find_fusion_table, list_kernels
 from joulecast.kinds import find_kind
 from joulecast.records import Layer, Network, Setup
@@ -34,7 +34,6 @@ ARCHITECTURES = (
     "small image resnet",
 )
 """Classifiers, encoders and language models; no generators of images, mixtures or volumes."""
-_NETWORKS_EACH = 24
 # What small networks on a processor run: about 15 ms at most.
 _MOST_FLOPS, _MOST_BYTES = 1e9, 48e6
 # Contractions below this take no time that matters.
@@ -55,7 +54,7 @@ _OTHERS = 14
 def draw_kernels(setup: Setup, seed: int = SEED) -> list[FusedKernel]:
     """Return random kernels, as many of each kind as the table above says."""
     pools: dict[str, dict[FusedKernel, None]] = {}
-    for kernel in _list_pool(setup, seed):
+    for kernel in _list_pool(setup):
         pools.setdefault(kernel.kind, {}).setdefault(kernel)
     drawn = []
     for kind in sorted(pools):
@@ -65,16 +64,15 @@ def draw_kernels(setup: Setup, seed: int = SEED) -> list[FusedKernel]:
     return drawn
 
 
-def _list_pool(setup: Setup, seed: int) -> Iterator[FusedKernel]:
+def _list_pool(setup: Setup) -> Iterator[FusedKernel]:
     table = find_fusion_table(RUNTIME, setup)
-    for architecture in ARCHITECTURES:
-        for number in range(_NETWORKS_EACH):
-            network = _fold_norms(draw_network(architecture, f"{seed} {number}"))
-            for kernel in list_kernels(network, setup, table):
-                is_small = kernel.flops <= _MOST_FLOPS and kernel.size_bytes <= _MOST_BYTES
-                is_tiny = 0 < kernel.flops < _FEWEST_FLOPS
-                if is_small and not is_tiny and kernel.network.buildable:
-                    yield replace(kernel, count=1, layers=())
+    networks = (one for one in load_networks() if one.name in ARCHITECTURES)
+    for network in networks:
+        for kernel in list_kernels(_fold_norms(network), setup, table):
+            is_small = kernel.flops <= _MOST_FLOPS and kernel.size_bytes <= _MOST_BYTES
+            is_tiny = 0 < kernel.flops < _FEWEST_FLOPS
+            if is_small and not is_tiny and kernel.network.buildable:
+                yield replace(kernel, count=1, layers=())
 
 
 def _fold_norms(network: Network) -> Network:

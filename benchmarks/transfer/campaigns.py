@@ -104,7 +104,7 @@ def profile_device(
         open_store(":memory:") as store,
     ):
         net = resolve_name(FAMILY)
-        target = Target(net.network, setup, networks=net.members)
+        target = Target(net.network, setup, networks=net.draw_members())
         done = run_campaign(measurer, store, estimator, target, points=points)
         tests = [measurer.measure(Trial(one, setup)) for one in draw_networks()]
         return store.load_profile(done.profile_key), tests

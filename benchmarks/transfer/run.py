@@ -35,8 +35,7 @@ from joulecast.estimators.additive.encode import SourceDevice
 from joulecast.estimators.additive.estimator import AdditiveEstimator, predict_runs
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.records import Execution, Trial
-from joulecast.simulation.chip import draw_chip
-from joulecast.simulation.step_cost import compute_step_cost
+from joulecast.simulation.chip import compute_step_cost, draw_chip
 from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]

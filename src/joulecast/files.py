@@ -53,8 +53,7 @@ from joulecast.records import (
     load_record,
     summarise_observations,
 )
-from joulecast.records.codec import omit_default
-from joulecast.records.field_checks import Count
+from joulecast.records.codec import Count, omit_default
 from joulecast.records.observation import Provenance
 
 VERSIONS = {"profile": 2, "network": 1}

@@ -1,39 +1,23 @@
 """Atlases of simulated devices: they resume, remember refusals, keep their limits and repair."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
+from campaign_examples import make_simulated_measurer
 from joulecast.campaign import find_profile_key
-from joulecast.campaign.anchor_rates import find_scale
-from joulecast.campaign.atlas_campaign import AtlasLimits, plan_atlas, run_atlas
+from joulecast.campaign.anchors import MeasuredPeaks
+from joulecast.campaign.atlas_campaign import AtlasLimits, plan_atlas, run_atlas, summarise_atlas
 from joulecast.errors import ContaminatedError, DeviceLostError, NotTrainingError
-from joulecast.measurer import MeasureClock, make_measurer
-from joulecast.meters.simulated import SimulatedMeter
+from joulecast.families import make_family
+from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
-from joulecast.simulation import make_simulated_device
-from joulecast.store import open_store
 
 SMALL = {"networks": 3, "most_trials": 40}
 
 
 @pytest.fixture
-def store(tmp_path):
-    with open_store(tmp_path / "store.sqlite") as opened:
-        yield opened
-
-
-@pytest.fixture
 def measurer():
-    with make_simulated_measurer() as opened:
+    with make_simulated_measurer(rounds=1) as opened:
         yield opened
-
-
-def make_simulated_measurer(runtime=None, **options):
-    device = make_simulated_device(5, **options)
-    clock = MeasureClock(device.now, device.sleep, device.now)
-    own = (runtime or SimulatedRuntime)(device)
-    return make_measurer(own, SimulatedMeter(device), rounds=1, clock=clock)
 
 
 class RefusingRuntime(SimulatedRuntime):
@@ -67,22 +51,6 @@ def test_every_trial_is_measured_once_and_the_idle_device_too(measurer, store):
     assert any(not one.trial.network.layers for one in seen)
     assert any(one.energy_j for one in seen if one.trial.network.layers)
     assert run_atlas(measurer, store, AtlasLimits(**SMALL)).new == 0
-
-
-def test_two_atlases_at_once_share_the_trials(tmp_path):
-    place = tmp_path / "store.sqlite"
-
-    def run(_):
-        with make_simulated_measurer() as measurer, open_store(place) as store:
-            return run_atlas(measurer, store, AtlasLimits(**SMALL))
-
-    open_store(place).close()
-    with ThreadPoolExecutor() as pool:
-        runs = list(pool.map(run, range(2)))
-    assert {run.stopped for run in runs} == {"every trial of the atlas was tried"}
-    with open_store(place) as store:
-        refused = list_trials_of(store, runs[0].profile_key, refused=True)
-    assert sum(run.new for run in runs) + len(refused) == SMALL["most_trials"]
 
 
 class Killed(BaseException):
@@ -127,11 +95,11 @@ def test_progress_counts_trials_and_estimates_the_time_left(measurer, store):
 
 
 def test_refused_trials_are_remembered_and_can_be_retried(store):
-    with make_simulated_measurer(RefusingRuntime) as measurer:
+    with make_simulated_measurer(runtime=RefusingRuntime, rounds=1) as measurer:
         run = run_atlas(measurer, store, AtlasLimits(**SMALL))
         refused = list_trials_of(store, run.profile_key, refused=True)
         assert len(refused) > 4
-    with make_simulated_measurer() as measurer:
+    with make_simulated_measurer(rounds=1) as measurer:
         assert run_atlas(measurer, store, AtlasLimits(**SMALL)).new == 0
         again = run_atlas(measurer, store, AtlasLimits(retries_refused=True, **SMALL))
     assert again.new > 4
@@ -139,7 +107,7 @@ def test_refused_trials_are_remembered_and_can_be_retried(store):
 
 def test_trial_that_loses_the_device_is_remembered(store):
     seen = []
-    with make_simulated_measurer(FragileRuntime) as measurer:
+    with make_simulated_measurer(runtime=FragileRuntime, rounds=1) as measurer:
         for _ in range(100):
             try:
                 run = run_atlas(
@@ -165,12 +133,12 @@ def test_trial_is_announced_before_it_is_measured(measurer, store):
 
 
 def test_disturbed_trial_is_no_refusal_and_constant_disturbance_ends_the_atlas(store):
-    with make_simulated_measurer() as measurer:
+    with make_simulated_measurer(rounds=1) as measurer:
         measurer.runtime.simulated.disturb("throttled", 1e9, start_s=6.0)
         with pytest.raises(ContaminatedError, match="throttled"):
             run_atlas(measurer, store, AtlasLimits(**SMALL))
         assert measurer.disturbances["throttled"] > 3
-    with make_simulated_measurer() as measurer:
+    with make_simulated_measurer(rounds=1) as measurer:
         run = run_atlas(measurer, store, AtlasLimits(**SMALL))
     assert run.stopped == "every trial of the atlas was tried"
     refusals = [one.refusal for one in store.load_observations(run.profile_key) if one.refusal]
@@ -179,30 +147,12 @@ def test_disturbed_trial_is_no_refusal_and_constant_disturbance_ends_the_atlas(s
 
 def test_time_probes_do_not_hide_a_device_that_is_shared(store):
     """Only the meter notices another program, and it is asked for every fifth trial."""
-    with make_simulated_measurer() as measurer:
+    with make_simulated_measurer(rounds=1) as measurer:
         measurer.runtime.simulated.disturb("other load", 1e9, start_s=12.0)
         with pytest.raises(ContaminatedError, match="close other programs"):
             run_atlas(measurer, store, AtlasLimits(networks=3))
         key = find_profile_key(measurer)
     assert len(list_trials_of(store, key)) > 10
-
-
-def test_score_orders_what_follows_the_base_design(measurer, store, monkeypatch):
-    monkeypatch.setattr("joulecast.atlas.guidance.BASE_TRIALS", 12)
-    limits = AtlasLimits(**SMALL)
-    run_atlas(measurer, store, AtlasLimits(points=20, **SMALL))
-    order = []
-
-    def prefer_large(trials, observations):
-        assert len(observations) >= 12
-        return [one.trial.setup.batch for one in trials]
-
-    run_atlas(
-        measurer, store, limits, score=prefer_large, on_trial=lambda one: order.append(one.trial)
-    )
-    batches = [trial.setup.batch for trial in order]
-    assert len(batches) == 20
-    assert batches == sorted(batches, reverse=True)
 
 
 def test_trials_that_would_take_too_long_are_left_out(measurer, store, monkeypatch):
@@ -221,11 +171,38 @@ def test_trials_that_would_take_too_long_are_left_out(measurer, store, monkeypat
     assert 0.005 < max(measured) < 0.05
 
 
-def test_assumed_scale_fits_any_device(measurer):
-    assert find_scale(measurer).memory_bytes > 1e9
-
-
 def test_atlas_of_inference_trains_nothing(measurer):
     planned = plan_atlas(measurer, AtlasLimits(phase="inference", **SMALL))
     assert {one.trial.setup.phase for one in planned} == {"inference"}
-    assert {one.reason for one in planned} >= {"anchor", "piece"}
+    assert {one.reason for one in planned} >= {"anchor", "block"}
+
+
+TRIALS = [Trial(make_family("lenet5:4,6,24,16"), Setup(batch=batch)) for batch in range(1, 7)]
+IDLE = Trial(Network(), Setup())
+
+
+def test_trials_energies_refusals_and_idle_power_are_counted():
+    observations = [
+        Observation(TRIALS[0], duration_s=1.0),
+        Observation(TRIALS[0], duration_s=1.0, energy_j=5.0),
+        Observation(TRIALS[1], duration_s=1.0),
+        Observation(TRIALS[2], refusal="cannot be captured (op 7); use eager"),
+        Observation(TRIALS[3], refusal="cannot be captured (op 8); use eager"),
+        Observation(TRIALS[4], refusal="out of memory"),
+        # Refused once, measured later.
+        Observation(TRIALS[1], refusal="out of memory"),
+        *(Observation(IDLE, energy_j=power_w, duration_s=1.0) for power_w in (30.0, 31.0, 90.0)),
+    ]
+    found = summarise_atlas(observations, MeasuredPeaks({"fp32": 1e12}))
+    assert (found.trials, found.with_energy, found.idle_power_w) == (2, 1, 31.0)
+    assert list(found.refused.items()) == [("cannot be captured", 2), ("out of memory", 1)]
+    assert found.peaks.flops_per_s == {"fp32": 1e12}
+    nothing = summarise_atlas([], MeasuredPeaks({}))
+    assert (nothing.trials, nothing.refused, nothing.idle_power_w) == (0, {}, None)
+
+
+def test_atlas_ends_by_request(measurer, store):
+    asked = iter([False, False, True])
+    limits = AtlasLimits(networks=4)
+    done = run_atlas(measurer, store, limits, is_stop_requested=lambda: next(asked))
+    assert (done.stopped, done.new) == ("it was stopped by request", 2)

@@ -9,7 +9,7 @@ import pytest
 
 from campaign_examples import SMALL, make_simulated_measurer
 from joulecast.campaign import find_profile_key, run_campaign
-from joulecast.campaign.anchor_rates import list_anchors
+from joulecast.campaign.anchors import list_anchors
 from joulecast.errors import (
     ContaminatedError,
     MeasurementError,
@@ -27,18 +27,6 @@ from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.store import open_store
 
 OTHER = Target(make_family("har:8,8,8,8"), Setup(batch=10))
-
-
-@pytest.fixture
-def store(tmp_path):
-    with open_store(tmp_path / "store.sqlite") as opened:
-        yield opened
-
-
-@pytest.fixture
-def measurer():
-    with make_simulated_measurer() as opened:
-        yield opened
 
 
 def profile(measurer, store, target=SMALL, **limits):

@@ -1,4 +1,4 @@
-"""Trials that contradict earlier observations are repeated, refusals and failures noted."""
+"""Trials are claimed, stored, repeated and refused; campaigns are recorded; energies come later."""
 
 import os
 import threading
@@ -8,26 +8,40 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.campaign.trial_log import TrialLog
-from joulecast.errors import DeviceAwayError, DeviceLostError, MeterLostError, OutOfMemoryError
+from campaign_examples import SMALL, make_simulated_measurer
+from joulecast.campaign import find_profile_key, run_campaign
+from joulecast.campaign.trial_log import (
+    TimeGuidedLog,
+    TrialLog,
+    add_stand_in,
+    describe_profile,
+    drop_energy,
+    list_doubtful,
+    record_campaign,
+    repeat_doubtful,
+)
+from joulecast.errors import (
+    DeviceAwayError,
+    DeviceLostError,
+    InputError,
+    MeasurementError,
+    MeterLostError,
+    OutOfMemoryError,
+)
+from joulecast.estimators import find_estimator
+from joulecast.estimators.base import Target
 from joulecast.families import make_family
-from joulecast.measurer import MeasureClock, make_measurer
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
+from joulecast.kinds import make_layer
 from joulecast.meters.simulated import SimulatedMeter
-from joulecast.records import Setup, Trial
+from joulecast.records import Device, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
-from joulecast.simulation import make_simulated_device
 from joulecast.store import open_store
+from joulecast.variants import Part, make_isolated_trial
 from memory_log import MemoryLog
 
-TRIAL = Trial(make_family("lenet5:4,6,24,16"), Setup(batch=10))
-
-
-@pytest.fixture
-def measurer():
-    device = make_simulated_device(5)
-    clock = MeasureClock(device.now, device.sleep, device.now)
-    with make_measurer(SimulatedRuntime(device), SimulatedMeter(device), clock=clock) as opened:
-        yield opened
+TRIAL = Trial(SMALL.network, SMALL.setup)
 
 
 def slow_down(observation, factor):
@@ -174,3 +188,168 @@ def test_campaign_waits_for_the_trial_that_another_one_measures(measurer, stores
     assert trials.measure(TRIAL, with_energy=False, reason="waited for") == seen
     other.join()
     assert trials.new == 0
+
+
+# ---------------------------------------------------------------------------------------------
+# Doubtful observations
+
+
+@pytest.fixture
+def observations(measurer):
+    trials = [
+        make_isolated_trial(
+            Part("hidden", (make_layer("linear", cin=64 + 24 * at, cout=128),)), Setup(), "graph"
+        )
+        for at in range(20)
+    ]
+    return [measurer.time(trial) for trial in trials]
+
+
+def test_undisturbed_observations_are_not_doubted(observations):
+    assert list_doubtful(observations, "") == []
+
+
+def test_slow_observation_is_repaired_and_not_doubted_again(measurer, observations):
+    true = observations[7]
+    observations[7] = replace(true, duration_s=6 * true.duration_s)
+    trials = TrialLog(measurer, MemoryLog(), observations)
+    assert repeat_doubtful(trials) == 1
+    believed = [one for one in trials.believed if one.trial == true.trial]
+    assert len(believed) == 2
+    assert all(one.duration_s == pytest.approx(true.duration_s, rel=0.1) for one in believed)
+    assert trials.new == 0
+    assert repeat_doubtful(trials) == 0
+
+
+def test_windows_that_disagreed_are_doubted(observations):
+    unsure = replace(observations[3], duration_sd_s=0.5 * observations[3].duration_s, count=3)
+    assert list_doubtful([*observations[:3], unsure], "") == [unsure]
+
+
+def test_trial_that_is_implausible_but_right_is_repeated_once(measurer, observations):
+    """Two measurements that agree are believed, whatever their neighbours say."""
+    odd = replace(observations[7], duration_s=6 * observations[7].duration_s)
+    both = [*observations[:7], odd, odd, *observations[8:]]
+    assert list_doubtful(both, "") == []
+
+
+def test_observations_of_another_unit_are_not_repeated_here(observations):
+    true = observations[7]
+    observations[7] = replace(true, duration_s=6 * true.duration_s, device=Device("x", unit="b"))
+    assert list_doubtful(observations, "") == []
+
+
+def test_number_of_repeats_is_limited(measurer, observations):
+    spread = [replace(one, duration_sd_s=one.duration_s, count=3) for one in observations]
+    trials = TrialLog(measurer, MemoryLog(), spread)
+    assert repeat_doubtful(trials, most=4) == 4
+    assert len(trials.log.observations) == 4
+
+
+# ---------------------------------------------------------------------------------------------
+# Records of campaigns
+
+
+def run_small(store, on_progress=None, **limits):
+    with make_simulated_measurer() as measurer:
+        estimator = find_estimator("subtractive")
+        return run_campaign(measurer, store, estimator, SMALL, on_progress=on_progress, **limits)
+
+
+def test_campaign_is_visible_while_it_runs_and_when_it_is_done(store):
+    seen = []
+    result = run_small(store, lambda now: seen.append(store.campaigns.list_all()[0]), points=6)
+    assert {one.state for one in seen} == {"running"}
+    (done,) = store.campaigns.list_all()
+    assert (done.state, done.reason) == ("done", "6 points are measured")
+    assert (done.name, done.provenance) == (SMALL.network.name, "simulated")
+    assert (done.points, done.profile_key) == (6, result.profile_key)
+    moments = store.campaigns.list_progress(done.key)
+    assert moments[-1].points == 6 and len(moments) == len(seen)
+    assert [one.elapsed_s for one in moments] == sorted(one.elapsed_s for one in moments)
+
+
+def test_campaign_ends_by_request_and_is_fitted_as_if_its_time_were_over(store):
+    def stop_at_four(now):
+        if now.points == 4:
+            store.campaigns.request_stop(store.campaigns.list_all()[0].key)
+
+    result = run_small(store, stop_at_four, points=50)
+    assert result.stopped == "it was stopped by request"
+    assert result.points == 5
+    (record,) = store.campaigns.list_all()
+    assert record.state == "stopped"
+    assert store.load_fit(result.profile_key, "subtractive") is not None
+    # Another run starts without the request.
+    assert run_small(store, points=8).points == 8
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "reason"),
+    [
+        (MeasurementError("the device is gone"), "failed", "the device is gone"),
+        (ZeroDivisionError("oops"), "failed", "ZeroDivisionError: oops"),
+        (KeyboardInterrupt(), "interrupted", "it was interrupted"),
+    ],
+)
+def test_error_that_ends_a_campaign_is_recorded(store, error, state, reason):
+    profile = describe_profile(make_simulated_measurer())
+    with pytest.raises(type(error)), record_campaign(store, profile, "net"):
+        raise error
+    (found,) = store.campaigns.list_all()
+    assert (found.state, found.reason) == (state, reason)
+
+
+def test_campaign_of_another_storage_is_not_recorded():
+    profile = describe_profile(make_simulated_measurer())
+    with record_campaign(object(), profile, "net") as record:
+        assert record.key == "" and not record.is_stop_requested()
+        assert not record.is_stop_requested()
+
+
+# ---------------------------------------------------------------------------------------------
+# Energies that come later
+
+TARGET = Target(make_family("lenet5:4,8,16,16"), Setup(batch=8))
+OPTIONS = MeasureOptions(on="simulated:7", meter="later")
+
+
+def run_guided(store, points):
+    with open_measurer(OPTIONS, allows_later=True) as measurer:
+        log, estimator = TimeGuidedLog(store), find_estimator("additive")
+        result = run_campaign(measurer, log, estimator, TARGET, points=points)
+        return result, find_profile_key(measurer)
+
+
+def test_campaign_stores_windows_and_neither_energies_nor_fits(store):
+    result, key = run_guided(store, 12)
+    profile = store.load_profile(key)
+    recorded = [one for one in profile.observations if one.is_pending]
+    assert result.new <= len(profile.observations)
+    assert len(recorded) > result.new / 2
+    assert all(one.energy_j is None for one in profile.observations)
+    assert all(one.pulses for one in recorded if one.trial.network.layers)
+    assert dict(profile.fits) == {}
+
+
+def test_campaign_resumes_and_measures_nothing_again(store):
+    first, key = run_guided(store, 6)
+    known = len(store.load_observations(key))
+    again, _ = run_guided(store, 6)
+    assert first.new == 6
+    assert again.new == 0
+    assert again.points == 6
+    assert len(store.load_observations(key)) >= known
+
+
+def test_stand_in_energy_is_as_uncertain_as_the_time(store):
+    _, key = run_guided(store, 6)
+    one = next(one for one in store.load_observations(key) if one.pulses)
+    guided = add_stand_in(one)
+    assert guided.energy_sd_j / guided.energy_j == one.duration_sd_s / one.duration_s
+    assert drop_energy(guided) == one
+
+
+def test_commands_that_need_the_energy_now_refuse_the_recorder():
+    with pytest.raises(InputError, match="joulecast profile NET"):
+        open_measurer(OPTIONS)

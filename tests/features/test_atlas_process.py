@@ -13,8 +13,12 @@ import pytest
 from joulecast.campaign.atlas_campaign import AtlasLimits
 from joulecast.errors import MeasurementError, MissingError
 from joulecast.families import make_family
-from joulecast.features.atlas_process import WORKER_COMMAND, measure_in_workers
-from joulecast.features.atlas_worker import AtlasRequest, answer_request
+from joulecast.features.atlas_process import (
+    WORKER_COMMAND,
+    AtlasRequest,
+    answer_request,
+    measure_in_workers,
+)
 from joulecast.features.options import MeasureOptions
 from joulecast.records import Device, Observation, Setup, Trial
 from joulecast.store import open_store
@@ -149,7 +153,7 @@ def test_worker_stops_when_its_parent_was_killed(tmp_path, request_of):
     request = request_of(networks=2, seconds=300.0)
     code = (
         "import sys; from joulecast.features.atlas_process import measure_in_workers\n"
-        "from joulecast.features.atlas_worker import AtlasRequest\n"
+        "from joulecast.features.atlas_process import AtlasRequest\n"
         "measure_in_workers(AtlasRequest.from_json(sys.argv[1]))"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, request.to_json()])

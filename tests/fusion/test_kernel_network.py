@@ -2,13 +2,14 @@
 
 import pytest
 
-from joulecast.atlas.architectures import draw_network
+from joulecast.campaign.atlas import load_networks
 from joulecast.families import make_family
 from joulecast.fusion import FUSION_TABLES, list_kernels, merge_kernels
 from joulecast.kinds import check_network, network_work
 from joulecast.records import Setup
 
 INFERENCE = Setup(batch=1, phase="inference")
+ATLAS = {network.name: network for network in load_networks()}
 
 
 def list_distinct(network, table):
@@ -36,14 +37,14 @@ def test_kernel_whose_inputs_have_other_shapes_is_not_buildable():
 
 
 def test_norm_after_a_lost_view_keeps_its_own_shape():
-    network = draw_network("convnext", "0")
+    network = ATLAS["convnext"]
     kernels = list_kernels(network, INFERENCE, FUSION_TABLES["onnxruntime"])
     found = sum(network_work(kernel.network, INFERENCE).params for kernel in kernels)
     assert found == network_work(network, INFERENCE).params
 
 
 def test_concatenation_alone_has_equal_widths():
-    network = draw_network("densenet", "0")
+    network = ATLAS["densenet"]
     concats = [one for one in list_distinct(network, "torch") if one.kind == "concat"]
     assert concats
     for kernel in concats:

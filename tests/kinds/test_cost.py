@@ -1,4 +1,4 @@
-"""Test how work adds up, scales with the batch and depends on gradients."""
+"""Work of layers and networks: sums, batches, gradients, autocast, checkpoints, host calls."""
 
 from dataclasses import replace
 
@@ -6,18 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulecast.errors import InputError
+from joulecast.families import make_family
 from joulecast.kinds import (
+    CheckpointSegment,
+    add_host_calls,
+    checkpoint_blocks,
     count_gradients,
+    count_host_calls,
     find_kind,
     input_shape,
     layer_work,
+    list_checkpoint_segments,
+    list_half_inputs,
     make_layer,
     make_op,
     network_work,
     output_shape,
     peak_memory,
 )
-from joulecast.records import Network, Setup, fold_blocks
+from joulecast.records import Input, Network, Setup, fold_blocks
 from kind_examples import LAYERS, NETWORKS, SETUPS, WITH_WEIGHTS
 
 every_layer = pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
@@ -261,3 +269,160 @@ def test_recomputed_layers_run_forward_twice_and_keep_nothing(layer):
         assert recomputed.forward.memory_bytes == 0
     inference = Setup(phase="inference")
     assert layer_work(replace(layer, recomputed=True), inference) == layer_work(layer, inference)
+
+
+# ---------------------------------------------------------------------------------------------
+# Autocast
+
+TOKEN_LINEAR = make_layer("linear", cin=8, cout=8, lead=(7,))
+NORM = make_layer("layer_norm", shape=(7, 8))
+ADD = make_layer("elementwise", fn="add", inputs=2, shape=(7, 8))
+TOKENS = Input((7, 8))
+
+
+def test_contractions_return_half_and_norms_full_precision():
+    assert list_half_inputs([TOKEN_LINEAR, TOKEN_LINEAR, NORM, TOKEN_LINEAR], TOKENS) == (
+        False,
+        True,
+        True,
+        False,
+    )
+
+
+def test_input_may_be_in_half_precision():
+    assert list_half_inputs([TOKEN_LINEAR], replace(TOKENS, half=True)) == (True,)
+
+
+def test_sum_is_half_only_if_both_inputs_are():
+    add = replace(ADD, reads=(1, 2), join="add")
+    assert list_half_inputs([TOKEN_LINEAR, TOKEN_LINEAR, add, TOKEN_LINEAR], TOKENS)[2:] == (
+        True,
+        True,
+    )
+    assert list_half_inputs([TOKEN_LINEAR, NORM, add, TOKEN_LINEAR], TOKENS)[2:] == (False, False)
+
+
+def test_tail_determines_the_output_precision():
+    for fn, is_half in (("relu", True), ("softmax", False)):
+        first = replace(TOKEN_LINEAR, tail=(make_op("elementwise", fn=fn),))
+        assert list_half_inputs([first, TOKEN_LINEAR], TOKENS) == (False, is_half)
+
+
+# ---------------------------------------------------------------------------------------------
+# Checkpoints
+
+SETUP = Setup(batch=32)
+
+
+def test_products_and_sums_at_the_end_of_a_block_are_not_run_again():
+    network = checkpoint_blocks(make_family("transformer:16,2"))
+    for start, stop in network.groups:
+        marks = [layer.recomputed for layer in network.layers[start:stop]]
+        assert marks == [True] * (stop - start - 2) + [False] * 2
+    assert not network.layers[0].recomputed and not network.layers[-1].recomputed
+
+
+def test_block_that_ends_with_an_activation_is_run_again_whole():
+    network = checkpoint_blocks(make_family("resnet18"))
+    inside = {at for start, stop in network.groups for at in range(start, stop)}
+    assert [at for at, layer in enumerate(network.layers) if layer.recomputed] == sorted(inside)
+
+
+@pytest.mark.parametrize("name", ["transformer:256,8", "resnet18"])
+def test_checkpoints_trade_memory_for_work(name):
+    plain = make_family(name)
+    network = checkpoint_blocks(plain)
+    assert peak_memory(network, SETUP) < 0.8 * peak_memory(plain, SETUP)
+    assert network_work(network, SETUP).total.flops > network_work(plain, SETUP).total.flops
+    inference = Setup(batch=32, phase="inference")
+    assert peak_memory(network, inference) == peak_memory(plain, inference)
+
+
+def test_network_without_blocks_is_refused():
+    with pytest.raises(InputError, match=r"cnn5.* repeats no block to checkpoint: leave --check"):
+        checkpoint_blocks(make_family("cnn5"))
+
+
+LINEAR = make_layer("linear", cin=8, cout=8)
+RELU = make_layer("elementwise", fn="relu", shape=(8,))
+AGAIN = replace(LINEAR, recomputed=True)
+
+
+def chain(*layers, groups=()):
+    return Network(layers, Input((8,)), groups)
+
+
+def test_network_without_checkpoints_has_no_segments():
+    assert list_checkpoint_segments(chain(LINEAR, RELU, LINEAR)) == []
+
+
+def test_product_after_recomputed_layers_is_checkpointed_with_them():
+    network = chain(LINEAR, AGAIN, AGAIN, LINEAR, RELU)
+    assert list_checkpoint_segments(network) == [CheckpointSegment(1, 4, repeats_last=False)]
+
+
+def test_layer_whose_result_is_needed_is_not_checkpointed_unless_marked():
+    with_tail = replace(LINEAR, tail=(make_op("elementwise", fn="relu"),))
+    for last in (RELU, with_tail):
+        segments = list_checkpoint_segments(chain(AGAIN, last))
+        assert segments == [CheckpointSegment(0, 1)]
+
+
+def test_blocks_are_checkpointed_each_by_itself():
+    network = chain(AGAIN, AGAIN, AGAIN, AGAIN, LINEAR, groups=((0, 2), (2, 4)))
+    assert list_checkpoint_segments(network) == [CheckpointSegment(0, 2), CheckpointSegment(2, 4)]
+
+
+# ---------------------------------------------------------------------------------------------
+# Calls of the host
+
+
+@every_layer
+def test_number_of_weights_does_not_depend_on_the_optimizer(layer):
+    counts = {count_host_calls(layer, Setup(optimizer=name)) for name in ("sgd", "adam", "adamw")}
+    assert len(counts) == 1
+    assert bool(counts.pop()[1]) == bool(layer_work(layer, Setup()).params)
+
+
+@every_layer
+def test_only_products_in_half_precision_are_cast(layer):
+    launches, weights, products, casts, *_ = count_host_calls(layer, Setup())
+    assert casts == 0
+    assert bool(products) == bool(layer_work(layer, Setup()).forward.flops)
+    half = count_host_calls(layer, Setup(precision="bf16"))
+    assert half[1:4] == (weights, products, products)
+    assert (half[0] == launches) == (layer.kind != "rms_norm")
+
+
+@every_layer
+def test_calls_of_inference_are_counted_apart(layer):
+    for precision in ("fp32", "bf16"):
+        setup = Setup(phase="inference", precision=precision)
+        *training, launches, products = count_host_calls(layer, setup)
+        assert not any(training)
+        assert products == count_host_calls(layer, Setup())[2]
+        assert launches <= layer_work(layer, setup).forward.launches + layer.calls
+
+
+def test_rms_norm_is_fused_only_in_full_precision():
+    fused, spelled = (make_layer("rms_norm", shape=(7, 8), spelled=spelled) for spelled in (0, 1))
+    for precision in ("fp32", "tf32"):
+        setup = Setup(precision=precision)
+        assert count_host_calls(fused, setup) < count_host_calls(spelled, setup)
+    half = Setup(precision="bf16")
+    assert layer_work(fused, half) == layer_work(spelled, half)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+def test_recurrent_layers_issue_all_tokens_at_once(kind):
+    short, long = (make_layer(kind, cin=5, hidden=6, tokens=tokens) for tokens in (7, 70))
+    assert count_host_calls(short, Setup()) == count_host_calls(long, Setup())
+
+
+@given(NETWORKS, SETUPS)
+def test_calls_of_a_block_are_the_sum_over_its_layers(network, setup):
+    one, other = (
+        add_host_calls(*(count_host_calls(layer, setup) for layer in net.layers))
+        for net in (fold_blocks(network), network)
+    )
+    assert one == other

@@ -13,8 +13,7 @@ from torch import nn
 
 from joulecast.estimators import ESTIMATORS
 from joulecast.kinds import KINDS, Kind, check_network, layer_work, make_layer, make_op
-from joulecast.kinds.kind import REQUIRED, gives_half
-from joulecast.kinds.work_rules import make_contraction_rules
+from joulecast.kinds.kind import REQUIRED, gives_half, make_contraction_rules
 from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Input, Network, Setup, Trial
@@ -112,23 +111,18 @@ def make_simulated_measurer(simulated):
     return make_measurer(SimulatedRuntime(simulated), SimulatedMeter(simulated), clock=clock)
 
 
-def test_module_is_read_as_layers_of_the_kind():
+def test_module_is_read_counted_stored_and_built():
     module = nn.Sequential(GatedLinear(12, 16), nn.ReLU(), GatedLinear(16, 24), nn.Linear(24, 10))
     network = read_net(module, torch.randn(4, 12))
-    assert network == make_network()
+    assert network == make_network() == Network.from_dict(network.to_dict())
     assert network.buildable
+    assert read_net(build_net(network), torch.randn(4, 12)) == network
+    work = layer_work(network.layers[1], SETUP)
+    assert work.params == 2 * 16 * 24 + 2 * 24
+    assert work.forward.flops == 8 * 4 * 16 * 24
     assert network.totals.unattributed_flops_share == 0
     assert network.totals.unattributed_params_share == 0
     check_network(network)
-
-
-def test_built_network_is_read_back():
-    network = make_network()
-    assert read_net(build_net(network), torch.randn(4, 12)) == network
-
-
-def test_network_is_stored_and_loaded():
-    assert Network.from_dict(make_network().to_dict()) == make_network()
 
 
 def test_every_part_is_isolated_and_read_back():
@@ -201,9 +195,3 @@ def list_trials():
         made.append(Trial(network, SETUP))
         trials.update((trial.key, trial) for trial in made)
     return list(trials.values())
-
-
-def test_work_follows_the_row():
-    work = layer_work(make_network().layers[1], SETUP)
-    assert work.params == 2 * 16 * 24 + 2 * 24
-    assert work.forward.flops == 8 * 4 * 16 * 24

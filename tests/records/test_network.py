@@ -1,12 +1,21 @@
 """Sizes: an immutable mapping whose equal values have equal JSON."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecast.records import Sizes
+from joulecast.families import FAMILIES, make_family
+from joulecast.kinds import make_layer
+from joulecast.records import Layer, Network, Sizes, StepTotals, find_equal_blocks, fold_blocks
+from joulecast.records.network import (
+    group_by_block,
+    list_reading_notes,
+    order_branches,
+    order_operands,
+)
 from joulecast.testing import record_strategies as draw
 
 
@@ -25,3 +34,163 @@ def test_sizes_are_an_immutable_mapping(sizes):
     with pytest.raises(TypeError):
         sizes["cin"] = 1
     assert all(f"{name}=" in repr(sizes) for name in sizes)
+
+
+@given(draw.networks())
+def test_folding_keeps_every_layer_in_order(network):
+    folded = fold_blocks(network)
+    starts = dict(network.groups)
+    assert len(folded.layers) == len(network.layers) - sum(b - a - 1 for a, b in network.groups)
+    flat = []
+    for layer in folded.layers:
+        if len(flat) in starts:
+            assert layer.kind.startswith("block:")
+            flat.extend(layer.parts)
+        else:
+            flat.append(layer)
+    # ``reads`` counts layers of its own view, so it may differ.
+    bare = [replace(layer, reads=()) for layer in network.layers]
+    assert [replace(layer, reads=()) for layer in flat] == bare
+    assert folded.groups == ()
+
+
+@given(st.lists(draw.leaves, min_size=1, max_size=3), draw.names)
+def test_blocks_of_the_same_structure_have_the_same_kind(parts, name):
+    renamed = [
+        replace(part, name=name, sizes=Sizes({**part.sizes, "cin": 1 + index}))
+        for index, part in enumerate(parts)
+    ]
+    size = len(parts)
+    network = Network((*parts, *renamed), groups=((0, size), (size, 2 * size)))
+    first, second = fold_blocks(network).layers
+    assert first.kind == second.kind
+    other = replace(parts[0], kind="another")
+    third = fold_blocks(Network((other, *parts[1:]), groups=((0, size),))).layers[0]
+    assert third.kind != first.kind
+
+
+def test_block_view_reads_across_blocks():
+    layer = Layer("linear", Sizes({"cin": 2, "cout": 2}))
+    skip = replace(layer, reads=(1, 4), join="add")
+    network = Network((layer, layer, layer, layer, skip), groups=((1, 3),))
+    folded = fold_blocks(network)
+    assert [bool(part.parts) for part in folded.layers] == [False, True, False, False]
+    assert [part.reads for part in folded.layers] == [(1,), (1,), (1,), (1, 3)]
+
+
+def test_layers_are_grouped_by_block():
+    assert group_by_block([-1, 0, 0, 0, 1, -1, 2, 2]) == ((1, 4), (6, 8))
+    assert group_by_block([]) == ()
+
+
+def make_blocks(*widths: int) -> Network:
+    """Return a network of blocks of two linear layers, the second of which adds its input."""
+    layers = []
+    for at, width in enumerate(widths):
+        sizes = Sizes({"cin": width, "cout": width, "lead": ()})
+        layers += [
+            Layer("linear", sizes, name=f"h.{at}.first"),
+            Layer("linear", sizes, reads=(1, 2), join="add", name=f"h.{at}.second"),
+        ]
+    return Network(tuple(layers), groups=tuple((2 * at, 2 * at + 2) for at in range(len(widths))))
+
+
+def test_equal_blocks_are_found_once_with_their_positions():
+    (block,) = find_equal_blocks(make_blocks(8, 8, 8))
+    assert (block.name, block.count, block.layer_count) == ("h.0–2", 3, 2)
+    assert block.starts == (0, 2, 4)
+
+
+def test_alternating_blocks_are_two_kinds():
+    one, other = find_equal_blocks(make_blocks(8, 4, 8, 4))
+    assert (one.name, one.starts) == ("h.0…2", (0, 4))
+    assert (other.name, other.starts) == ("h.1…3", (2, 6))
+
+
+def test_a_block_without_equals_is_alone_and_plain_layers_are_none():
+    assert [(one.name, one.count) for one in find_equal_blocks(make_blocks(8, 4, 8, 8))] == [
+        ("h.0…3", 3),
+        ("h.1", 1),
+    ]
+    assert find_equal_blocks(make_family("cnn5")) == ()
+
+
+def test_blocks_differ_by_what_runs_and_not_by_what_they_read_outside():
+    network = make_blocks(8, 8)
+    layers = list(network.layers)
+    layers[3] = replace(layers[3], reads=(1, 4))
+    (block,) = find_equal_blocks(replace(network, layers=tuple(layers)))
+    assert block.count == 2
+    layers[3] = replace(layers[3], trains=False)
+    apart = find_equal_blocks(replace(network, layers=tuple(layers)))
+    assert [block.count for block in apart] == [1, 1]
+
+
+def test_names_are_shortened_to_what_differs():
+    stages = find_equal_blocks(make_family("resnet50"))
+    assert [block.name for block in stages if block.count > 1] == [
+        "stage1.1–2",
+        "stage2.1–3",
+        "stage3.1–5",
+        "stage4.1–2",
+    ]
+    network = make_blocks(8, 8)
+    renamed = [replace(layer, name=layer.name.replace("h.1", "tail")) for layer in network.layers]
+    (block,) = find_equal_blocks(replace(network, layers=tuple(renamed)))
+    assert block.name == "h.0–tail"
+
+
+LINEAR = make_layer("linear", cin=8, cout=8)
+WIDE = make_layer("linear", cin=8, cout=8, bias=0)
+
+
+def add(*reads: int, **rest: object) -> Layer:
+    layer = make_layer("elementwise", fn="add", inputs=len(reads), shape=(8,))
+    return replace(layer, reads=reads, join="add", **rest)
+
+
+def test_the_longest_branch_comes_first() -> None:
+    for reads in ((1, 3), (3, 1)):
+        assert order_operands([LINEAR, LINEAR, LINEAR, add(*reads)])[-1].reads == (1, 3)
+
+
+def test_transposed_inputs_keep_their_place() -> None:
+    (*_, last) = order_operands([LINEAR, LINEAR, LINEAR, add(3, 1, transposed=(0,))])
+    assert (last.reads, last.transposed) == ((1, 3), (1,))
+
+
+def test_concatenations_keep_their_order() -> None:
+    layer = make_layer("elementwise", fn="concat", shape=(16,))
+    joined = replace(layer, reads=(2, 1), join="concat")
+    assert order_operands([LINEAR, LINEAR, joined])[-1].reads == (2, 1)
+
+
+def test_order_of_parallel_branches_does_not_matter() -> None:
+    """A shortcut may be computed before or after the branch it is added to."""
+    main_first = [LINEAR, LINEAR, replace(WIDE, reads=(3,)), add(2, 1)]
+    shortcut_first = [WIDE, replace(LINEAR, reads=(2,)), LINEAR, add(1, 3)]
+    assert order_branches(main_first) == order_branches(shortcut_first) == tuple(main_first)
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_families_are_in_order(name: str) -> None:
+    layers = make_family(name).layers
+    assert order_operands(layers) == layers
+
+
+def test_network_that_was_not_read_has_no_notes() -> None:
+    assert list_reading_notes(Network()) == []
+    assert list_reading_notes(Network(totals=StepTotals(1.0, 1.0, 1))) == []
+
+
+def test_operators_without_a_rule_are_named_with_their_calls() -> None:
+    ops = (("aten::foo", 3), ("lib::bar", 1), ("lib::baz", 2), ("lib::far", 9), ("lib::few", 1))
+    totals = StepTotals(
+        1.0, 1.0, 1, ops_without_rule=ops, uncounted_bytes_share=0.25, notes=("Frozen.",)
+    )
+    first, second = list_reading_notes(Network(totals=totals))
+    assert first == "Frozen."
+    assert second == (
+        "No cost rule for lib::far (9 calls), aten::foo (3 calls), lib::baz (2 calls), 2 more: "
+        "FLOPs that they compute are missing, in 25.0 % of the bytes of a step."
+    )

@@ -25,7 +25,7 @@ from joulecast.records import (
     fold_blocks,
 )
 from joulecast.simulation import DISTURBANCES, SimulatedDevice, draw_chip, make_simulated_device
-from joulecast.simulation.step_cost import list_operators
+from joulecast.simulation.chip import list_operators
 from joulecast.testing.meters import MeterContract
 
 seeds = st.integers(0, 50)

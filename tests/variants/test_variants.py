@@ -1,4 +1,4 @@
-"""Test that every part of a network has variants, and that they are read back."""
+"""Variants and isolated trials: every layer and block has them, and they are read back."""
 
 import random
 from dataclasses import replace
@@ -17,15 +17,21 @@ from joulecast.kinds import (
 )
 from joulecast.records import Input, Network, Setup, fold_blocks
 from joulecast.variants import (
+    BLOCK,
+    BLOCKS,
+    LAYERS,
     ROLES,
     Part,
+    adapt_partition,
     curve_key,
     describe_part,
     make_isolated_trial,
+    make_paper_variant,
     make_variant,
     match_phase,
     part_widths,
     plan_curves,
+    read_block_variant,
     read_isolated_part,
     read_variant,
     resize_part,
@@ -33,6 +39,7 @@ from joulecast.variants import (
     split_network,
     width_names,
 )
+from joulecast.variants.blocks import find_block_scale, find_least_scale, find_scale_step
 
 SETUP = Setup()
 IMAGE = Input((3, 16, 16))
@@ -72,24 +79,34 @@ def wrap(*layers, data=IMAGE):
     return Network((replace(stem, input_grad=False), *layers, pool, head), data)
 
 
-@pytest.mark.parametrize("name", PAPER_FAMILIES)
-def test_variants_of_every_family_fit_together_and_are_read_back(name):
+SPLITS = {
+    "layers": LAYERS,
+    "blocks": BLOCKS,
+    "paper's layers": adapt_partition(LAYERS, True, False),
+    "paper's blocks": adapt_partition(BLOCKS, True, False),
+}
+
+
+@pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
+@pytest.mark.parametrize("name", ["lenet5", "cnn5", "har", "lstm", "transformer", "resnet18"])
+def test_variants_of_every_curve_fit_together_and_are_read_back(name, split):
     network = make_family(name)
-    for found in plan_curves(network):
+    plan = plan_curves(network, split.split, split.make_variant)
+    keys = {curve_key(found.part, SETUP) for found in plan}
+    for found in plan:
         for widths in sample_widths(found):
             part = resize_part(found.part, widths)
             assert part_widths(part) == widths
             assert curve_key(part, SETUP) == curve_key(found.part, SETUP)
-            variant = make_variant(part, network)
+            variant = split.make_variant(part, network)
             check_chain(variant)
-            shown, *others = read_variant(variant)
+            shown, *others = split.read_variant(variant)
             # The input precision depends on the network, not on the curve.
-            assert shown == replace(part, half_input=shown.half_input)
-            assert [other.role for other in others] == {
-                "output": [],
-                "input": ["output"],
-                "hidden": ["input", "output"],
-            }[part.role]
+            assert part_widths(shown) == widths
+            assert curve_key(shown, SETUP) == curve_key(part, SETUP)
+            assert {curve_key(other, SETUP) for other in others} <= keys, "what is subtracted"
+            roles = {"output": [], "input": ["output"]}.get(part.role, ["input", "output"])
+            assert [other.role for other in others] == roles
 
 
 @pytest.mark.parametrize("name", PAPER_FAMILIES)
@@ -272,7 +289,7 @@ def test_widths_that_vary_depend_on_the_role():
     assert names == [("cout",), ("cin", "cout"), ("cin", "cout"), ("cin", "cout"), ("cin",)]
 
 
-def test_layer_on_one_number_a_sample_has_a_curve_without_widths() -> None:
+def test_layer_on_one_number_a_sample_has_a_curve_without_widths():
     """A score of a whole sequence, as a conditional random field adds them up."""
     layers = [make_layer("elementwise", fn=fn, shape=()) for fn in ("add", "exp")]
     keys = {curve_key(Part("hidden", (layer,)), SETUP) for layer in layers}
@@ -314,3 +331,146 @@ def test_inference_runs_no_dropout():
     dropout = make_layer("dropout", p=0.1, shape=(8,))
     assert layer_work(dropout, Setup()).forward.size_bytes > 0
     assert layer_work(dropout, Setup(phase="inference")).total == Work()
+
+
+# ---------------------------------------------------------------------------------------------
+# Blocks
+
+
+@pytest.mark.parametrize("name", ["transformer", "resnet18"])
+def test_ranges_contain_the_blocks_of_every_member(name):
+    plan = {curve_key(one.part, SETUP): one for one in plan_curves(make_family(name), BLOCKS.split)}
+    rng = random.Random(name)
+    for _ in range(4):
+        for placed in split_blocks(draw_family(name, rng.randint)):
+            if placed.part.role == BLOCK:
+                found = plan[curve_key(placed.part, SETUP)]
+                assert found.lows <= part_widths(placed.part) <= found.highs
+
+
+def test_networks_without_blocks_have_the_same_curves():
+    network = make_family("cnn5")
+    assert plan_curves(network, BLOCKS.split) == plan_curves(network, LAYERS.split)
+
+
+def test_layers_do_not_read_variants_of_blocks():
+    network = make_family("transformer")
+    block = plan_curves(network, BLOCKS.split)[-1].part
+    variant = make_variant(block, network)
+    assert read_variant(variant) is None
+    assert read_block_variant(variant) is not None
+    called_twice = replace(variant.layers[0], calls=2)
+    again = replace(variant, layers=(called_twice, *variant.layers[1:]))
+    assert read_block_variant(again) is None
+
+
+def test_whole_networks_are_no_variants():
+    assert read_block_variant(Network()) is None
+    assert read_block_variant(make_family("transformer:width=8,depth=1")) is None
+    assert read_block_variant(make_family("resnet18")) is None
+
+
+def list_blocks(network):
+    return [placed.part for placed in split_blocks(network) if placed.part.role == BLOCK]
+
+
+@pytest.mark.parametrize(
+    ("family", "scale"),
+    [("transformer:width=64,depth=1", 16), ("resnet18:width=24", 24), ("resnet50:width=8", 8)],
+)
+def test_scale_divides_all_channels(family, scale):
+    assert part_widths(list_blocks(make_family(family))[0]) == (scale,)
+
+
+@pytest.mark.parametrize("family", ["transformer", "resnet18", "resnet50"])
+def test_blocks_of_a_family_lie_on_the_curves_of_its_original(family):
+    keys = {curve_key(part, SETUP) for part in list_blocks(make_family(family))}
+    rng = random.Random(family)
+    for _ in range(3):
+        network = draw_family(family, rng.randint)
+        assert {curve_key(part, SETUP) for part in list_blocks(network)} <= keys
+
+
+@pytest.mark.parametrize("family", ["transformer", "resnet34", "resnet50"])
+def test_resized_block_is_the_block_of_a_narrower_network(family):
+    (wide, narrow) = (list_blocks(make_family(name))[0] for name in (family, f"{family}:width=32"))
+    assert resize_part(wide, part_widths(narrow)) == narrow
+
+
+def test_block_of_other_ratios_lies_on_another_curve():
+    first, second = (make_layer("linear", cin=8, cout=cout, lead=(4,)) for cout in (8, 16))
+    back = make_layer("linear", cin=16, cout=8, lead=(4,))
+    same, wider = Part(BLOCK, (first, first)), Part(BLOCK, (second, back))
+    assert curve_key(same, SETUP) != curve_key(wider, SETUP)
+    assert curve_key(same, SETUP) == curve_key(resize_part(same, (3,)), SETUP)
+
+
+def test_connections_belong_to_the_curve():
+    part = list_blocks(make_family("transformer"))[0]
+    *layers, last = part.layers
+    other = replace(part, layers=(*layers, replace(last, reads=(1, 9))))
+    assert curve_key(other, SETUP) != curve_key(part, SETUP)
+
+
+def test_grouped_convolutions_are_not_scaled():
+    conv = make_layer("conv2d", cin=8, cout=8, space=(4, 4), kernel=3, padding=1, groups=8)
+    plain = make_layer("conv2d", cin=8, cout=8, space=(4, 4), kernel=1)
+    part = Part(BLOCK, (conv, plain))
+    assert find_block_scale(part.layers) is None
+    assert part_widths(part) == ()
+    assert resize_part(part, ()) == part
+
+
+def test_scales_keep_heads_and_norms_valid():
+    attention = make_layer("attention", width=12, heads=3, tokens=5, kv_tokens=5)
+    norm = make_layer("layer_norm", shape=(5, 12))
+    assert find_scale_step((norm, attention)) == 3
+    assert find_least_scale((norm, attention), 12) == 4
+    assert find_least_scale(list_blocks(make_family("transformer"))[0].layers, 64) == 1
+
+
+# ---------------------------------------------------------------------------------------------
+# The network's own input and output layers, as in the paper
+
+
+def test_a_convolution_is_framed_by_the_first_convolution_and_the_classifier():
+    network = make_family("cnn5")
+    hidden = split_network(network)[1].part
+    variant = make_paper_variant(hidden, network)
+    check_chain(variant)
+    stem, layer, flat, output = variant.layers
+    first, last = network.layers[0], network.layers[-1]
+    assert (stem.kind, stem.tail, stem.sizes["kernel"]) == (first.kind, first.tail, (3, 3))
+    assert stem.sizes["space"] == (96, 96), "the image whose output the layer reads"
+    assert flat.kind == "flatten"
+    assert output.sizes["cout"] == last.sizes["cout"]
+    assert output.sizes["cin"] == 128 * 24 * 24
+    assert layer.sizes == network.layers[1].sizes
+
+
+def test_fewer_curves_are_needed_than_with_stems_of_ours():
+    network = make_family("cnn5")
+    own = plan_curves(network, LAYERS.split, make_paper_variant)
+    assert len(own) == 7 < len(plan_curves(network))
+    assert sum(found.part.role == "output" for found in own) == 1
+
+
+def test_pooling_of_the_output_layer_reads_other_images():
+    network = make_family("resnet18")
+    block = next(one.part for one in BLOCKS.split(network) if one.part.role == "block")
+    variant = make_paper_variant(block, network)
+    pool, output = variant.layers[-2:]
+    assert pool.kind == "pool" and pool.sizes["shape"] == (64, 24, 24)
+    assert output.sizes["cout"] == network.layers[-1].sizes["cout"]
+
+
+def test_what_does_not_fit_keeps_our_ends():
+    """A convolution computes no features of a linear layer."""
+    network = make_family("lenet5")
+    linear = next(one.part for one in split_network(network) if one.part.layers[0].kind == "linear")
+    assert make_paper_variant(linear, network).layers[0].kind == "linear"
+
+
+def test_partitions_are_equal_if_nothing_is_adapted():
+    assert adapt_partition(LAYERS) is LAYERS
+    assert adapt_partition(BLOCKS, True, False) is adapt_partition(BLOCKS, True, False)

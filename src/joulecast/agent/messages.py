@@ -21,8 +21,7 @@ from joulecast import errors
 from joulecast.errors import InputError, JoulecastError, MeasurementError
 from joulecast.input_files import first_line, parse_json
 from joulecast.records import MODES, Device, Network, Observation, Record, Setup, Trial
-from joulecast.records.codec import omit_default
-from joulecast.records.field_checks import Choices, Count, Range
+from joulecast.records.codec import Choices, Count, Range, omit_default
 from joulecast.records.observation import Provenance
 
 PROTOCOL = 1

@@ -1,6 +1,6 @@
-"""Measure an atlas: isolated layers and blocks of a population of networks of all kinds.
+"""Measure an atlas: isolated layers and blocks of networks of all kinds.
 
-    population ─▶ trials in the order of a design ─▶ measure, store ─▶ … until the time is over
+    networks ─▶ trials in the order of a design ─▶ measure, store ─▶ … until the time is over
                         └ observed, refused or too slow for this device: left out
 
 Every observation is stored as soon as it is made, refused trials too, and the list of trials
@@ -10,29 +10,41 @@ to the caller, since measuring may happen in another process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
-from joulecast.atlas.device_scale import DeviceScale
-from joulecast.atlas.guidance import ScoreTrials, order_remaining
-from joulecast.atlas.population import draw_population
-from joulecast.atlas.trials import MOST_TRIALS, AtlasTrial, drop_observed, list_trials
-from joulecast.campaign.anchor_rates import apply_peaks, find_scale, read_peaks
-from joulecast.campaign.campaign import Progress, find_profile_key
-from joulecast.campaign.campaign_record import STOPPED_BY_REQUEST
-from joulecast.campaign.doubtful_trials import repeat_doubtful
-from joulecast.campaign.trial_log import ObservationLog, TrialLog
+from joulecast.campaign.anchors import (
+    DeviceScale,
+    MeasuredPeaks,
+    apply_peaks,
+    find_scale,
+    read_peaks,
+)
+from joulecast.campaign.atlas import (
+    MOST_TRIALS,
+    AtlasTrial,
+    draw_members,
+    drop_observed,
+    list_trials,
+    split_members,
+)
+from joulecast.campaign.trial_log import (
+    STOPPED_BY_REQUEST,
+    ObservationLog,
+    Progress,
+    TrialLog,
+    find_profile_key,
+    repeat_doubtful,
+)
 from joulecast.errors import ContaminatedError
 from joulecast.measurer import TrialMeasurer
 from joulecast.records import Observation
 
-ATLAS_SEED = 20261116
-"""Draws the population of every atlas, so that campaigns on one device continue each other."""
-
-# Networks of the population, for processors and for GPUs, which measure more trials in a second.
+# Networks of an atlas, for processors and for GPUs, which measure more trials in a second.
 _NETWORKS = {False: 120, True: 300}
-
-# The idle device is observed after this many trials, and scores are asked again.
+# The idle device is observed after this many trials.
 _IDLE_EVERY = 100
 # A step that would take longer at the measured peaks is left out, on processors and on GPUs. Layers
 # of processors reach a smaller share of them.
@@ -51,7 +63,7 @@ class AtlasLimits:
         seconds: Stop after this time on the measurer's clock.
         points: Stop at this many trials, those of earlier runs and refused ones included.
         most_trials: How many trials the design has.
-        networks: Number of networks in the population; chosen by the device if it is None.
+        networks: Number of networks; None chooses it by the device.
         retries_refused: Try again what the device refused in earlier runs.
         phase: What its networks do: ``train`` or ``inference``.
     """
@@ -90,7 +102,6 @@ def run_atlas(
     log: ObservationLog,
     limits: AtlasLimits,
     *,
-    score: ScoreTrials | None = None,
     on_trial: Callable[[Observation], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     is_stop_requested: Callable[[], bool] = lambda: False,
@@ -101,7 +112,6 @@ def run_atlas(
         measurer: Measures trials.
         log: Stores observations as they are made.
         limits: When to stop.
-        score: Values trials once the base design is measured.
         on_trial: Called before every measurement with what is stored should the process die.
         on_progress: Called before every measurement and at the end.
         is_stop_requested: Asked before every measurement; True ends the campaign.
@@ -112,7 +122,7 @@ def run_atlas(
     """
     if on_progress is not None:
         on_progress(Progress(0, 0.0, 0.0, None, "planning what to measure"))
-    campaign = _AtlasCampaign(measurer, log, limits, score)
+    campaign = _AtlasCampaign(measurer, log, limits)
     stopped = ""
     while not stopped:
         one = campaign.choose_next()
@@ -132,21 +142,15 @@ def plan_atlas(measurer: TrialMeasurer, limits: AtlasLimits) -> tuple[AtlasTrial
     """Return all trials of an atlas of the measurer's device, in the order of the design."""
     scale, modes = find_scale(measurer), measurer.runtime.modes
     count = limits.networks or _NETWORKS["graph" in modes]
-    population = draw_population(ATLAS_SEED, count, scale, limits.phase)
-    return list_trials(population, scale, modes, most=limits.most_trials, phase=limits.phase)
+    blocks = split_members(draw_members(count, scale, limits.phase))
+    return list_trials(blocks, scale, modes, limits.most_trials, limits.phase)
 
 
 class _AtlasCampaign:
     """A running atlas: what is left, what is known, and the time that has passed."""
 
-    def __init__(
-        self,
-        measurer: TrialMeasurer,
-        log: ObservationLog,
-        limits: AtlasLimits,
-        score: ScoreTrials | None,
-    ) -> None:
-        self._measurer, self._limits, self._score = measurer, limits, score
+    def __init__(self, measurer: TrialMeasurer, log: ObservationLog, limits: AtlasLimits) -> None:
+        self._measurer, self._limits = measurer, limits
         self._started_s = measurer.now()
         self._key = find_profile_key(measurer)
         stored = list(log.load_observations(self._key))
@@ -161,8 +165,6 @@ class _AtlasCampaign:
 
     def choose_next(self) -> AtlasTrial | None:
         """Return the next trial, or None after the last one."""
-        if self._tried % _IDLE_EVERY == 0:
-            self._left = order_remaining(self._left, self._trials.believed, self._score)
         while self._left:
             if self._is_time_over() or not self._is_too_slow(self._left[0]):
                 return self._left[0]
@@ -261,3 +263,42 @@ def _describe(one: AtlasTrial | None) -> str:
     # Labels of blocks are hashes.
     name = f"a block of {len(layers)} layers {setup.precision}" if len(layers) > 1 else one.label
     return f"{what} of {name}, batch {setup.batch}"
+
+
+@dataclass(frozen=True)
+class AtlasSummary:
+    """What is stored about a device.
+
+    Attributes:
+        trials: Distinct trials that were measured.
+        with_energy: Those of them whose energy was measured.
+        refused: Trials that the device refused, by reason, the most frequent first.
+        idle_power_w: Median power of the idle device; None if it was not measured.
+        peaks: The fastest rates seen.
+    """
+
+    trials: int
+    with_energy: int
+    refused: dict[str, int]
+    idle_power_w: float | None
+    peaks: MeasuredPeaks
+
+
+def summarise_atlas(observations: Sequence[Observation], peaks: MeasuredPeaks) -> AtlasSummary:
+    """Return a summary of the observations of a device."""
+    measured = {one.trial for one in observations if one.duration_s and one.trial.network.layers}
+    metered = {one.trial for one in observations if one.energy_j and one.trial.network.layers}
+    refusals = {one.trial: _shorten(one.refusal) for one in observations if one.refusal}
+    reasons = Counter(reason for trial, reason in refusals.items() if trial not in measured)
+    idle_w = [
+        one.energy_j / one.duration_s
+        for one in observations
+        if not one.trial.network.layers and one.energy_j is not None and one.duration_s
+    ]
+    power_w = median(idle_w) if idle_w else None
+    return AtlasSummary(len(measured), len(metered), dict(reasons.most_common()), power_w, peaks)
+
+
+def _shorten(reason: str) -> str:
+    """Return the first clause of a refusal, so that equal ones are counted together."""
+    return reason.partition(";")[0].partition(" (")[0].strip() or "no reason"

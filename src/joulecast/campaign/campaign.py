@@ -21,15 +21,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from joulecast.campaign.anchor_rates import measure_anchors
-from joulecast.campaign.campaign_record import (
+from joulecast.campaign.anchors import measure_anchors
+from joulecast.campaign.trial_log import (
     STOPPED_BY_REQUEST,
     CampaignRecord,
-    NoRecord,
+    ObservationLog,
+    Progress,
+    TrialLog,
+    describe_profile,
     record_campaign,
+    repeat_doubtful,
 )
-from joulecast.campaign.doubtful_trials import repeat_doubtful
-from joulecast.campaign.trial_log import ObservationLog, TrialLog, describe_profile
 from joulecast.errors import MeasurementError, MissingError
 from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
 from joulecast.estimators.plausibility import JudgingFit
@@ -38,25 +40,6 @@ from joulecast.records import Observation
 
 # Doubtful trials are measured again for at most this share of a campaign's time, or this long.
 _REPAIR_SHARE, _LEAST_REPAIR_S = 0.1, 10.0
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The state of a running campaign.
-
-    Attributes:
-        points: Observations that the target can use, those of earlier runs included.
-        left_s: Estimated remaining time; None while no limit applies.
-        reason: What is measured next and why, or why the campaign ends.
-        total: Number of points at which it ends at the latest; None if that is unknown.
-    """
-
-    points: int
-    uncertainty_share: float
-    elapsed_s: float
-    left_s: float | None
-    reason: str
-    total: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,11 +71,6 @@ class _Limits:
 
     points: int | None
     seconds: float | None
-
-
-def find_profile_key(measurer: TrialMeasurer) -> str:
-    """Return the key of the profile that a measurer's observations belong to."""
-    return describe_profile(measurer).key
 
 
 def run_campaign(
@@ -142,11 +120,11 @@ def _run(
     estimator: Estimator,
     target: Target,
     limits: _Limits,
-    record: CampaignRecord | NoRecord,
+    record: CampaignRecord,
     tell: Callable[[Progress, bool], None],
 ) -> CampaignResult:
     """Run a campaign that is recorded."""
-    key, points, seconds = find_profile_key(measurer), limits.points, limits.seconds
+    key, points, seconds = describe_profile(measurer).key, limits.points, limits.seconds
     started_s = measurer.now()
     trials = TrialLog(measurer, log, list(log.load_observations(key)))
     fitted = _load_fit(log, key, estimator)

@@ -1,24 +1,31 @@
-"""Measure trials of a campaign and store every observation as soon as it is made.
+"""Measure trials of a campaign, store every observation at once, and record how far it is.
+
+    TrialLog         claims, measures and stores trials, and repeats what contradicts or looks wrong
+    CampaignRecord   how far a campaign is, for other processes, and their request to stop it
+    TimeGuidedLog    a store whose energies are read later, from a power trace
 
 A trial is claimed before it is measured: another campaign with the same store, on this machine or
 on another one, does not measure it too, and what it has measured meanwhile is taken over.
 A trial that contradicts an earlier observation of the same trial is measured again until two agree.
 A trial that the device refuses (it cannot be built, does not fit into memory, does not train) is
-noted. After some errors of CUDA a process can use the device no more: the trial that caused one is
+noted. After some CUDA errors a process can no longer use the device: the trial that caused one is
 stored as refused, so that the next process does not try it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from joulecast.errors import (
     ContaminatedError,
     DeviceAwayError,
     DeviceLostError,
+    JoulecastError,
     MeasurementError,
     MeterLostError,
     NetError,
@@ -30,10 +37,23 @@ from joulecast.estimators.plausibility import (
     is_comparable,
     make_quick_key,
 )
+from joulecast.estimators.plausibility import list_implausible
 from joulecast.measurer import TrialMeasurer
 from joulecast.measurer.lost_devices import is_device_lost
 from joulecast.records import Observation, Profile, Trial
 
+if TYPE_CHECKING:
+    from joulecast.store import Store
+    from joulecast.store.campaign_tables import CampaignProgress, CampaignTables
+
+STOPPED_BY_REQUEST = "it was stopped by request"
+ATLAS_NAME = "atlas"
+MOST_REPEATED = 20
+"""How many doubtful trials a campaign measures again at most."""
+# Windows of one measurement that differ by more than this share disagree.
+_WIDE_SHARE = 0.25
+# Trials may take milliseconds, and nobody watches more closely.
+_LEAST_PAUSE_S = 0.5
 # How often a trial that contradicts an earlier observation is repeated at most.
 _MOST_REPEATS = 2
 _LONGEST_REASON = 300
@@ -68,6 +88,30 @@ class SharedLog(Protocol):
         self, planned: Observation, wait_s: float
     ) -> AbstractContextManager[Sequence[Observation] | None]:
         """Claim a trial; yield what is stored of it, or None if another campaign has claimed it."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a running campaign.
+
+    Attributes:
+        points: Observations that the target can use, those of earlier runs included.
+        left_s: Estimated remaining time; None while no limit applies.
+        reason: What is measured next and why, or why the campaign ends.
+        total: Number of points at which it ends at the latest; None if that is unknown.
+    """
+
+    points: int
+    uncertainty_share: float
+    elapsed_s: float
+    left_s: float | None
+    reason: str
+    total: int | None = None
+
+
+def find_profile_key(measurer: TrialMeasurer) -> str:
+    """Return the key of the profile that a measurer's observations belong to."""
+    return describe_profile(measurer).key
 
 
 def describe_profile(measurer: TrialMeasurer) -> Profile:
@@ -229,3 +273,232 @@ class TrialLog:
                 f"{self.measurer.runtime.device.name} failed at {reason} ({refusal.refusal}); "
                 "this trial will be left out: run the same command again to continue"
             ) from error
+
+
+@runtime_checkable
+class RecordingLog(Protocol):
+    """Storage that keeps how far campaigns are; ``store.Store`` is one."""
+
+    @property
+    def campaigns(self) -> CampaignTables:
+        """The campaigns of the store."""
+
+
+class CampaignRecord:
+    """A run of a campaign in the store.
+
+    Args:
+        tables: The campaigns of the store; None records nothing, as for campaigns of an evaluation.
+        key: The run.
+        now: Returns seconds; progress is stored twice a second at most.
+    """
+
+    def __init__(
+        self,
+        tables: CampaignTables | None,
+        key: str = "",
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.key = key
+        self._tables = tables
+        self._now = now
+        self._due_s = -math.inf
+        self._moments: list[CampaignProgress] = []
+
+    def store_progress(self, progress: Progress, *, is_last: bool = False) -> None:
+        """Store how far the run is; moments that follow closely are stored together."""
+        if self._tables is None:
+            return
+        from joulecast.store.campaign_tables import CampaignProgress
+
+        share = progress.uncertainty_share
+        # An atlas has no uncertainty, and calls it 0.
+        known = share if share and math.isfinite(share) else None
+        self._moments.append(CampaignProgress(progress.elapsed_s, progress.points, known))
+        if self._now() < self._due_s and not is_last:
+            return
+        self._due_s = self._now() + _LEAST_PAUSE_S
+        self._tables.change(
+            self.key,
+            self._moments,
+            reason=progress.reason,
+            left_s=progress.left_s,
+            total=progress.total,
+        )
+        self._moments = []
+
+    def is_stop_requested(self) -> bool:
+        """Return whether the run is to stop."""
+        return self._tables is not None and self._tables.is_stop_requested(self.key)
+
+    def finish(self, stopped: str) -> None:
+        """Store that the run ended by itself or by request."""
+        if self._tables is not None:
+            from joulecast.store.campaign_tables import ENDED, STOPPED
+
+            state = STOPPED if stopped == STOPPED_BY_REQUEST else ENDED
+            self._tables.finish(self.key, state, stopped)
+
+
+@contextmanager
+def record_campaign(log: object, profile: Profile, name: str) -> Iterator[CampaignRecord]:
+    """Record a campaign in the store while a block runs; an error that leaves it is recorded too.
+
+    Args:
+        log: The storage of the campaign; only a store keeps records.
+        profile: The profile that observations will belong to.
+        name: What is profiled.
+    """
+    if not isinstance(log, RecordingLog):
+        yield CampaignRecord(None)
+        return
+    from joulecast.store.campaign_tables import BROKEN, INTERRUPTED
+
+    tables = log.campaigns
+    with tables.add(name, profile.device.name, profile.key, profile.provenance) as key:
+        try:
+            yield CampaignRecord(tables, key)
+        except JoulecastError as error:
+            tables.finish(key, BROKEN, str(error))
+            raise
+        except BaseException as error:
+            is_bug = isinstance(error, Exception)
+            reason = f"{type(error).__name__}: {error}" if is_bug else "it was interrupted"
+            tables.finish(key, BROKEN if is_bug else INTERRUPTED, reason)
+            raise
+
+
+def list_doubtful(
+    observations: Sequence[Observation], unit: str, fitted: Fitted | None = None
+) -> list[Observation]:
+    """Return observations that look wrong, the worst first.
+
+    An observation is doubted if its windows disagreed, if another one of the same trial contradicts
+    it and no third decides, or if it is implausible beside similar trials or under the fit. A trial
+    that was repeated is believed as ``contradictions`` says, and is not doubted again.
+
+    Args:
+        observations: Everything stored about a device.
+        unit: The unit of the device at hand; those of other units are not repeated on it.
+        fitted: A fit to them, which judges them if it can.
+    """
+    own = [
+        one
+        for one in observations
+        if not one.refusal and one.trial.network.layers and one.device.unit == unit
+    ]
+    places = {id(one) for one in own}
+    unsure = [
+        one
+        for one in own
+        for sd, value in ((one.duration_sd_s, one.duration_s), (one.energy_sd_j, one.energy_j))
+        if sd and value and sd > _WIDE_SHARE * value
+    ]
+    implausible = [one for one in list_implausible(observations, fitted) if id(one) in places]
+    doubted = list(dict.fromkeys([*unsure, *implausible]))
+    return [one for one in doubted if not _is_settled(one, own)][:MOST_REPEATED]
+
+
+def repeat_doubtful(
+    trials: TrialLog,
+    fitted: Fitted | None = None,
+    most: int = MOST_REPEATED,
+    until_s: float | None = None,
+) -> int:
+    """Measure doubtful trials again; return how many were.
+
+    Args:
+        trials: The observations of a campaign.
+        fitted: A fit to them.
+        most: How many are repeated at most.
+        until_s: Start no more of them after this moment on the measurer's clock.
+    """
+    unit, before, count = trials.measurer.runtime.device.unit, trials.new, 0
+    for one in list_doubtful(trials.stored, unit, fitted)[:most]:
+        if until_s is not None and trials.measurer.now() > until_s:
+            break
+        try:
+            with_energy, reason = one.energy_j is not None, "doubtful, measured again"
+            # Another campaign that measures it has the same doubts.
+            done = trials.measure(one.trial, with_energy, reason, waits=False)
+        except ContaminatedError as error:
+            trials.skipped.append(f"doubtful, not measured again: {error}")
+        else:
+            count += done is not None
+    # Repetitions are not new points.
+    trials.new = before
+    return count
+
+
+def _is_settled(one: Observation, own: Sequence[Observation]) -> bool:
+    """Return whether the trial was measured often enough to know which observation is right."""
+    same = [other for other in own if other.trial == one.trial]
+    return (
+        any(agree(same[at], same[other]) for at in range(len(same)) for other in range(at))
+        or len(same) > 3
+    )
+
+
+def drop_energy(observation: Observation) -> Observation:
+    """Return an observation without its energy, which is to be read from a power trace."""
+    return replace(observation, energy_j=None, energy_sd_j=None, unchecked=())
+
+
+def add_stand_in(observation: Observation) -> Observation:
+    """Return a recorded observation with the energy of a constant power."""
+    from joulecast.meters.later import STAND_IN_W
+
+    if not observation.windows or observation.duration_s is None:
+        return replace(observation, energy_j=None, energy_sd_j=None)
+    spread_s = observation.duration_sd_s
+    return replace(
+        observation,
+        energy_j=STAND_IN_W * observation.duration_s,
+        energy_sd_j=None if spread_s is None else STAND_IN_W * spread_s,
+    )
+
+
+@dataclass(frozen=True)
+class TimeGuidedLog:
+    """A store as seen by a campaign that is guided by time, because energies are read later.
+
+        store ── durations ──▶ energies at a constant power ──▶ campaign
+          ◀── windows, no energy ── observation ◀──────────────────┘
+
+    The estimators of a campaign choose trials by the uncertainty of energies. At a constant power
+    that is the uncertainty of durations, which the paper uses where energy cannot be read live.
+    """
+
+    store: Store
+
+    @property
+    def campaigns(self) -> CampaignTables:
+        """The campaigns of the store."""
+        return self.store.campaigns
+
+    def load_observations(self, profile_key: str) -> Sequence[Observation]:
+        """Return all observations of a profile, with the energies of a constant power."""
+        return [add_stand_in(one) for one in self.store.load_observations(profile_key)]
+
+    def add_observation(self, observation: Observation) -> None:
+        """Store an observation without its energy."""
+        self.store.add_observation(drop_energy(observation))
+
+    def load_fit(self, profile_key: str, estimator: str) -> Json | None:
+        """Return no fit: what is stored was fitted to other energies."""
+        return None
+
+    def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
+        """Store no fit: it was made from energies that stand in for real ones."""
+
+    def check_writable(self, profile: Profile) -> None:
+        """Raise an error if observations of a profile cannot be stored."""
+        self.store.check_writable(profile)
+
+    @contextmanager
+    def claim_trial(
+        self, planned: Observation, wait_s: float
+    ) -> Iterator[Sequence[Observation] | None]:
+        """Claim a trial; yield what is stored of it, or None if another campaign has claimed it."""
+        with self.store.claim_trial(planned, wait_s) as stored:
+            yield None if stored is None else [add_stand_in(one) for one in stored]

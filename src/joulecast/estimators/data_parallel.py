@@ -36,7 +36,7 @@ from joulecast.estimators.estimates import Estimates
 from joulecast.estimators.fitted_profile import explain_memory
 from joulecast.gp.lognormal import interval_log_sd, lognormal_interval
 from joulecast.kinds import count_gradients, layer_work
-from joulecast.kinds.work import WEIGHT_BYTES, StepWork
+from joulecast.kinds.kind import WEIGHT_BYTES, StepWork
 from joulecast.records import (
     DataParallel,
     DataSheet,

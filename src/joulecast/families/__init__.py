@@ -12,9 +12,11 @@ values that random members have, and the default input and batch size.
 No framework is needed.
 """
 
-from joulecast.families.family_table import FAMILIES, IMAGE_FAMILIES, Family
-from joulecast.families.members import (
+from joulecast.families.family_table import (
+    FAMILIES,
+    IMAGE_FAMILIES,
     WIDEST,
+    Family,
     build_family,
     count_members,
     draw_family,

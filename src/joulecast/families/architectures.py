@@ -1,207 +1,392 @@
 """Define the layers of each family.
 
-An architecture is a function from parameters and input to layers, in call order, and groups, the
-half-open ranges of layers that repeat as blocks.
+An architecture is a function that adds the layers of a member to a draft, given its parameters.
+Those of image classifiers of 1,000 classes follow torchvision's versions. In the names of
+parameters, C, S, E and I are channels, K kernel sizes and D numbers of blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping
 
-from joulecast.kinds import Shape, make_layer, make_op, output_shape
-from joulecast.records import Input, Layer, Op
+from joulecast.families.draft import DATA, NetworkDraft, Tail, make_function, make_pool
+from joulecast.kinds import Shape, make_layer, make_op
 
 Params = Mapping[str, int]
-Layers = tuple[list[Layer], list[tuple[int, int]]]
-Architecture = Callable[[Params, Input], Layers]
-Tail = tuple[Op, ...]
+Architecture = Callable[[Params, NetworkDraft], None]
 
 CLASSES = 10
 HAR_CLASSES = 6
+IMAGE_CLASSES = 1000
 HEADS = 4
-RELU = make_op("elementwise", fn="relu")
-GELU = make_op("elementwise", fn="gelu")
-NORM = make_op("batch_norm")
-FLATTEN = make_op("flatten")
+RELU, GELU = make_function("relu"), make_function("gelu")
+# PyTorch runs ReLU6 as ``hardtanh``.
+RELU6 = make_function("hardtanh")
+NORM, FLATTEN = make_op("batch_norm"), make_op("flatten")
+MEAN_POOL = make_pool("adaptive_avg", 1)
+
+_DROPOUT = make_op("dropout", p=0.5)
+# Channels of the four branches of each Inception block: 1x1; 1x1, then 3x3; 1x1, then 3x3 (5x5 in
+# the paper); pooling, then 1x1.
+_INCEPTIONS = (
+    (64, 96, 128, 16, 32, 32),
+    (128, 128, 192, 32, 96, 64),
+    (192, 96, 208, 16, 48, 64),
+    (160, 112, 224, 24, 64, 64),
+    (128, 128, 256, 24, 64, 64),
+    (112, 144, 288, 32, 64, 64),
+    (256, 160, 320, 32, 128, 128),
+    (256, 160, 320, 32, 128, 128),
+    (384, 192, 384, 48, 128, 128),
+)
+# Fire modules before each pooling of SqueezeNet 1.0.
+_FIRES = (3, 4, 1)
+_BOTTLENECK = 4
+# Strides of MobileNet V1's blocks; its kernel sizes are those of each image size.
+_V1_STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
+# Expansion, blocks and first stride of each stage of MobileNet V2.
+_V2_STAGES = ((1, 1, 1), (6, 2, 2), (6, 3, 2), (6, 4, 2), (6, 3, 1), (6, 3, 2), (6, 1, 1))
+# Expansions of the blocks and first stride of each stage of ProxylessNAS (Mobile).
+_PROXYLESS_STAGES = (
+    ((1,), 1),
+    ((3, 3), 2),
+    ((3, 3, 3, 3), 2),
+    ((6, 3, 3, 3), 2),
+    ((6, 3, 3, 3), 1),
+    ((6, 6, 3, 3), 2),
+    ((6,), 1),
+)
+_SHUFFLE_BLOCKS = (4, 8, 4)
+_SHUFFLE_GROUPS = 2
 
 
-def make_lenet5(params: Params, sample: Input) -> Layers:
-    """Return two convolutions with pooling and three linear layers."""
-    channels, *space = sample.shape
-    conv1 = _conv2d(channels, params["c1"], space, (RELU, _max_pool(2)), kernel=5, padding=2)
-    space = list(output_shape(conv1)[1:])
-    tail = (RELU, _max_pool(2), FLATTEN)
-    conv2 = _conv2d(params["c1"], params["c2"], space, tail, kernel=5)
-    return [
-        _name(conv1, "conv1"),
-        _name(conv2, "conv2"),
-        _name(_linear(output_shape(conv2)[0], params["f1"], tail=(RELU,)), "fc1"),
-        _name(_linear(params["f1"], params["f2"], tail=(RELU,)), "fc2"),
-        _name(_linear(params["f2"], CLASSES), "fc3"),
-    ], []
+# ---------------------------------------------------------------------------------------------
+# Families of the AMPERE paper
 
 
-def make_cnn5(params: Params, sample: Input) -> Layers:
-    """Return four convolutions with pooling and one linear layer."""
-    layers: list[Layer] = []
-    channels, *space = sample.shape
+def make_lenet5(params: Params, draft: NetworkDraft) -> None:
+    """Add two convolutions with pooling and three linear layers."""
+    pool = make_pool("max", 2)
+    draft.conv(params["c1"], 5, DATA, (RELU, pool), "conv1", padding=2)
+    draft.conv(params["c2"], 5, None, (RELU, pool, FLATTEN), "conv2")
+    draft.linear(params["f1"], None, (RELU,), "fc1")
+    draft.linear(params["f2"], None, (RELU,), "fc2")
+    draft.linear(CLASSES, name="fc3")
+
+
+def make_cnn5(params: Params, draft: NetworkDraft) -> None:
+    """Add four convolutions with pooling and one linear layer."""
     for number in (1, 2, 3, 4):
-        tail = (RELU, _max_pool(2)) + ((FLATTEN,) if number == 4 else ())
-        conv = _conv2d(channels, params[f"c{number}"], space, tail, kernel=3, padding=1)
-        layers.append(_name(conv, f"conv{number}"))
-        channels, space = params[f"c{number}"], list(output_shape(conv)[1:])
-    features = output_shape(layers[-1])[0]
-    return [*layers, _name(_linear(features, CLASSES), "fc")], []
+        tail = (RELU, make_pool("max", 2)) + ((FLATTEN,) if number == 4 else ())
+        draft.conv(params[f"c{number}"], 3, None, tail, f"conv{number}", padding=1)
+    draft.linear(CLASSES, name="fc")
 
 
-def make_har(params: Params, sample: Input) -> Layers:
-    """Return three 1-D convolutions with pooling and two linear layers."""
-    layers: list[Layer] = []
-    channels, length = sample.shape
+def make_har(params: Params, draft: NetworkDraft) -> None:
+    """Add three 1-D convolutions with pooling and two linear layers."""
     for number in (1, 2, 3):
-        tail = (RELU, _max_pool(2, dims=1)) + ((FLATTEN,) if number == 3 else ())
-        widths = {"cin": channels, "cout": params[f"c{number}"]}
-        conv = make_layer("conv1d", tail, space=(length,), kernel=5, padding=2, **widths)
-        layers.append(_name(conv, f"conv{number}"))
-        channels, length = params[f"c{number}"], output_shape(conv)[-1]
-    features = output_shape(layers[-1])[0]
-    return [
-        *layers,
-        _name(_linear(features, params["f1"], tail=(RELU,)), "fc1"),
-        _name(_linear(params["f1"], HAR_CLASSES), "fc2"),
-    ], []
+        tail = (RELU, make_pool("max", 2, dims=1)) + ((FLATTEN,) if number == 3 else ())
+        draft.conv(params[f"c{number}"], 5, None, tail, f"conv{number}", padding=2)
+    draft.linear(params["f1"], None, (RELU,), "fc1")
+    draft.linear(HAR_CLASSES, name="fc2")
 
 
-def make_lstm(params: Params, sample: Input) -> Layers:
-    """Return an embedding, an LSTM of the same width and a linear layer on its last state."""
-    (tokens,) = sample.shape
-    hidden, last = params["hidden"], (make_op("last"),)
+def make_lstm(params: Params, draft: NetworkDraft) -> None:
+    """Add an embedding, an LSTM of the same width and a linear layer on its last state."""
+    (tokens,), hidden = draft.input.shape, params["hidden"]
+    draft.embedding(draft.input.vocabulary, hidden, name="embedding")
     sizes = {"cin": hidden, "hidden": hidden, "tokens": tokens, "depth": params["depth"]}
-    return [
-        _name(_embedding(sample, hidden), "embedding"),
-        _name(make_layer("lstm", last, **sizes), "lstm"),
-        _name(_linear(hidden, CLASSES), "fc"),
-    ], []
+    draft.add(make_layer("lstm", (make_op("last"),), **sizes), name="lstm")
+    draft.linear(CLASSES, name="fc")
 
 
-def make_transformer(params: Params, sample: Input) -> Layers:
-    """Return an embedding, encoder blocks, and a linear layer on the mean over all tokens."""
-    (tokens,) = sample.shape
-    width = params["width"]
-    layers = [_name(_embedding(sample, width), "embedding")]
-    groups = []
+def make_transformer(params: Params, draft: NetworkDraft) -> None:
+    """Add an embedding, encoder blocks, and a linear layer on the mean over all tokens."""
+    (tokens,), width = draft.input.shape, params["width"]
+    sizes = {"tokens": tokens, "kv_tokens": tokens, "heads": HEADS, "kv_heads": HEADS}
+    draft.embedding(draft.input.vocabulary, width, name="embedding")
     for number in range(params["depth"]):
-        start = len(layers)
-        layers += _make_encoder_block(width, tokens, f"block{number}")
-        groups.append((start, len(layers)))
-    mean = make_op("elementwise", fn="mean", axes=(0,))
-    norm = make_layer("layer_norm", (mean,), shape=(tokens, width))
-    return [*layers, _name(norm, "norm"), _name(_linear(width, CLASSES), "fc")], groups
+        with draft.block(f"block{number}"):
+            start = draft.last
+            draft.norm("layer_norm", name="norm1")
+            draft.linear(3 * width, name="qkv")
+            draft.add(make_layer("sdpa", head_dim=width // HEADS, **sizes), name="sdpa")
+            out = draft.linear(width, name="out")
+            middle = draft.function("add", (out, start), name="add1")
+            draft.norm("layer_norm", name="norm2")
+            draft.linear(4 * width, None, (GELU,), "fc1")
+            out = draft.linear(width, name="fc2")
+            draft.function("add", (out, middle), name="add2")
+    draft.norm("layer_norm", None, (make_op("elementwise", fn="mean", axes=(0,)),), "norm")
+    draft.linear(CLASSES, name="fc")
 
 
 def make_resnet(has_bottleneck: bool) -> Architecture:
     """Return the architecture with basic or with bottleneck blocks, in four stages."""
 
-    def make(params: Params, sample: Input) -> Layers:
-        channels, *space = sample.shape
-        pool = make_op("pool", fn="max", kernel=(3, 3), stride=(2, 2), padding=(1, 1))
-        sizes = {"kernel": 7, "stride": 2, "padding": 3, "bias": 0}
-        stem = _conv2d(channels, params["width"], space, (NORM, RELU, pool), **sizes)
-        layers, groups = [_name(stem, "stem")], []
+    def make(params: Params, draft: NetworkDraft) -> None:
+        stem = (NORM, RELU, make_pool("max", 3, 2, 1))
+        _conv(draft, "stem", params["width"], 7, DATA, stem, stride=2)
         for stage in range(4):
             for number in range(params[f"d{stage + 1}"]):
-                start = len(layers)
-                stride = 2 if stage and not number else 1
-                shape, width = output_shape(layers[-1]), params["width"] * 2**stage
-                block = _make_residual_block(shape, width, stride, has_bottleneck)
-                layers += _prefix_names(block, f"stage{stage + 1}.{number}")
-                groups.append((start, len(layers)))
-        shape = output_shape(layers[-1])
-        mean = make_layer("pool", (FLATTEN,), fn="adaptive_avg", kernel=(1, 1), shape=shape)
-        return [*layers, _name(mean, "pool"), _name(_linear(shape[0], CLASSES), "fc")], groups
+                width, stride = params["width"] * 2**stage, 2 if stage and not number else 1
+                with draft.block(f"stage{stage + 1}.{number}"):
+                    _add_residual(draft, width, 3, stride, has_bottleneck)
+        draft.pool(MEAN_POOL, None, (FLATTEN,), "pool")
+        draft.linear(CLASSES, name="fc")
 
     return make
 
 
-def _make_encoder_block(width: int, tokens: int, name: str) -> list[Layer]:
-    """Return pre-norm attention and a feed-forward layer, each with a residual connection."""
-    lead = (tokens,)
-    norm = make_layer("layer_norm", shape=(tokens, width))
-    sdpa = make_layer(
-        "sdpa",
-        heads=HEADS,
-        kv_heads=HEADS,
-        head_dim=width // HEADS,
-        tokens=tokens,
-        kv_tokens=tokens,
+def _add_residual(
+    draft: NetworkDraft, width: int, kernel: int, stride: int, has_bottleneck: bool = False
+) -> None:
+    """Add convolutions with norms and the residual sum, projected where the shape changes."""
+    start, cout = draft.last, 4 * width if has_bottleneck else width
+    if has_bottleneck:
+        _conv(draft, "conv1", width)
+        _conv(draft, "conv2", width, kernel, stride=stride)
+        body = _conv(draft, "conv3", cout, tail=(NORM,))
+    else:
+        _conv(draft, "conv1", width, kernel, stride=stride)
+        body = _conv(draft, "conv2", cout, kernel, tail=(NORM,))
+    if draft.shape(start) != draft.shape(body):
+        start = _conv(draft, "project", cout, 1, start, (NORM,), stride=stride)
+    draft.function("add", (body, start), (RELU,), "add")
+
+
+def _conv(
+    draft: NetworkDraft,
+    name: str,
+    cout: int,
+    kernel: int = 1,
+    source: int | None = None,
+    tail: Tail = (NORM, RELU),
+    **sizes: int,
+) -> int:
+    """Add a convolution that keeps the image size at stride 1; without a bias before a norm."""
+    sizes = {"padding": kernel // 2, "bias": int(NORM not in tail[:1]), **sizes}
+    return draft.conv(cout, kernel, source, tail, name, **sizes)
+
+
+def _depthwise(
+    draft: NetworkDraft,
+    name: str,
+    kernel: int,
+    stride: int,
+    source: int | None = None,
+    tail: Tail = (),
+) -> int:
+    """Add a depthwise convolution with a norm and a tail."""
+    channels = draft.shape(source)[0]
+    tail = (NORM, *tail)
+    return _conv(draft, name, channels, kernel, source, tail, groups=channels, stride=stride)
+
+
+# ---------------------------------------------------------------------------------------------
+# Image classifiers of DeepEn2023
+
+
+def make_alexnet(params: Params, draft: NetworkDraft) -> None:
+    """Add five convolutions and three linear layers, with dropout."""
+    pool = make_pool("max", 3, 2)
+    to_square = make_pool("adaptive_avg", 6)
+    first = params["k1"]
+    # The original has a kernel of 11 and a padding of 2.
+    padding = max(0, first // 2 - 3)
+    _conv(draft, "conv1", params["c1"], first, DATA, (RELU, pool), stride=4, padding=padding)
+    _conv(draft, "conv2", params["c2"], params["k2"], tail=(RELU, pool))
+    _conv(draft, "conv3", params["c3"], params["k3"], tail=(RELU,))
+    _conv(draft, "conv4", params["c4"], params["k4"], tail=(RELU,))
+    tail = (RELU, pool, to_square, FLATTEN, _DROPOUT)
+    _conv(draft, "conv5", params["c5"], params["k5"], tail=tail)
+    draft.linear(params["f1"], None, (RELU, _DROPOUT), name="fc1")
+    draft.linear(params["f2"], None, (RELU,), name="fc2")
+    draft.linear(IMAGE_CLASSES, name="fc3")
+
+
+def make_squeezenet(params: Params, draft: NetworkDraft) -> None:
+    """Add SqueezeNet 1.0: fire modules of a squeezing and two expanding convolutions."""
+    pool = make_pool("max", 3, 2, ceil=1)
+    stem = params["k0"]
+    # The original has a kernel of 7 and no padding.
+    padding = max(0, stem // 2 - 3)
+    _conv(draft, "stem", params["c0"], stem, DATA, (RELU, pool), stride=2, padding=padding)
+    number = 0
+    for stage, count in enumerate(_FIRES, start=1):
+        for place in range(count):
+            number += 1
+            tail = () if place < count - 1 else (pool if stage < len(_FIRES) else _DROPOUT,)
+            with draft.block(f"fire{number}"):
+                squeezed = _conv(draft, "squeeze", params[f"s{number}"], tail=(RELU,))
+                width = params[f"e{number}"]
+                one = _conv(draft, "expand1", width, 1, squeezed, (RELU,))
+                two = _conv(draft, "expand2", width, params[f"k{stage}"], squeezed, (RELU,))
+                draft.concat((one, two), tail, name="concat")
+    _conv(draft, "classifier", IMAGE_CLASSES, tail=(RELU, MEAN_POOL, FLATTEN))
+
+
+def make_googlenet(params: Params, draft: NetworkDraft) -> None:
+    """Add GoogLeNet with batch norms, without auxiliary classifiers.
+
+    The channels of an Inception block are divided among its branches as in the original.
+    """
+    pool = make_pool("max", 3, 2, ceil=1)
+    _conv(draft, "conv1", params["c1"], params["k1"], DATA, (NORM, RELU, pool), stride=2)
+    _conv(draft, "conv2", params["c2"])
+    _conv(draft, "conv3", params["c3"], params["k2"], tail=(NORM, RELU, pool))
+    for number in range(1, len(_INCEPTIONS) + 1):
+        with draft.block(f"inception{number}"):
+            _add_inception(draft, params, number)
+        if number in (2, 7):
+            size = 3 if number == 2 else 2
+            draft.pool(make_pool("max", size, 2, ceil=1), name=f"pool{number}")
+    draft.pool(MEAN_POOL, tail=(FLATTEN,), name="mean")
+    draft.linear(IMAGE_CLASSES, name="fc")
+
+
+def make_densenet(params: Params, draft: NetworkDraft) -> None:
+    """Add DenseNet-121: every layer appends its output to its input."""
+    pool = make_pool("max", 3, 2, 1)
+    _conv(draft, "stem", params["c0"], params["k0"], DATA, (NORM, RELU, pool), stride=2)
+    for stage in range(1, 5):
+        growth = params[f"g{stage}"]
+        for number in range(params[f"d{stage}"]):
+            with draft.block(f"dense{stage}.{number}"):
+                start = draft.last
+                draft.norm("batch_norm", None, (RELU,), "norm")
+                _conv(draft, "conv1", _BOTTLENECK * growth)
+                new = _conv(draft, "conv2", growth, params[f"k{stage}"], tail=(), bias=0)
+                draft.concat((start, new), name="concat")
+        if stage < 4:
+            draft.norm("batch_norm", None, (RELU,), f"transition{stage}.norm")
+            channels = max(1, draft.shape()[0] // 2)
+            _conv(draft, f"transition{stage}.conv", channels, tail=(make_pool("avg", 2),), bias=0)
+    draft.norm("batch_norm", None, (RELU, MEAN_POOL, FLATTEN), "norm")
+    draft.linear(IMAGE_CLASSES, name="fc")
+
+
+def make_image_resnet(params: Params, draft: NetworkDraft) -> None:
+    """Add ResNet-18 with the channels and kernel sizes of each stage."""
+    pool = make_pool("max", 3, 2, 1)
+    _conv(draft, "stem", params["c0"], params["k0"], DATA, (NORM, RELU, pool), stride=2)
+    for stage in range(1, 5):
+        for number in range(2):
+            with draft.block(f"stage{stage}.{number}"):
+                stride = 2 if stage > 1 and not number else 1
+                _add_residual(draft, params[f"c{stage}"], params[f"k{stage}"], stride)
+    draft.pool(MEAN_POOL, tail=(FLATTEN,), name="mean")
+    draft.linear(IMAGE_CLASSES, name="fc")
+
+
+def _add_inception(draft: NetworkDraft, params: Params, number: int) -> None:
+    original = _INCEPTIONS[number - 1]
+    total = original[0] + original[2] + original[4] + original[5]
+    scale = params[f"i{number}"] / total
+    widths = [max(1, round(scale * width)) for width in original]
+    start, size = draft.last, params["k3"]
+    one = _conv(draft, "branch1", widths[0], 1, start)
+    _conv(draft, "branch2.reduce", widths[1], 1, start)
+    two = _conv(draft, "branch2", widths[2], size)
+    _conv(draft, "branch3.reduce", widths[3], 1, start)
+    three = _conv(draft, "branch3", widths[4], params["k4"])
+    draft.pool(make_pool("max", 3, 1, 1, ceil=1), start, name="branch4.pool")
+    four = _conv(draft, "branch4", widths[5])
+    draft.concat((one, two, three, four), name="concat")
+
+
+def make_mobilenetv1(params: Params, draft: NetworkDraft) -> None:
+    """Add depthwise separable convolutions."""
+    _conv(draft, "stem", params["c0"], 3, DATA, stride=2)
+    stage = 1
+    for number, stride in enumerate(_V1_STRIDES, start=1):
+        stage += stride - 1
+        with draft.block(f"block{number}"):
+            _depthwise(draft, "depthwise", params[f"k{stage}"], stride, tail=(RELU,))
+            _conv(draft, "pointwise", params[f"c{number}"])
+    draft.pool(MEAN_POOL, tail=(FLATTEN,), name="mean")
+    draft.linear(IMAGE_CLASSES, name="fc")
+
+
+def make_mobilenetv2(params: Params, draft: NetworkDraft) -> None:
+    """Add inverted residual blocks: expand, depthwise convolution, project."""
+    _conv(draft, "stem", params["c0"], 3, DATA, (NORM, RELU6), stride=2)
+    for stage, (expansion, blocks, stride) in enumerate(_V2_STAGES, start=1):
+        for number in range(blocks):
+            with draft.block(f"stage{stage}.{number}"):
+                sizes = params[f"c{stage}"], params[f"k{stage}"]
+                _add_inverted(draft, *sizes, expansion, 1 if number else stride)
+    _add_mobile_head(draft, params["c8"])
+
+
+def make_proxylessnas(params: Params, draft: NetworkDraft) -> None:
+    """Add inverted residual blocks with kernel sizes that a search found for phones."""
+    _conv(draft, "stem", params["c0"], 3, DATA, (NORM, RELU6), stride=2)
+    block = 0
+    for stage, (expansions, stride) in enumerate(_PROXYLESS_STAGES, start=1):
+        for number, expansion in enumerate(expansions):
+            block += 1
+            with draft.block(f"stage{stage}.{number}"):
+                sizes = params[f"c{stage}"], params[f"k{block}"]
+                _add_inverted(draft, *sizes, expansion, 1 if number else stride)
+    _add_mobile_head(draft, params["c8"])
+
+
+def make_shufflenetv2(params: Params, draft: NetworkDraft) -> None:
+    """Add blocks that split their channels, convolve one half and shuffle both."""
+    pool = make_pool("max", 3, 2, 1)
+    _conv(draft, "stem", params["c1"], 3, DATA, (NORM, RELU, pool), stride=2)
+    for stage, blocks in enumerate(_SHUFFLE_BLOCKS, start=2):
+        for number in range(blocks):
+            with draft.block(f"stage{stage}.{number}"):
+                _add_shuffled(draft, params[f"c{stage}"], params[f"k{stage}"], not number)
+    _conv(draft, "head", params["c5"], tail=(NORM, RELU, MEAN_POOL, FLATTEN))
+    draft.linear(IMAGE_CLASSES, name="fc")
+
+
+def _add_inverted(
+    draft: NetworkDraft, width: int, kernel: int, expansion: int, stride: int
+) -> None:
+    start = draft.last
+    channels = draft.shape()[0]
+    if expansion > 1:
+        _conv(draft, "expand", expansion * channels, tail=(NORM, RELU6))
+    _depthwise(draft, "depthwise", kernel, stride, tail=(RELU6,))
+    body = _conv(draft, "project", width, tail=(NORM,))
+    if draft.shape(start) == draft.shape(body):
+        draft.function("add", (body, start), name="add")
+
+
+def _add_mobile_head(draft: NetworkDraft, width: int) -> None:
+    tail = (NORM, RELU6, MEAN_POOL, FLATTEN, make_op("dropout", p=0.2))
+    _conv(draft, "head", width, tail=tail)
+    draft.linear(IMAGE_CLASSES, name="fc")
+
+
+def _add_shuffled(draft: NetworkDraft, width: int, kernel: int, is_first: bool) -> None:
+    """Add a block; the first one of a stage halves the image and convolves both branches."""
+    start, half = draft.last, width // _SHUFFLE_GROUPS
+    if is_first:
+        _depthwise(draft, "left.depthwise", kernel, 2, start)
+        left = _conv(draft, "left.pointwise", half)
+    else:
+        channels, *space = draft.shape()
+        out = (channels // _SHUFFLE_GROUPS, *space)
+        # Both halves of the split are this layer: one is convolved, one is passed on.
+        left = draft.add(make_layer("gradient_copy", out=out, shape=draft.shape()), name="split")
+    _conv(draft, "right.reduce", half, 1, start if is_first else left)
+    _depthwise(draft, "right.depthwise", kernel, 2 if is_first else 1)
+    right = _conv(draft, "right.pointwise", half)
+    shape = (width, *draft.shape()[1:])
+    draft.concat((left, right), _shuffle_channels(shape), name="concat")
+
+
+def _shuffle_channels(shape: Shape) -> Tail:
+    """Return the operators that interleave the channels of two groups."""
+    channels, *space = shape
+    return (
+        make_op("view", out=(_SHUFFLE_GROUPS, channels // _SHUFFLE_GROUPS, *space)),
+        make_op("permute", order=(1, 0, *range(2, 2 + len(space)))),
+        make_op("elementwise", fn="copy"),
+        make_op("view", out=shape),
     )
-    layers = [
-        _name(norm, "norm1"),
-        _name(_linear(width, 3 * width, lead), "qkv"),
-        _name(sdpa, "sdpa"),
-        _name(_linear(width, width, lead), "out"),
-        _name(_add((tokens, width), reads=(1, 5)), "add1"),
-        _name(norm, "norm2"),
-        _name(_linear(width, 4 * width, lead, (GELU,)), "fc1"),
-        _name(_linear(4 * width, width, lead), "fc2"),
-        _name(_add((tokens, width), reads=(1, 4)), "add2"),
-    ]
-    return _prefix_names(layers, name)
-
-
-def _make_residual_block(
-    shape: Shape, width: int, stride: int, has_bottleneck: bool
-) -> list[Layer]:
-    """Return convolutions with norms and the residual sum, projected where the shape changes."""
-    cin, *space = shape
-    cout = 4 * width if has_bottleneck else width
-    kernels_and_strides = [(1, 1), (3, stride), (1, 1)] if has_bottleneck else [(3, stride), (3, 1)]
-    depth = len(kernels_and_strides)
-    layers: list[Layer] = []
-    channels = cin
-    for number, (kernel, step) in enumerate(kernels_and_strides, start=1):
-        is_last = number == depth
-        sizes = {"kernel": kernel, "stride": step, "padding": kernel // 2, "bias": 0}
-        out = cout if is_last else width
-        conv = _conv2d(channels, out, space, (NORM,) if is_last else (NORM, RELU), **sizes)
-        layers.append(_name(conv, f"conv{number}"))
-        channels, space = out, list(output_shape(conv)[1:])
-    reads = (1, depth + 1)
-    if stride != 1 or cin != cout:
-        sizes = {"kernel": 1, "stride": stride, "bias": 0}
-        projection = _conv2d(cin, cout, shape[1:], (NORM,), **sizes)
-        layers.append(_name(replace(projection, reads=(depth + 1,)), "project"))
-        reads = (2, 1)
-    return [*layers, _name(_add((cout, *space), reads, (RELU,)), "add")]
-
-
-def _conv2d(cin: int, cout: int, space: Sequence[int], tail: Tail = (), **sizes: Any) -> Layer:
-    return make_layer("conv2d", tail, cin=cin, cout=cout, space=tuple(space), **sizes)
-
-
-def _linear(cin: int, cout: int, lead: Shape = (), tail: Tail = ()) -> Layer:
-    return make_layer("linear", tail, cin=cin, cout=cout, lead=lead)
-
-
-def _embedding(sample: Input, width: int) -> Layer:
-    return make_layer("embedding", vocabulary=sample.vocabulary, width=width, lead=sample.shape)
-
-
-def _max_pool(size: int, dims: int = 2) -> Op:
-    sizes = (size,) * dims
-    return make_op("pool", fn="max", kernel=sizes, stride=sizes, padding=(0,) * dims)
-
-
-def _add(shape: Shape, reads: tuple[int, int], tail: Tail = ()) -> Layer:
-    layer = make_layer("elementwise", tail, fn="add", inputs=2, shape=shape)
-    return replace(layer, reads=reads, join="add")
-
-
-def _name(layer: Layer, name: str) -> Layer:
-    return replace(layer, name=name)
-
-
-def _prefix_names(layers: Sequence[Layer], prefix: str) -> list[Layer]:
-    return [_name(layer, f"{prefix}.{layer.name}") for layer in layers]

@@ -8,22 +8,31 @@ from dataclasses import dataclass, replace
 
 from joulecast.agent.addresses import is_remote
 from joulecast.campaign import Progress
-from joulecast.campaign.anchor_rates import assume_device_scale, read_peaks
-from joulecast.campaign.atlas_campaign import AtlasLimits, AtlasRun, run_atlas
-from joulecast.campaign.atlas_summary import AtlasSummary, summarise_atlas
-from joulecast.campaign.campaign_record import (
+from joulecast.campaign.anchors import (
+    ANCHORS_NAME,
+    AnchorRun,
+    assume_device_scale,
+    read_peaks,
+    run_anchors,
+)
+from joulecast.campaign.atlas_campaign import (
+    AtlasLimits,
+    AtlasRun,
+    AtlasSummary,
+    run_atlas,
+    summarise_atlas,
+)
+from joulecast.campaign.trial_log import (
     ATLAS_NAME,
     CampaignRecord,
-    NoRecord,
+    describe_profile,
     record_campaign,
 )
-from joulecast.campaign.trial_log import describe_profile
-from joulecast.errors import MissingError
+from joulecast.errors import InputError, MissingError
 from joulecast.estimators import check_estimator
 from joulecast.estimators.base import Estimator, Fitted
 from joulecast.estimators.plausibility import drop_contradicted
-from joulecast.features.atlas_process import measure_in_workers
-from joulecast.features.atlas_worker import AtlasRequest
+from joulecast.features.atlas_process import AtlasRequest, measure_in_workers
 from joulecast.features.measurers import lock_device, open_any_measurer
 from joulecast.features.options import MeasureOptions, ProfileOptions
 from joulecast.features.transfer_sources import make_estimator
@@ -103,7 +112,7 @@ def _identify_profile(measuring: MeasureOptions) -> Profile:
 
 
 def _make_teller(
-    record: CampaignRecord | NoRecord, on_progress: Callable[[Progress], None] | None
+    record: CampaignRecord, on_progress: Callable[[Progress], None] | None
 ) -> Callable[[Progress], None]:
     """Return a function that records progress and passes it on."""
 
@@ -149,3 +158,61 @@ def _summarise(profile: Profile) -> AtlasSummary:
     modes = MODES if is_graph else ("eager",)
     scale = assume_device_scale(profile.device, modes)
     return summarise_atlas(profile.observations, read_peaks(profile.observations, scale, modes))
+
+
+def profile_anchors(
+    measuring: MeasureOptions,
+    store: str | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> tuple[AnchorRun, DataSheet, Profile]:
+    """Measure the anchors of a GPU; return what was done, its data sheet and its profile.
+
+    Args:
+        measuring: Device, meter and rounds.
+        store: Path or URL of the store that receives every observation at once.
+        on_progress: Called before every measurement and at the end.
+
+    Raises:
+        InputError: The device is a processor.
+        MissingError: The catalogue has no data sheet of the device.
+        MeasurementError: The device could not be measured, or another campaign runs on it.
+    """
+    measurer = open_any_measurer(measuring)
+    own = describe_profile(measurer)
+    # Before anything is measured.
+    sheet = _find_sheet(measurer, own, measuring.on)
+    with measurer, lock_device(measuring.on), open_store(store) as opened:
+        with record_campaign(opened, own, ANCHORS_NAME) as record:
+
+            def tell(progress: Progress) -> None:
+                record.store_progress(progress)
+                if on_progress is not None:
+                    on_progress(progress)
+
+            run = run_anchors(
+                measurer,
+                opened,
+                sheet,
+                on_progress=tell,
+                is_stop_requested=record.is_stop_requested,
+            )
+            record.finish(run.stopped)
+        return run, sheet, opened.load_profile(own.key)
+
+
+def _find_sheet(measurer: TrialMeasurer, own: Profile, on: str) -> DataSheet:
+    device = measurer.runtime.device
+    if "graph" not in measurer.runtime.modes:
+        raise InputError(
+            f"anchors narrow the data sheet of a GPU, and {device.name} is a processor: give "
+            f"--on cuda:0, or measure it with `joulecast profile NET --on {on}`"
+        )
+    sheet = match_device_sheet(device)
+    if sheet is None:
+        called = device.name if device.processor in ("", own.runtime) else device.processor
+        raise MissingError(
+            f"the catalogue has no data sheet of {called!r}: describe it in a TOML file with "
+            f'aliases = ["{called}"], add that with `joulecast devices --add FILE.toml`, and run '
+            "the same command again"
+        )
+    return sheet

@@ -19,22 +19,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, TextIO
 
 from joulecast import errors
 from joulecast.campaign import Progress
 from joulecast.campaign.atlas_campaign import AtlasRun
 from joulecast.errors import MeasurementError
-from joulecast.features.atlas_worker import AtlasRequest
 from joulecast.records import Observation
 from joulecast.store import open_store
 
 INTERRUPTED = "it was interrupted"
 # -P: otherwise Python would import modules of the current folder first, whoever wrote them.
-WORKER_COMMAND = (sys.executable, "-P", "-m", "joulecast.features.atlas_worker")
+WORKER_COMMAND = (sys.executable, "-P", "-m", "joulecast.features.atlas_process")
 # A worker that is silent for longer hangs: a trial seldom takes a minute.
 _LONGEST_SILENCE_S = 300.0
 # So many workers in a row that measured nothing end the campaign.
@@ -230,3 +230,76 @@ def _start_worker(
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
+
+
+Send = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class AtlasRequest:
+    """Which device is measured, how long, and where observations are stored.
+
+    Attributes:
+        campaign_key: The campaign in the store that may be asked to stop; empty for none.
+    """
+
+    measuring: MeasureOptions
+    limits: AtlasLimits
+    store: str | None = None
+    campaign_key: str = ""
+
+    def to_json(self) -> str:
+        """Return the request as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> AtlasRequest:
+        """Return a request from its JSON."""
+        data = json.loads(text)
+        limits = AtlasLimits(**data["limits"])
+        measuring = MeasureOptions(**data["measuring"])
+        return cls(measuring, limits, data["store"], data["campaign_key"])
+
+
+def main() -> None:
+    """Measure what the request asks for."""
+    # What libraries print must not mix with messages.
+    messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    request = AtlasRequest.from_json(sys.stdin.read())
+    try:
+        answer_request(request, lambda message: _write(messages, message))
+    except BrokenPipeError:
+        os._exit(1)
+
+
+def answer_request(request: AtlasRequest, send: Send) -> None:
+    """Measure an atlas and send messages about it."""
+    try:
+        with open_any_measurer(request.measuring) as measurer, open_store(request.store) as store:
+            send({"profile": find_profile_key(measurer)})
+            run = run_atlas(
+                measurer,
+                store,
+                request.limits,
+                on_trial=lambda trial: send({"trial": trial.to_dict()}),
+                on_progress=lambda progress: send({"progress": asdict(progress)}),
+                is_stop_requested=partial(store.campaigns.is_stop_requested, request.campaign_key),
+            )
+            send({"run": asdict(run)})
+    except DeviceLostError as error:
+        send({"lost": str(error)})
+    except JoulecastError as error:
+        send({"error": [type(error).__name__, str(error)]})
+
+
+def _write(messages: TextIO, message: Mapping[str, Any]) -> None:
+    messages.write(json.dumps(message, separators=(",", ":")) + "\n")
+    messages.flush()
+
+
+if __name__ == "__main__":
+    main()
+    # Nothing is left to do, and a device that failed may hang while it is closed.
+    sys.stdout.flush()
+    os._exit(0)

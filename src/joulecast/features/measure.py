@@ -23,7 +23,7 @@ from joulecast.records import (
     describe_inference,
     name_step,
 )
-from joulecast.records.inference_costs import INFERENCES
+from joulecast.records.trial import INFERENCES
 from joulecast.redaction import redact_url
 from joulecast.units import format_bytes, format_duration, format_energy, format_power, format_wh
 from joulecast.views.report import Block, Report, Reportable, Text, make_table
@@ -297,7 +297,7 @@ def measure_net(net: ResolvedNet, setup: Setup, options: MeasureOptions) -> Obse
         observation = measurer.measure(Trial(net.network, setup))
         if measurer.meter.is_recorder:
             # Imports what fits estimators, which other meters do not need.
-            from joulecast.campaign.time_guidance import drop_energy
+            from joulecast.campaign.trial_log import drop_energy
 
             observation = drop_energy(observation)
     return observation if loaded is None else replace(observation, source=OWN_NET)

@@ -48,14 +48,14 @@ class ResolvedNet:
         batch: The requested batch size, else the net's own.
         load: Returns the user's own net, which ``measure`` runs; None where Joulecast builds it.
         form: What the user's own net is: a ``module``, or a file (``onnx``).
-        members: The networks that a campaign targets: the net, and random narrower members of its
-            family.
+        draw_members: Returns the networks that a campaign targets: the net, and random narrower
+            members of its family. Only campaigns need them.
     """
 
     network: Network
     batch: int
     load: Callable[[], Any] | None = None
-    members: tuple[Network, ...] = ()
+    draw_members: Callable[[], tuple[Network, ...]] = tuple
     form: str = "module"
 
 
@@ -144,8 +144,7 @@ def resolve_name(
         raise InputError(f"batch is {batch}: give a whole number of at least 1")
     check_checkpoint(checkpoint, phase)
     if found := resolve_built_in(name, batch, input_shape, phase=phase):
-        members = _draw_members(name, found.network) if is_family(name) else ()
-        return _checkpoint_net(replace(found, members=members), checkpoint)
+        return _checkpoint_net(found, checkpoint)
     if name.endswith(".json"):
         file = _read_file(name, batch or choose_batch(phase), input_shape)
         return _checkpoint_net(file, checkpoint)
@@ -175,7 +174,9 @@ def resolve_built_in(
     """
     if is_family(name):
         default = choose_batch(phase, FAMILIES[name.partition(":")[0]].batch)
-        return ResolvedNet(make_family(name, input_shape), batch or default)
+        network = make_family(name, input_shape)
+        draw_members = partial(_draw_members, name, network)
+        return ResolvedNet(network, batch or default, draw_members=draw_members)
     if application := _find_reference_application(name):
         _check_input(application, input_shape)
         return ResolvedNet(application, batch or choose_batch(phase))
@@ -262,8 +263,11 @@ def _checkpoint_net(net: ResolvedNet, checkpoint: bool) -> ResolvedNet:
     """Return a net that Joulecast builds, with its blocks checkpointed if they should be."""
     if not checkpoint:
         return net
-    members = tuple(map(checkpoint_blocks, net.members))
-    return replace(net, network=checkpoint_blocks(net.network), members=members)
+
+    def draw_members() -> tuple[Network, ...]:
+        return tuple(map(checkpoint_blocks, net.draw_members()))
+
+    return replace(net, network=checkpoint_blocks(net.network), draw_members=draw_members)
 
 
 def _read_module(request: NetRequest, loss: Any, batch: int | None) -> ResolvedNet:

@@ -167,7 +167,7 @@ def profile_device(
             f"give {arg('net')}, or {arg('atlas', True)}, or {arg('anchors', True)}"
         )
     if anchors:
-        from joulecast.features.anchor_profile import profile_anchors
+        from joulecast.features.atlas import profile_anchors
 
         return AnchorProfile.make(*profile_anchors(measuring, store, on_progress), store)
     profiling = ProfileOptions(
@@ -229,8 +229,7 @@ def run_profiling(
         MeasurementError: The device could not be measured, or another campaign runs on it.
     """
     from joulecast.campaign import run_campaign
-    from joulecast.campaign.time_guidance import TimeGuidedLog
-    from joulecast.campaign.trial_log import describe_profile
+    from joulecast.campaign.trial_log import TimeGuidedLog, describe_profile
     from joulecast.estimators.base import Target
     from joulecast.store import open_store
 
@@ -240,7 +239,7 @@ def run_profiling(
         replace(setup, accumulate=1),
         profiling.acquisition,
         profiling.interval_share,
-        networks=net.members,
+        networks=net.draw_members(),
     )
     with (
         open_any_measurer(measuring, allows_later=True) as measurer,
@@ -286,7 +285,7 @@ def probe_layers(
     measuring = replace(measuring, rounds=1)
     options = options or ProfileOptions(seconds=DEFAULT_PROFILE_SECONDS)
     _check_has_energy(measuring, store)
-    net = ResolvedNet(networks[0], setup.batch, members=networks)
+    net = ResolvedNet(networks[0], setup.batch, draw_members=lambda: networks)
     return run_profiling(net, setup, measuring, replace(options, acquisition="probe"), store)[1]
 
 

@@ -29,9 +29,8 @@ from joulecast.views.words import (
 
 if TYPE_CHECKING:
     from joulecast.campaign import CampaignResult
-    from joulecast.campaign.anchor_campaign import AnchorRun
-    from joulecast.campaign.anchor_rates import MeasuredPeaks
-    from joulecast.campaign.atlas_summary import AtlasSummary
+    from joulecast.campaign.anchors import AnchorRun, MeasuredPeaks
+    from joulecast.campaign.atlas_campaign import AtlasSummary
     from joulecast.features.atlas import AtlasResult
     from joulecast.features.nets import NetRequest
 

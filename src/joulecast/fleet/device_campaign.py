@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from joulecast.agent.client import RemoteMeasurer
 from joulecast.campaign import CampaignResult, Progress, find_profile_key, run_campaign
-from joulecast.campaign.time_guidance import TimeGuidedLog
+from joulecast.campaign.trial_log import TimeGuidedLog
 from joulecast.errors import (
     ContaminatedError,
     DeviceAwayError,
@@ -31,9 +31,7 @@ from joulecast.estimators.base import Target
 from joulecast.fleet.fleet_checks import OpenDevice, open_device
 from joulecast.fleet.fleet_file import FleetDevice
 from joulecast.records import Network, Observation, Setup, Trial
-from joulecast.records.codec import Record, check_fields
-from joulecast.records.field_checks import Amount, PositiveCount
-from joulecast.records.hashing import stable_hash
+from joulecast.records.codec import Amount, PositiveCount, Record, check_fields, stable_hash
 from joulecast.store import Store
 from joulecast.store.fleet_tables import (
     AWAY,

@@ -17,8 +17,7 @@ from typing import Any
 from joulecast.agent.addresses import parse_address
 from joulecast.errors import FileError, InputError
 from joulecast.input_files import read_toml, show_value
-from joulecast.records.codec import Record, not_stored
-from joulecast.records.field_checks import Amount, ByteCount, Share
+from joulecast.records.codec import Amount, ByteCount, Record, Share, not_stored
 from joulecast.toml_tables import (
     Json,
     Parser,

@@ -10,7 +10,7 @@ from joulecast.kinds import find_kind, output_shape
 from joulecast.records import Input, Layer, Network, Op, Sizes
 from joulecast.runtimes.input_fits import plan_input_fits
 from joulecast.runtimes.wiring import plan_wiring
-from joulecast.variants.parts import single_input_shape
+from joulecast.variants.blocks import single_input_shape
 
 
 def make_kernel_network(nodes: Sequence[OpNode], members: Sequence[int]) -> Network:

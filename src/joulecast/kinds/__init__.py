@@ -17,32 +17,40 @@ Operators in the tail of a layer have no size ``shape``: theirs follows from the
 
 from __future__ import annotations
 
-from joulecast.kinds.autocast import is_half_precision, list_half_inputs, uses_autocast
-from joulecast.kinds.block_checkpoints import checkpoint_blocks
-from joulecast.kinds.call_counts import HOST_CALLS, add_host_calls, count_host_calls
 from joulecast.kinds.check import check_chain, check_network, check_observed
-from joulecast.kinds.checkpointing import CheckpointSegment, list_checkpoint_segments
 from joulecast.kinds.cost import (
+    HOST_CALLS,
+    CheckpointSegment,
+    add_host_calls,
+    checkpoint_blocks,
     count_gradients,
+    count_host_calls,
+    is_half_precision,
     layer_work,
+    list_checkpoint_segments,
+    list_half_inputs,
     loss_work,
     network_work,
     peak_memory,
+    uses_autocast,
 )
 from joulecast.kinds.elementwise import APPENDS, count_operand
-from joulecast.kinds.kind import Kind
-from joulecast.kinds.kind_table import KINDS, find_kind
-from joulecast.kinds.operators import input_shape, make_layer, make_op, output_shape
-from joulecast.kinds.widths import (
+from joulecast.kinds.kind import Kind, Shape, StepWork, Work, WorkContext
+from joulecast.kinds.operators import (
+    KINDS,
     channel_axis,
     count_output_channels,
+    find_kind,
     free_widths,
     get_width,
+    input_shape,
+    make_layer,
+    make_op,
+    output_shape,
     resize_layer,
     width_divisor,
     width_step,
 )
-from joulecast.kinds.work import Shape, StepWork, Work, WorkContext
 
 __all__ = [
     "APPENDS",

@@ -15,10 +15,8 @@ from typing import Any
 from joulecast.errors import InputError
 from joulecast.kinds.contractions import CONVOLUTION_AXES
 from joulecast.kinds.cost import layer_work
-from joulecast.kinds.kind_table import find_kind
-from joulecast.kinds.operators import input_shape, output_shape
-from joulecast.kinds.widths import width_divisor
-from joulecast.kinds.work import Shape
+from joulecast.kinds.kind import Shape
+from joulecast.kinds.operators import find_kind, input_shape, output_shape, width_divisor
 from joulecast.records import Layer, Network, Op, Setup
 from joulecast.records.network import LARGEST_SIZE, MOST_AXES
 

@@ -1,17 +1,19 @@
-"""Count the work of layers and networks in one step, their parameters and their memory."""
+"""Count the work of layers and networks in one step: FLOPs, bytes, launches, memory, host calls.
+
+Also how autocast and activation checkpointing change it.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 
-from joulecast.kinds.autocast import is_half_precision, uses_autocast
-from joulecast.kinds.checkpointing import list_checkpoint_segments
-from joulecast.kinds.kind_table import find_kind
-from joulecast.kinds.operators import input_shape, output_shape
-from joulecast.kinds.work import NO_WORK, WEIGHT_BYTES, Shape, StepWork, Work, WorkContext
-from joulecast.records import INT8_PRECISIONS, Layer, Network, Op, Setup
+from joulecast.errors import InputError
+from joulecast.kinds.kind import NO_WORK, WEIGHT_BYTES, Shape, StepWork, Work, WorkContext
+from joulecast.kinds.operators import find_kind, input_shape, output_shape
+from joulecast.records import INT8_PRECISIONS, Input, Layer, Network, Op, Setup
 
 # Passes over the elements and launches of each loss; a user's own loss is assumed to be typical.
 _LOSSES = {"cross_entropy": (7, 5), "mse": (6, 4), "own": (7, 5)}
@@ -22,6 +24,7 @@ _UPDATES = {"sgd": (5, 1, 3), "adam": (7, 2, 4), "adamw": (7, 2, 1)}
 _ADD_GRADIENT_MOVES = 3
 # A cast reads four bytes of each element and writes two, or the reverse.
 _CAST_BYTES = 6
+_ANY = Setup(batch=1)
 UPDATE_LAUNCHES = {name: launches for name, (_, _, launches) in _UPDATES.items()}
 
 
@@ -245,3 +248,178 @@ def _update_work(weights: tuple[int, ...], setup: Setup, trains: bool) -> Work:
         launches=launches * len(weights),
         memory_bytes=float(params * (2 + kept) * WEIGHT_BYTES),
     )
+
+
+# ---------------------------------------------------------------------------------------------
+# Autocast
+#
+# Contractions return half precision; layer norms and embeddings return full precision; a sum is
+# half only if all its inputs are; all other operators keep the precision of their input. A layer
+# that is measured alone must get the precision it gets in its network, or it pays for casts that
+# the network does not make.
+
+
+def is_half_precision(setup: Setup) -> bool:
+    """Return whether a setup computes in half precision, under autocast or throughout."""
+    return setup.precision in ("bf16", "fp16")
+
+
+def uses_autocast(setup: Setup) -> bool:
+    """Return whether a setup trains under autocast; for inference, all weights are converted."""
+    return is_half_precision(setup) and setup.phase == "train"
+
+
+def list_half_inputs(layers: Sequence[Layer], data: Input) -> tuple[bool, ...]:
+    """Return for every layer whether all its inputs are in half precision under autocast."""
+    half_outputs: list[bool] = []
+    half_inputs: list[bool] = []
+    for index, layer in enumerate(layers):
+        half = bool(layer.reads)
+        for back in layer.reads:
+            half = half and (half_outputs[index - back] if back <= index else data.half)
+        half_inputs.append(half)
+        ops: tuple[Op, ...] = (layer, *layer.tail)
+        for op in ops:
+            half = _works_in_half(op, half)
+        half_outputs.append(half)
+    return tuple(half_inputs)
+
+
+# ---------------------------------------------------------------------------------------------
+# Activation checkpointing
+#
+# PyTorch checkpoints a module as a whole: its input is kept, and backward first runs it forward
+# again. It stops as soon as backward has all that it needs. A matrix product at the end needs only
+# its input, so it is not run again. ``Layer.recomputed`` marks the layers that are.
+
+
+@dataclass(frozen=True)
+class CheckpointSegment:
+    """Layers that are checkpointed together: a half-open range.
+
+    Attributes:
+        repeats_last: The last layer is run again too; otherwise it is a matrix product whose input
+            is computed again.
+    """
+
+    start: int
+    stop: int
+    repeats_last: bool = True
+
+
+def list_checkpoint_segments(network: Network) -> list[CheckpointSegment]:
+    """Return the segments of a network in order; each block is checkpointed by itself."""
+    ranges, end = [], 0  # of blocks, and of layers between them
+    for start, stop in sorted(network.groups):
+        ranges += [(end, start), (start, stop)]
+        end = stop
+    segments = []
+    for start, stop in (*ranges, (end, len(network.layers))):
+        index = start
+        while index < stop:
+            first = index
+            while index < stop and network.layers[index].recomputed:
+                index += 1
+            if index > first:
+                has_product = index < stop and needs_only_its_input(network.layers[index])
+                segments.append(CheckpointSegment(first, index + has_product, not has_product))
+            index += 1
+    return segments
+
+
+def needs_only_its_input(layer: Layer) -> bool:
+    """Return whether backward of a layer can do without its result: a product without a tail."""
+    is_product = find_kind(layer.kind).operator_class in ("convolution", "matmul")
+    return is_product and not layer.tail and not layer.parts
+
+
+def checkpoint_blocks(network: Network) -> Network:
+    """Return a network whose repeated blocks are each under activation checkpointing.
+
+    Layers at the end of a block that backward can do without are not run again, as in PyTorch.
+
+    Raises:
+        InputError: The network repeats no block.
+    """
+    if any(layer.recomputed for layer in network.layers):
+        return network
+    if not network.groups:
+        name = network.name or "the network"
+        raise InputError(f"{name} repeats no block to checkpoint: leave --checkpoint out")
+    inside = {
+        index
+        for start, stop in network.groups
+        for index in range(start, start + _count_repeated(network.layers[start:stop]))
+    }
+    layers = tuple(
+        replace(layer, recomputed=index in inside) for index, layer in enumerate(network.layers)
+    )
+    return _scale_totals(network, replace(network, layers=layers))
+
+
+def _count_repeated(layers: tuple[Layer, ...]) -> int:
+    """Return how many layers of a block are run again."""
+    count = len(layers)
+    while count and not layer_work(layers[count - 1], _ANY).forward.memory_bytes:
+        count -= 1
+    return count - 1 if count and needs_only_its_input(layers[count - 1]) else count
+
+
+def _scale_totals(plain: Network, network: Network) -> Network:
+    """Return the network with totals that include what is run again."""
+    if plain.totals is None:
+        return network
+    before, after = (network_work(one, _ANY) for one in (plain, network))
+    flops, moved = (
+        getattr(after.total, name) / max(getattr(before.total, name), 1.0)
+        for name in ("flops", "size_bytes")
+    )
+    totals = replace(
+        plain.totals, flops=plain.totals.flops * flops, size_bytes=plain.totals.size_bytes * moved
+    )
+    return replace(network, totals=totals)
+
+
+# ---------------------------------------------------------------------------------------------
+# Calls of the host
+#
+# Not every launch takes the host the same time. Matrix products and convolutions need more setup,
+# and in half precision their inputs are cast first; autograd and the optimizer visit every weight,
+# and the optimizer updates all of them together; recurrent layers issue all their tokens at once.
+# All other launches are those of plain operators. A forward pass alone records nothing for
+# autograd, so its calls are counted apart.
+
+HOST_CALLS = (
+    "launches",
+    "weights",
+    "products",
+    "casts",
+    "inference launches",
+    "inference products",
+)
+
+
+def count_host_calls(layer: Layer, setup: Setup) -> tuple[float, ...]:
+    """Return one count for each of ``HOST_CALLS``."""
+    if layer.parts:
+        return add_host_calls(*(count_host_calls(part, setup) for part in layer.parts))
+    row = find_kind(layer.kind)
+    work = layer_work(layer, setup)
+    without_tail = layer_work(replace(layer, tail=()), setup) if layer.tail else work
+    forward, backward = without_tail.forward.launches, without_tail.backward.launches
+    launches = work.forward.launches + work.backward.launches
+    if row.is_recurrent:
+        passes = bool(forward) + bool(backward)
+        launches += passes * layer.calls - forward - backward
+    weights = work.update.launches // UPDATE_LAUNCHES[setup.optimizer]
+    products = layer.calls * row.product_calls if without_tail.forward.flops else 0
+    products *= max(setup.accumulate, 1) * (2 if layer.recomputed else 1)
+    if setup.phase == "inference":
+        return 0.0, 0.0, 0.0, 0.0, float(launches), float(products)
+    casts = products if uses_autocast(setup) else 0
+    return float(launches), float(weights), float(products), float(casts), 0.0, 0.0
+
+
+def add_host_calls(*counts: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the counts of several layers together."""
+    return tuple(map(sum, zip(*counts, strict=True)))

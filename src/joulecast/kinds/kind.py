@@ -1,13 +1,103 @@
-"""Define ``Kind``: everything the package knows about one kind of operator."""
+"""Define ``Kind``, everything the package knows about one kind of operator, and ``Work``.
+
+Rules for shapes and work that several kinds share are at the end.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from joulecast.kinds.work import NO_WORK, Shape, WorkRule
+from joulecast.errors import InputError
 from joulecast.records import Sizes
+
+Shape = tuple[int, ...]
+
+WEIGHT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of one operator, or of several together.
+
+    Attributes:
+        flops: Floating-point operations of contractions, two per multiply-add.
+        size_bytes: Bytes read plus bytes written.
+        launches: Kernels that a GPU framework starts.
+        memory_bytes: Bytes that stay allocated: activations kept for the backward pass, or
+            weights, gradients and optimizer state.
+    """
+
+    flops: float = 0.0
+    size_bytes: float = 0.0
+    launches: int = 0
+    memory_bytes: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.flops + other.flops,
+            self.size_bytes + other.size_bytes,
+            self.launches + other.launches,
+            self.memory_bytes + other.memory_bytes,
+        )
+
+    def times(self, calls: int) -> Work:
+        """Return the work of this many calls."""
+        return Work(
+            self.flops * calls,
+            self.size_bytes * calls,
+            self.launches * calls,
+            self.memory_bytes * calls,
+        )
+
+
+NO_WORK = Work()
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """The work of a layer or a network in one training step, and its number of parameters."""
+
+    forward: Work = NO_WORK
+    backward: Work = NO_WORK
+    update: Work = NO_WORK
+    params: int = 0
+
+    def __add__(self, other: StepWork) -> StepWork:
+        return StepWork(
+            self.forward + other.forward,
+            self.backward + other.backward,
+            self.update + other.update,
+            self.params + other.params,
+        )
+
+    @property
+    def total(self) -> Work:
+        """The work of all three stages."""
+        return self.forward + self.backward + self.update
+
+
+@dataclass(frozen=True)
+class WorkContext:
+    """The conditions under which an operator runs, besides its sizes.
+
+    Attributes:
+        batch: Samples in a batch.
+        item_bytes: Bytes of one element of an activation.
+        trains: Its weights get a gradient.
+        input_grad: Its input gets a gradient.
+    """
+
+    batch: int
+    item_bytes: int
+    trains: bool
+    input_grad: bool
+
+
+WorkRule = Callable[[Sizes, Shape, WorkContext], Work]
+"""A function from sizes, input shape and context to the work of one pass."""
 
 OutputPrecision = Literal["half", "full", "input"]
 """The precision of an output under autocast: half, full, or that of the input."""
@@ -146,3 +236,87 @@ def gives_half(sizes: Sizes) -> OutputPrecision:
 def gives_full(sizes: Sizes) -> OutputPrecision:
     """Return the output precision of an operator that autocast runs in full precision."""
     return "full"
+
+
+def make_contraction_rules(
+    flops: Callable[[int, Shape, Shape], float],
+    out_shape: Callable[[Sizes, Shape], Shape],
+    params: Callable[[Sizes, Shape], tuple[int, ...]],
+) -> tuple[WorkRule, WorkRule]:
+    """Return forward and backward rules of an operator that multiplies its input by a weight.
+
+    ``flops`` counts one sample, from the weight's elements and both shapes; each of the two
+    gradients takes as many again.
+    """
+
+    def forward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        result, weights = out_shape(s, shape), params(s, shape)
+        input_bytes = c.batch * math.prod(shape) * c.item_bytes
+        output_bytes = c.batch * math.prod(result) * c.item_bytes
+        moved = input_bytes + output_bytes + sum(weights) * c.item_bytes
+        return Work(c.batch * flops(weights[0], shape, result), moved, 1, input_bytes)
+
+    def backward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        result = out_shape(s, shape)
+        weight, *rest = params(s, shape)
+        input_bytes = c.batch * math.prod(shape) * c.item_bytes
+        output_bytes = c.batch * math.prod(result) * c.item_bytes
+        gradients = c.input_grad + c.trains
+        biases = rest[:1] if c.trains else []
+        return Work(
+            gradients * c.batch * flops(weight, shape, result),
+            gradients * (input_bytes + output_bytes + weight * c.item_bytes)
+            + sum(output_bytes + bias * c.item_bytes for bias in biases),
+            gradients + len(biases),
+        )
+
+    return forward, backward
+
+
+def make_elementwise_rules(
+    forward_moves: float, backward_moves: float, kept: float
+) -> tuple[WorkRule, WorkRule]:
+    """Return forward and backward rules of an operator that passes over its input.
+
+    Args:
+        forward_moves: Elements read and written per input element in the forward pass.
+        backward_moves: The same in the backward pass.
+        kept: Elements kept for the backward pass per input element.
+    """
+
+    def forward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        size = c.batch * math.prod(shape) * c.item_bytes
+        return Work(0.0, size * forward_moves, 1, size * kept)
+
+    def backward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        size = c.batch * math.prod(shape) * c.item_bytes
+        return Work(0.0, size * backward_moves, 1) if c.input_grad or c.trains else NO_WORK
+
+    return forward, backward
+
+
+def do_no_work(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+    """Return the work of a view: none."""
+    return NO_WORK
+
+
+def copy_input(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+    """Return the work of copying the input, which is then kept in its place."""
+    return Work(0.0, 2.0 * c.batch * math.prod(shape) * c.item_bytes, 1)
+
+
+def keep_shape(sizes: Sizes, shape: Shape) -> Shape:
+    """Return the input shape, or the size ``out`` if there is one."""
+    return tuple(sizes["out"]) if "out" in sizes else shape
+
+
+def read_shape(sizes: Sizes) -> Shape:
+    """Return the size ``shape``, which only an operator that begins a layer has.
+
+    Raises:
+        InputError: The size is missing.
+    """
+    try:
+        return tuple(sizes["shape"])
+    except KeyError:
+        raise InputError("an operator that begins a layer needs the size 'shape'") from None

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from joulecast.errors import MeasurementError
-from joulecast.records.hashing import stable_hash
+from joulecast.records.codec import stable_hash
 
 try:
     import fcntl

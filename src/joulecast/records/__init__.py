@@ -10,20 +10,12 @@ their digits (``codec.py``). Standard library only: the device side carries this
 
 from __future__ import annotations
 
-from joulecast.records.blocks import fold_blocks
-from joulecast.records.codec import Json, Record, load_record
+from joulecast.records.codec import Json, Record, load_record, stable_hash
 from joulecast.records.data_sheet import DataSheet
-from joulecast.records.equal_blocks import EqualBlocks, find_equal_blocks
 from joulecast.records.estimate import BlockEstimate, DataParallel, Estimate, LayerEstimate
-from joulecast.records.hashing import stable_hash
-from joulecast.records.inference_costs import compute_power, describe_inference, name_step
-from joulecast.records.lazy_observations import (
-    LazyObservations,
-    ObservationSummary,
-    summarise_observations,
-)
 from joulecast.records.network import (
     JOINS,
+    EqualBlocks,
     Input,
     Layer,
     Network,
@@ -31,19 +23,26 @@ from joulecast.records.network import (
     Size,
     Sizes,
     StepTotals,
+    find_equal_blocks,
+    fold_blocks,
+    list_reading_notes,
     name_layout,
 )
 from joulecast.records.observation import (
     OWN_NET,
     PROVENANCES,
     Device,
+    LazyObservations,
     LoadWindow,
     Observation,
+    ObservationSummary,
     Profile,
+    StoredFits,
+    find_fit_count,
+    merge_fits,
+    summarise_observations,
     weakest_provenance,
 )
-from joulecast.records.reading_notes import list_reading_notes
-from joulecast.records.stored_fits import StoredFits, find_fit_count, merge_fits
 from joulecast.records.trial import (
     FLOAT_PRECISIONS,
     INT8_PRECISIONS,
@@ -57,6 +56,9 @@ from joulecast.records.trial import (
     Execution,
     Setup,
     Trial,
+    compute_power,
+    describe_inference,
+    name_step,
 )
 
 __all__ = [

@@ -13,8 +13,15 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from joulecast.errors import InputError
-from joulecast.records.codec import Record, always_stored, check_fields, omit_default
-from joulecast.records.field_checks import ByteCount, PositiveCount, Range
+from joulecast.records.codec import (
+    ByteCount,
+    PositiveCount,
+    Range,
+    Record,
+    always_stored,
+    check_fields,
+    omit_default,
+)
 from joulecast.records.trial import FLOAT_PRECISIONS
 
 PEAK_PRECISIONS = (*FLOAT_PRECISIONS, "int8")

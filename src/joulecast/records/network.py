@@ -1,30 +1,36 @@
-"""Describe a network: operators with their sizes, layers, and how they connect.
+"""Describe a network: operators with their sizes, layers, blocks, and how they connect.
 
 Names of layers and networks are labels for people: they take no part in equality.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from joulecast.records.codec import Json, Record, add_codec, always_stored, omit_default
-from joulecast.records.field_checks import (
+from joulecast.records.codec import (
     Choices,
     Count,
     InvalidFieldError,
+    Json,
     MaxLength,
     PositiveCount,
     Range,
+    Record,
     Share,
+    add_codec,
+    always_stored,
     check_integers,
     check_list,
     check_numbers,
     check_object,
     check_texts,
+    omit_default,
     refuse_value,
+    stable_hash,
 )
+from joulecast.units import format_share
 
 Size = int | float | str | tuple[int, ...]
 
@@ -35,6 +41,8 @@ MOST_AXES = 16
 LARGEST_SIZE = 10**12
 """No device could hold more, and counting them would take forever or overflow."""
 
+# Operators without a cost rule that are named one by one; the rest is only counted.
+_MOST_NAMED = 3
 _Back = Annotated[int, Range(1, 10**6)]
 _Axis = Annotated[int, Range(1, LARGEST_SIZE)]
 _Work = Annotated[float, Range(0.0, 1e30)]
@@ -214,6 +222,213 @@ def name_layout(layer: Layer) -> tuple[str, ...]:
     if not layer.transposed:
         return names
     return *names, "transposed " + " ".join(str(position + 1) for position in layer.transposed)
+
+
+def fold_blocks(network: Network) -> Network:
+    """Return the block view: each repeated group becomes one layer with its parts."""
+    stops = dict(network.groups)
+    spans = []
+    index = 0
+    while index < len(network.layers):
+        spans.append((index, stops.get(index, index + 1)))
+        index = spans[-1][1]
+    position = {flat: at for at, span in enumerate(spans) for flat in range(*span)}
+    folded = []
+    for at, (start, stop) in enumerate(spans):
+        layers = network.layers[start:stop]
+        layer = _make_block(layers) if start in stops else layers[0]
+        sources = [start + i - back for i, part in enumerate(layers) for back in part.reads]
+        if start in stops:
+            sources = [source for source in dict.fromkeys(sources) if source < start]
+        reads = tuple(at - position.get(source, -1) for source in sources)
+        folded.append(replace(layer, reads=reads))
+    return replace(network, layers=tuple(folded), groups=(), buildable=False)
+
+
+def group_by_block(blocks: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return the half-open ranges of layers that belong to one block and are more than one.
+
+    Args:
+        blocks: The block of each layer, in call order; -1 for a layer outside of blocks.
+    """
+    layers: dict[int, list[int]] = {}
+    for index, block in enumerate(blocks):
+        if block >= 0:
+            layers.setdefault(block, []).append(index)
+    groups = [(found[0], found[-1] + 1) for _, found in sorted(layers.items())]
+    return tuple((start, stop) for start, stop in groups if stop - start > 1)
+
+
+def find_common_path(names: Sequence[str]) -> str:
+    """Return the dotted path that all names begin with, or the first name."""
+    paths = [name.split(".") for name in names]
+    common = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return ".".join(common) or names[0]
+
+
+def _make_block(parts: tuple[Layer, ...]) -> Layer:
+    structure = [
+        [part.kind, [op.kind for op in part.tail], list(part.reads), part.join, *name_layout(part)]
+        for part in parts
+    ]
+    first = parts[0]
+    return Layer(
+        "block:" + stable_hash(structure)[:8],
+        first.sizes,
+        trains=any(part.trains for part in parts),
+        input_grad=first.input_grad,
+        calls=first.calls,
+        channels_last=first.channels_last,
+        parts=parts,
+        name=find_common_path([part.name for part in parts]),
+    )
+
+
+@dataclass(frozen=True)
+class EqualBlocks:
+    """Blocks of a network that are equal; a block that differs from all others is alone.
+
+    Attributes:
+        name: Names of the first and the last one: ``h.0–23``, or ``h.0…22`` with others between.
+        starts: Index of each one's first layer.
+        layer_count: Number of layers in one of them.
+    """
+
+    name: str
+    starts: tuple[int, ...]
+    layer_count: int
+
+    @property
+    def count(self) -> int:
+        """Number of equal blocks."""
+        return len(self.starts)
+
+
+def find_equal_blocks(network: Network) -> tuple[EqualBlocks, ...]:
+    """Return the blocks of a network, equal ones together, by the first one's position.
+
+    Blocks are equal if their layers and the connections between these are. What a block reads from
+    outside may be at any distance.
+    """
+    positions: dict[tuple[Layer, ...], list[int]] = {}
+    groups = sorted(network.groups)
+    for position, (start, stop) in enumerate(groups):
+        # Everything outside of the block is at the same distance.
+        block = tuple(
+            replace(layer, reads=tuple(min(back, index + 1) for back in layer.reads))
+            for index, layer in enumerate(network.layers[start:stop])
+        )
+        positions.setdefault(block, []).append(position)
+    return tuple(
+        EqualBlocks(
+            _name_range(network, groups, found), tuple(groups[at][0] for at in found), len(block)
+        )
+        for block, found in positions.items()
+    )
+
+
+def _name_range(
+    network: Network, groups: Sequence[tuple[int, int]], positions: Sequence[int]
+) -> str:
+    first, last = (
+        find_common_path([layer.name or layer.kind for layer in network.layers[slice(*groups[at])]])
+        for at in (positions[0], positions[-1])
+    )
+    if len(positions) == 1:
+        return first
+    is_consecutive = positions[-1] - positions[0] == len(positions) - 1
+    path, _, end = last.rpartition(".")
+    is_sibling = path == first.rpartition(".")[0]
+    return f"{first}{'–' if is_consecutive else '…'}{end if is_sibling else last}"
+
+
+def order_operands(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    """Return layers in the same order whose sums and products list the longest branch first.
+
+    What is added or multiplied in which order changes nothing; residual blocks are usually written
+    so.
+    """
+    depths: list[int] = []
+    ordered: list[Layer] = []
+    for index, layer in enumerate(layers):
+        found = [depths[index - back] if 0 < back <= index else 0 for back in layer.reads]
+        depths.append(1 + max(found, default=0))
+        ordered.append(_order_reads(layer, found))
+    return tuple(ordered)
+
+
+def order_branches(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    """Return the layers of a block in canonical order: each after all that it reads.
+
+    Starting from the last layer, what an operand is computed from comes before the next operand.
+    Layers that the last one does not depend on keep their places at the end.
+    """
+    layers = order_operands(layers)
+    sequence = _list_dependencies(layers, len(layers) - 1)
+    sequence += [index for index in range(len(layers)) if index not in set(sequence)]
+    place = {index: at for at, index in enumerate(sequence)}
+    if sequence == sorted(sequence):
+        return layers
+    ordered = []
+    for at, index in enumerate(sequence):
+        reads = [
+            at - place[index - back] if back <= index else at + back - index
+            for back in layers[index].reads
+        ]
+        ordered.append(replace(layers[index], reads=tuple(reads)))
+    return tuple(ordered)
+
+
+def _order_reads(layer: Layer, depths: Sequence[int]) -> Layer:
+    if layer.join not in ("add", "mul") or len(layer.reads) < 2:
+        return layer
+    places = sorted(range(len(depths)), key=lambda at: (-depths[at], layer.reads[at]))
+    if places == sorted(places):
+        return layer
+    transposed = tuple(at for at, place in enumerate(places) if place in layer.transposed)
+    reads = tuple(layer.reads[place] for place in places)
+    return replace(layer, reads=reads, transposed=transposed)
+
+
+def _list_dependencies(layers: Sequence[Layer], last: int) -> list[int]:
+    """Return the layers that one depends on, and itself, each after all that it reads."""
+    found: list[int] = []
+    seen: set[int] = set()
+    open_layers = [(last, False)]
+    while open_layers:
+        index, is_done = open_layers.pop()
+        if is_done:
+            found.append(index)
+        elif index not in seen:
+            seen.add(index)
+            open_layers.append((index, True))
+            sources = [index - back for back in layers[index].reads if back <= index]
+            open_layers += [(source, False) for source in reversed(sources)]
+    return found
+
+
+def list_reading_notes(network: Network) -> list[str]:
+    """Return notes on how a net was read, and the operators whose cost is not known."""
+    totals = network.totals
+    if totals is None:
+        return []
+    ops = sorted(totals.ops_without_rule, key=lambda op: (-op[1], op[0]))
+    if not ops:
+        return list(totals.notes)
+    named = [
+        f"{name} ({count} call{'s' if count > 1 else ''})" for name, count in ops[:_MOST_NAMED]
+    ]
+    if len(ops) > _MOST_NAMED:
+        named.append(f"{len(ops) - _MOST_NAMED} more")
+    return [
+        *totals.notes,
+        f"No cost rule for {', '.join(named)}: FLOPs that they compute are missing, in "
+        f"{format_share(totals.uncounted_bytes_share)} of the bytes of a step.",
+    ]
 
 
 def _normalise(value: Any) -> Any:

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Annotated, Any
+from functools import cached_property, partial
+from typing import Annotated, Any, overload
 
 from joulecast.records.codec import (
-    Json,
-    Record,
-    always_stored,
-    check_fields,
-    not_stored,
-    omit_default,
-)
-from joulecast.records.data_sheet import DataSheet
-from joulecast.records.field_checks import (
     Amount,
     ByteCount,
     Choices,
     Count,
+    Json,
     MaxLength,
     PositiveCount,
+    Record,
     UnixTime,
+    always_stored,
+    check_fields,
+    not_stored,
+    omit_default,
+    stable_hash,
 )
-from joulecast.records.hashing import stable_hash
-from joulecast.records.stored_fits import StoredFits, merge_fits
-from joulecast.records.trial import Trial
+from joulecast.records.data_sheet import DataSheet
+from joulecast.records.trial import Setup, Trial
 
 # From the strongest claim to the weakest; an estimate reports the weakest one it rests on.
 # A data sheet is of a real device that was not measured, a simulated device does not exist.
@@ -188,3 +186,144 @@ class Profile(Record):
 def weakest_provenance(provenances: Iterable[str]) -> str:
     """Return the weakest of several provenances."""
     return max(provenances, key=PROVENANCES.index, default="measured")
+
+
+@dataclass(frozen=True)
+class ObservationSummary(Record):
+    """What is known of observations without parsing them.
+
+    Attributes:
+        count: Number of observations.
+        units: Number of observations by unit of the device.
+        runs: Number of observations by run of Joulecast.
+        setups: Setups of trials with layers, each with its number of observations.
+        device_time_s: Device time that measuring took.
+        latest_at_s: When the latest was taken, in seconds since 1970; 0 without any.
+    """
+
+    count: Count
+    units: Mapping[str, Count]
+    runs: Mapping[str, Count]
+    setups: tuple[tuple[Setup, Count], ...]
+    device_time_s: Amount
+    latest_at_s: UnixTime
+
+
+class LazyObservations(Sequence[Observation]):
+    """Observations of one profile that are parsed once, when they are first read.
+
+    Its length is known before. It equals the tuple of the same observations.
+
+    Args:
+        count: Number of observations.
+        parse: Returns the observations; raises an error that says what is damaged.
+        summary: Their summary, if it is known.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        parse: Callable[[], tuple[Observation, ...]],
+        summary: ObservationSummary | None = None,
+    ) -> None:
+        self._count = count
+        self._parse = parse
+        self.summary = summary
+
+    @cached_property
+    def parsed(self) -> tuple[Observation, ...]:
+        """The observations."""
+        return self._parse()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Observation]:
+        return iter(self.parsed)
+
+    @overload
+    def __getitem__(self, index: int) -> Observation: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Observation, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Observation | tuple[Observation, ...]:
+        return self.parsed[index]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, (tuple, LazyObservations)):
+            return NotImplemented
+        return len(self) == len(other) and self.parsed == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self.parsed)
+
+    def __repr__(self) -> str:
+        return f"LazyObservations({len(self)})"
+
+
+def summarise_observations(observations: Sequence[Observation]) -> ObservationSummary:
+    """Return the summary of observations: the one they came with, if they are not parsed yet."""
+    if isinstance(observations, LazyObservations) and observations.summary is not None:
+        return observations.summary
+    # The empty network is the idle device, whose setup has no meaning.
+    setups = Counter(one.trial.setup for one in observations if one.trial.network.layers)
+    return ObservationSummary(
+        count=len(observations),
+        units=dict(Counter(one.device.unit for one in observations)),
+        runs=dict(Counter(one.run for one in observations)),
+        setups=tuple(setups.items()),
+        device_time_s=sum(one.cost_s for one in observations),
+        latest_at_s=max((one.taken_at_s for one in observations), default=0.0),
+    )
+
+
+class StoredFits(Mapping[str, Any]):
+    """Each estimator's fit as JSON, decoded once, when it is first asked for.
+
+    Args:
+        decoders: Return the fit of each estimator; raise an error that says what is damaged.
+        observation_counts: How many observations the profile had when each fit was made; without
+            those of which it is unknown.
+    """
+
+    def __init__(
+        self, decoders: Mapping[str, Callable[[], Any]], observation_counts: Mapping[str, int]
+    ) -> None:
+        self.observation_counts = dict(observation_counts)
+        self._decoders = dict(decoders)
+        self._decoded: dict[str, Any] = {}
+
+    def __getitem__(self, estimator: str) -> Any:
+        if estimator not in self._decoded:
+            self._decoded[estimator] = self._decoders[estimator]()
+        return self._decoded[estimator]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._decoders)
+
+    def __len__(self) -> int:
+        return len(self._decoders)
+
+    def __contains__(self, estimator: object) -> bool:
+        return estimator in self._decoders
+
+    def __repr__(self) -> str:
+        return f"StoredFits({', '.join(self)})"
+
+
+def merge_fits(fits: Mapping[str, Any], others: Mapping[str, Any]) -> StoredFits:
+    """Return all fits without decoding any; of an estimator in both, the one of ``others``."""
+    owners = {**dict.fromkeys(fits, fits), **dict.fromkeys(others, others)}
+    counts = {name: find_fit_count(owner, name) for name, owner in owners.items()}
+    return StoredFits(
+        {name: partial(owner.__getitem__, name) for name, owner in owners.items()},
+        {name: count for name, count in counts.items() if count is not None},
+    )
+
+
+def find_fit_count(fits: Mapping[str, Any], estimator: str) -> int | None:
+    """Return how many observations the profile had when a fit was made; None if unknown."""
+    return fits.observation_counts.get(estimator) if isinstance(fits, StoredFits) else None

@@ -22,14 +22,13 @@ it from measurements is a real test:
 Observations made here have the provenance ``simulated``.
 """
 
-from joulecast.simulation.chip import Chip, draw_chip
+from joulecast.simulation.chip import Chip, StepCost, draw_chip
 from joulecast.simulation.device import (
     DISTURBANCES,
     Disturbance,
     SimulatedDevice,
     make_simulated_device,
 )
-from joulecast.simulation.step_cost import StepCost
 
 __all__ = [
     "DISTURBANCES",

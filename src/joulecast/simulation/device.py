@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from joulecast.errors import InputError
 from joulecast.records import Trial
-from joulecast.simulation.chip import Chip, draw_chip
-from joulecast.simulation.step_cost import StepCost, compute_step_cost
+from joulecast.simulation.chip import Chip, StepCost, compute_step_cost, draw_chip
 
 # The first two slow the device down; the others disturb its meter.
 DISTURBANCES = ("other load", "throttled", "reset", "negative", "stuck", "gap")

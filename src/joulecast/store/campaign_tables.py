@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 import sqlalchemy as sa
 
 from joulecast.errors import MissingError, StoreError
-from joulecast.records.hashing import stable_hash
+from joulecast.records.codec import stable_hash
 from joulecast.store.claims import Claims
 from joulecast.store.rows import find_dialect
 from joulecast.store.tables import CAMPAIGN_PROGRESS, CAMPAIGNS

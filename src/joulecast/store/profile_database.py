@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from joulecast.errors import InputError, MissingError
 from joulecast.records import Json, Observation, Profile, find_fit_count
-from joulecast.records.hashing import stable_hash
+from joulecast.records.codec import stable_hash
 from joulecast.redaction import redact_url
 from joulecast.store import rows
 from joulecast.store.campaign_tables import CampaignTables

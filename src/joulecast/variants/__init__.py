@@ -18,40 +18,41 @@ frames a part by the network's own input and output layers, as the paper does.
 Only the standard library is needed, so this package also runs on devices.
 """
 
-from joulecast.variants.curve_ranges import CurveRange, plan_curves
-from joulecast.variants.isolate import (
-    make_isolated_network,
-    make_isolated_trial,
-    read_isolated_part,
-)
-from joulecast.variants.part_descriptions import describe_part
-from joulecast.variants.part_widths import (
-    Widths,
-    curve_key,
-    fixed_properties,
-    part_widths,
-    resize_part,
-    width_names,
-)
-from joulecast.variants.partitions import (
-    BLOCKS,
-    LAYERS,
-    Partition,
-    adapt_partition,
-    read_block_variant,
-)
-from joulecast.variants.parts import (
+from joulecast.variants.blocks import (
     BLOCK,
     ROLES,
     Part,
     PlacedPart,
+    Widths,
+    curve_key,
+    describe_part,
+    fixed_properties,
     match_phase,
     match_precision,
+    part_widths,
+    resize_part,
     split_blocks,
     split_network,
     unfold_blocks,
+    width_names,
 )
-from joulecast.variants.variant_networks import make_paper_variant, make_variant, read_variant
+from joulecast.variants.curves import (
+    BLOCKS,
+    LAYERS,
+    CurveRange,
+    Partition,
+    adapt_partition,
+    plan_curves,
+    read_block_variant,
+)
+from joulecast.variants.variant_networks import (
+    make_isolated_network,
+    make_isolated_trial,
+    make_paper_variant,
+    make_variant,
+    read_isolated_part,
+    read_variant,
+)
 
 __all__ = [
     "BLOCK",

@@ -11,7 +11,8 @@ full image. The paper frames a hidden layer by the network's own input and outpu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from joulecast.kinds import (
@@ -24,16 +25,20 @@ from joulecast.kinds import (
     make_op,
     output_shape,
 )
-from joulecast.records import Input, Layer, Network, Setup
-from joulecast.variants.own_ends import make_own_head, make_own_stem
-from joulecast.variants.part_descriptions import describe_part
-from joulecast.variants.part_widths import resize_part, width_names
-from joulecast.variants.parts import (
+from joulecast.records import Execution, Input, Layer, Network, Setup, Sizes, Trial
+from joulecast.variants.blocks import (
     BLOCK,
     Part,
+    describe_part,
+    disconnect_layer,
+    is_bare_view,
+    match_phase,
+    match_precision,
+    resize_part,
     single_input_shape,
     split_network,
     unfold_blocks,
+    width_names,
 )
 
 MakeStem = Callable[[Layer, Network], Layer]
@@ -162,3 +167,112 @@ def _output_axis(layer: Layer) -> int:
         if find_kind(op.kind).permutes_axes:
             axis = op.sizes["order"].index(axis % rank)
     return 0 if axis == 0 else -1
+
+
+# Images that differ by up to this many pixels from the proportional size are tried.
+_MAX_PIXELS = 8
+
+
+def make_own_stem(layer: Layer, network: Network) -> Layer | None:
+    """Return the network's input layer such that it computes the input of ``layer``, if it can."""
+    wanted = single_input_shape(layer)
+    part = next((one.part for one in split_network(network) if one.part.role == "input"), None)
+    if part is None or len(width_names(part)) != 1 or len(part.layers) != 1:
+        return None
+    for channels in dict.fromkeys((wanted[0], wanted[-1])):
+        for stem in _list_images(resize_part(part, (channels,)).layers[0], wanted):
+            if output_shape(stem) == wanted:
+                stem = replace(stem, channels_last=layer.channels_last)
+                return replace(stem, input_grad=False, trains=layer.input_grad)
+    return None
+
+
+def make_own_head(shape: Shape, network: Network) -> list[Layer] | None:
+    """Return the network's output layer for inputs of this shape, if it can read them."""
+    output = split_network(network)[-1].part
+    first = output.layers[0]
+    if len(width_names(output)) != 1 or first.reads != (1,) or find_kind(first.kind).reads_tokens:
+        return None
+    if len(input_shape(first)) == 1 < len(shape):
+        flat = make_layer("flatten", shape=shape)
+        return [flat, *resize_part(output, (math.prod(shape),)).layers]
+    resized = _reshape_part(output, shape)
+    channels = shape[channel_axis(first)]
+    layers = list(resize_part(resized, (channels,)).layers)
+    return layers if input_shape(layers[0]) == shape else None
+
+
+def _list_images(layer: Layer, wanted: Shape) -> Iterator[Layer]:
+    """Yield a layer as it is, then with images of other sizes, the likeliest first."""
+    yield layer
+    found = output_shape(layer)
+    space = layer.sizes.get("space")
+    if not isinstance(space, tuple) or len(found) != len(wanted) or len(space) != len(wanted) - 1:
+        return
+    rows = zip(space, found[1:], wanted[1:], strict=True)
+    likely = [round(size * goal / now) for size, now, goal in rows]
+    for change in sorted(range(-_MAX_PIXELS, _MAX_PIXELS + 1), key=abs):
+        image = tuple(size + change for size in likely)
+        if min(image) > 0:
+            yield replace(layer, sizes=Sizes({**layer.sizes, "space": image}))
+
+
+def _reshape_part(part: Part, shape: Shape) -> Part:
+    """Return an output part that pools, with another shape to pool."""
+    first = part.layers[0]
+    if len(first.sizes.get("shape", ())) != len(shape):
+        return part
+    pooled = replace(first, sizes=Sizes({**first.sizes, "shape": shape}))
+    return replace(part, layers=(pooled, *part.layers[1:]))
+
+
+# All copies together move about this many bytes, within bounds: enough to hide launches.
+_TARGET_BYTES = 1e9
+_FEWEST_COPIES, _MOST_COPIES = 2, 8
+# A forward pass alone moves little: with more copies, their weights do not all stay in a cache, as
+# those of a whole network do not.
+_MOST_INFERENCE_COPIES = 32
+
+
+def make_isolated_trial(
+    part: Part, setup: Setup, mode: str = "eager", stage: str = "step"
+) -> Trial:
+    """Return the trial that measures a part alone."""
+    # The role still tells two layers that end a network from a block.
+    part = replace(part, layers=match_phase(part, setup).layers)
+    works = [layer_work(layer, setup) for layer in part.layers]
+    if part.role == "output" and not any(work.params for work in works):
+        # A module that returns its own loss ends without weights: nothing would train.
+        part = Part("hidden", part.layers, part.half_input)
+    upstream = "loss" if part.role == "output" else "random"
+    moved_bytes = sum(work.total.size_bytes for work in works)
+    wanted = round(_TARGET_BYTES / max(moved_bytes, 1.0))
+    most = _MOST_COPIES if setup.phase == "train" else _MOST_INFERENCE_COPIES
+    copies = max(_FEWEST_COPIES, min(most, wanted))
+    network = make_isolated_network(match_precision(part, setup))
+    return Trial(network, setup, Execution(stage, mode, copies, upstream))
+
+
+def make_isolated_network(part: Part) -> Network:
+    """Return a network that consists of a part only."""
+    first = part.layers[0]
+    vocabulary = int(first.sizes.get("vocabulary", 0))
+    return Network(part.layers, Input(single_input_shape(first), vocabulary, part.half_input))
+
+
+def read_isolated_part(trial: Trial) -> Part | None:
+    """Return the part that a trial runs alone, or None if it runs something else."""
+    network, execution = trial.network, trial.execution
+    if not network.layers or not network.buildable:
+        return None
+    if execution.upstream == "loss":
+        placed = split_network(network)
+        return placed[0].part if len(placed) == 1 else None
+    if len(network.layers) > 1:
+        return Part(BLOCK, network.layers, network.input.half)
+    layer = network.layers[0]
+    if is_bare_view(layer):
+        return None
+    reads_data = find_kind(layer.kind).reads_tokens or not layer.input_grad
+    role = "input" if reads_data else "hidden"
+    return Part(role, (disconnect_layer(layer),), network.input.half)

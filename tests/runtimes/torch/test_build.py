@@ -21,7 +21,7 @@ from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.losses import cross_entropy_loss, mean_square_loss
 from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.op_builders import JOINS
-from joulecast.variants.parts import single_input_shape
+from joulecast.variants.blocks import single_input_shape
 
 BATCH = 3
 RELU = make_op("elementwise", fn="relu")

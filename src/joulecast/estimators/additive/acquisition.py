@@ -45,7 +45,7 @@ from joulecast.gp.linalg import Floats
 from joulecast.gp.logsums.inputs import LogSums
 from joulecast.gp.logsums.totals import expected_variance_reduction
 from joulecast.records import Network, Observation, Setup, Trial
-from joulecast.records.record_cache import cache_on_record
+from joulecast.records.codec import cache_on_record
 from joulecast.units import format_share
 from joulecast.variants import Part, describe_part, make_isolated_trial, read_isolated_part
 

@@ -43,7 +43,7 @@ from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
 from joulecast.gp.logsums.prior import prior_log_mean
 from joulecast.gp.logsums.selection import extend_fitted, keep_linearisation
 from joulecast.records import Observation
-from joulecast.records.record_cache import cache_on_record
+from joulecast.records.codec import cache_on_record
 
 # A power limit that is not known is assumed to be this much above the largest power observed.
 _LIMIT_FACTOR = 1.1

@@ -59,7 +59,7 @@ from joulecast.kinds import (
     uses_autocast,
 )
 from joulecast.records import FLOAT_PRECISIONS, Layer, Network, Setup, name_layout, stable_hash
-from joulecast.records.operand_order import order_branches
+from joulecast.records.network import order_branches
 from joulecast.variants import (
     BLOCK,
     Part,

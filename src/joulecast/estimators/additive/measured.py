@@ -27,8 +27,7 @@ from joulecast.estimators.additive.predict import NetworkTotals
 from joulecast.estimators.base import Prediction
 from joulecast.gp.linalg import Floats
 from joulecast.records import Observation, Trial, stable_hash
-from joulecast.records.codec import Record
-from joulecast.records.record_cache import cache_on_record
+from joulecast.records.codec import Record, cache_on_record
 
 # Sizes beyond the largest measured ones, and shares of the energy, that are worth a note.
 _MIN_FACTOR, _MIN_SHARE = 2.0, 0.05

@@ -25,7 +25,7 @@ from joulecast.estimators.base import (
     MIXED_TIME_SUM_ERROR_SD_SHARE,
 )
 from joulecast.records import OWN_NET, Observation, StepTotals
-from joulecast.records.record_cache import cache_on_record
+from joulecast.records.codec import cache_on_record
 from joulecast.variants import read_isolated_part
 
 # Relative standard deviation assumed for something that was measured once.

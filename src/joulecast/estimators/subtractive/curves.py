@@ -18,16 +18,7 @@ import numpy as np
 from joulecast.estimators.base import Floats
 from joulecast.gp.regression import GaussianProcess
 from joulecast.records import Observation, Setup
-from joulecast.variants import (
-    BLOCK,
-    LAYERS,
-    ROLES,
-    Part,
-    Partition,
-    Widths,
-    curve_key,
-    part_widths,
-)
+from joulecast.variants import BLOCK, LAYERS, ROLES, Part, Partition, Widths, curve_key, part_widths
 
 Location = tuple[str, Widths]
 """A point of a curve: the curve's key and the widths."""

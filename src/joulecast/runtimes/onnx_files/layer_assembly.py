@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from joulecast.errors import InputError
 from joulecast.kinds import Shape, check_chain, find_kind, make_op
 from joulecast.records import Input, Layer, Network, Op, Sizes
-from joulecast.records.blocks import group_by_block
-from joulecast.records.operand_order import order_operands
+from joulecast.records.network import group_by_block, order_operands
 from joulecast.runtimes.buildable import can_build_op
 from joulecast.runtimes.onnx_files.batch_axes import take_sample
 from joulecast.runtimes.onnx_files.elementwise_nodes import read_unknown

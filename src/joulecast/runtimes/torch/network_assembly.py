@@ -17,8 +17,7 @@ import torch
 from joulecast.errors import InputError
 from joulecast.kinds import Shape, check_chain, find_kind, output_shape
 from joulecast.records import Input, Layer, Network, Op, Sizes
-from joulecast.records.blocks import group_by_block
-from joulecast.records.operand_order import order_operands
+from joulecast.records.network import group_by_block, order_operands
 from joulecast.runtimes.buildable import can_build_op
 from joulecast.runtimes.torch.block_detection import find_blocks, fuse_plain_modules
 from joulecast.runtimes.torch.compute_readers import find_shared_operand

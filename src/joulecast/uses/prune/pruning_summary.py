@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from joulecast.records import Json
-from joulecast.records.codec import Record
-from joulecast.records.partial_records import load_partial
+from joulecast.records.codec import Record, load_partial
 from joulecast.uses.prune.pruning_result import LayerChange
 
 

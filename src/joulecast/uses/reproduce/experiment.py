@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.records import Device
-from joulecast.records.codec import Record
-from joulecast.records.field_checks import Choices
+from joulecast.records.codec import Choices, Record
 from joulecast.records.observation import Provenance
 
 if TYPE_CHECKING:

@@ -48,14 +48,7 @@ from joulecast.uses.reproduce.paper_settings import (
 )
 from joulecast.uses.reproduce.scored_nets import name_device
 from joulecast.uses.reproduce.statistics import compute_errors_percent, compute_mape
-from joulecast.variants import (
-    CurveRange,
-    Part,
-    curve_key,
-    part_widths,
-    plan_curves,
-    resize_part,
-)
+from joulecast.variants import CurveRange, Part, curve_key, part_widths, plan_curves, resize_part
 
 ROLE = "fig11"
 FAMILY = "cnn5"

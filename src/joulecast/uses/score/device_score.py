@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-from joulecast.records.inference_costs import INFERENCES
+from joulecast.records.trial import INFERENCES
 from joulecast.units import format_power, joules_to_wh
 from joulecast.uses.score.score_labels import ENERGY_SCALE, POWER_SCALE, choose_worse
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from joulecast.atlas.draft import DATA, NetworkDraft, make_function, make_pool
+from joulecast.families.draft import DATA, NetworkDraft, make_function, make_pool
 from joulecast.kinds import make_layer, make_op
 from joulecast.records import Network
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from joulecast.errors import InputError
-from joulecast.records.codec import Json, Record, add_codec, check_fields
-from joulecast.records.field_checks import PositiveCount, Range
+from joulecast.records.codec import Json, PositiveCount, Range, Record, add_codec, check_fields
 
 Value = int | float | str
 _Bound = Annotated[float, Range(-1e15, 1e15)]

@@ -1,0 +1,453 @@
+"""Decide what to measure so that a device is known for any network, not for one family.
+
+    atlas.json.gz ──▶ networks ──draw setups──▶ members ──split──▶ blocks ──order──▶ trials
+                                                                   anchors ─────────────▶
+
+``atlas.json.gz`` has 300 networks of the 32 architectures that people train, from toys to large
+language models, with widths, resolutions, sequences, heads, vocabularies and depths spread
+log-uniformly. ``benchmarks/atlas/build_atlas.py`` compares it with real models and can extend it.
+Its order never changes, so that campaigns on one device continue each other.
+
+Trials are isolated layers and repeated blocks of these networks, in an order of which every prefix
+is a good design:
+
+    anchors, then their energies ─▶ one trial of every label ─▶ more, where they tell most
+                                         └ in between: eager trials of blocks, for host time
+
+Greedily, the next point p of label l is the one with the largest
+
+    w_l^⅓ · d(p) · (s_p / max s)^½
+
+with w_l the share of the work that a label carries, s_p that of the point, and d(p) the distance to
+the nearest point of the same label that was taken: a weighted greedy k-centre design. The first
+point of a label is its most central one. It counts as if it were FIRST_DISTANCE away, and its label
+as if it carried at least some work, so that even rare labels come early, but after a dozen points
+of the label that carries most.
+
+About one trial in five is measured with its energy: the first of every kind of layer, since kinds
+differ in level, and every fifth of a label, whose order is spread over its sizes and so over rates.
+Precisions take turns, so that they show different sizes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import json
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from importlib.resources import files
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from joulecast.campaign.anchors import (
+    GIB,
+    DeviceScale,
+    assume_scale,
+    limit_copies,
+    make_anchor_trials,
+)
+from joulecast.estimators.additive.pieces import Piece, make_piece
+from joulecast.kinds import Work, layer_work, output_shape, peak_memory
+from joulecast.records import Layer, Network, Observation, Setup, Trial
+from joulecast.variants import (
+    BLOCK,
+    Part,
+    make_isolated_network,
+    make_isolated_trial,
+    split_blocks,
+    split_network,
+)
+
+Floats = npt.NDArray[np.floating[Any]]
+
+MOST_TRIALS = 5000
+FIRST_DISTANCE = 15.0
+_LEAST_FIRST_WEIGHT = 0.1
+# Mean log distance from the layers of other networks to the nearest of 500 / 1,000 / 2,000 trials,
+# weighted by work, on 297 networks that chose nothing (seeds 31 to 33): 2.47 / 1.78 / 1.50. With
+# powers ½ and 0, no weight for single points: 2.43 / 2.07 / 1.62. Twelve pairs were compared on
+# seeds 7 and 8; those near this one differ by less than 0.1.
+_LABEL_POWER = 1 / 3
+_POINT_POWER = 0.5
+# Draws the setups of every atlas.
+_SEED = 20261116
+# Networks take turns among the architectures; those of few layers take more than one turn.
+_TURNS = 37
+# Devices of this memory are the default: what fills one also shows the largest layers of others.
+_DEFAULT_MEMORY_BYTES = 80 * GIB
+_LARGEST_BATCH = 4096
+# Networks have few blocks here, so a whole one is larger and slower by about this factor.
+_DEPTH_FACTOR = 4
+_LONGEST_STEP_S = 1.0
+# Batches of networks that fit no device, which matter all the same.
+_SMALL_BATCH = 4
+_ADAMW_SHARE = 0.65
+_SINGLE_SHARE = 0.5
+_IMAGE_OUTPUTS = ("gan generator", "diffusion unet")
+# A label has at least this many points in every precision, copied from another one if need be.
+_FEWEST = 4
+_COPY_SHARE = 0.3
+# FLOPs that take as long as moving a byte, about.
+_FLOPS_PER_BYTE = 100.0
+# Bytes that take as long to move as a launch, about: inference is often nothing but launches.
+_LAUNCH_BYTES = 5e6
+# Peak memory is counted without workspaces and what an allocator keeps.
+_MEMORY_MARGIN = 1.3
+# Every this many trials of a label, energy is measured too. The first with energy is the first of
+# a kind's first precision, the third of its other ones and the fourth of a block's.
+_ENERGY_EVERY = 5
+_NEW_KIND_RANK, _KNOWN_KIND_RANK, _BLOCK_RANK = 0, 2, 3
+# Blocks repeat what their layers show; they tell what running them together changes.
+_BLOCK_WEIGHT = 0.25
+# One trial for host time after this many others.
+_HOST_EVERY = 8
+
+
+@dataclass(frozen=True)
+class AtlasMember:
+    """A network of an atlas and how it is trained or run."""
+
+    network: Network
+    setup: Setup
+
+
+@dataclass(frozen=True)
+class AtlasBlock:
+    """A distinct layer or repeated block of an atlas.
+
+    Attributes:
+        piece: How estimators see it.
+        part: How to run it in isolation.
+        work_share: Its share of the work of the atlas, in which every network counts alike.
+    """
+
+    piece: Piece
+    part: Part
+    setup: Setup
+    work_share: float
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether it is a whole repeated block, not a layer."""
+        return self.part.role == BLOCK
+
+    @property
+    def work(self) -> Work:
+        """The work of one copy."""
+        return Work(self.piece.flops, self.piece.size_bytes, self.piece.launches)
+
+    @cached_property
+    def memory_bytes(self) -> float:
+        """The memory that one copy takes."""
+        return _MEMORY_MARGIN * max(1, peak_memory(make_isolated_network(self.part), self.setup))
+
+
+@dataclass(frozen=True)
+class AtlasTrial:
+    """A trial of an atlas and why it is made.
+
+    Attributes:
+        with_energy: Whether its energy is measured, not only its duration.
+        label: Kind and regime of what it runs.
+        reason: ``anchor``, ``block`` or ``host``.
+        work: Work of one copy; none for anchors.
+    """
+
+    trial: Trial
+    with_energy: bool
+    label: str
+    reason: str
+    work: Work = Work()
+
+
+@cache
+def load_networks() -> tuple[Network, ...]:
+    """Return the networks of the atlas, in their order."""
+    packed = files("joulecast.campaign").joinpath("atlas.json.gz").read_bytes()
+    data = json.loads(gzip.decompress(packed))
+    # Networks repeat layers: each is written, decoded and kept once.
+    layers = [Layer.from_dict(one) for one in data["layers"]]
+    networks = []
+    for one in data["networks"]:
+        bare = Network.from_dict({**one, "layers": []})
+        networks.append(replace(bare, layers=tuple(layers[index] for index in one["layers"])))
+    return tuple(networks)
+
+
+def draw_members(
+    count: int, scale: DeviceScale | None = None, phase: str = "train"
+) -> tuple[AtlasMember, ...]:
+    """Return the first networks of the atlas with setups, the same ones for every count.
+
+    Args:
+        count: Number of networks.
+        scale: What is assumed about the device: its precisions, and what fills it.
+        phase: ``train`` or ``inference``; half of the networks then run one sample at a time.
+    """
+    scale = scale or assume_scale(is_gpu=True, memory_bytes=_DEFAULT_MEMORY_BYTES)
+    precisions = sorted(scale.flops_per_s)
+    members = []
+    for index, network in enumerate(load_networks()[:count]):
+        # Precisions change with every round, and from one architecture to the next.
+        precision = precisions[sum(divmod(index, _TURNS)) % len(precisions)]
+        draw = random.Random(f"setup {_SEED} {index}")
+        if phase == "inference":
+            setup = Setup(1, phase="inference", precision=precision)
+            is_single = draw.random() < _SINGLE_SHARE
+        else:
+            optimizer = "adamw" if draw.random() < _ADAMW_SHARE else "sgd"
+            # Cross-entropy over one class has no gradient.
+            has_one = 1 in output_shape(network.layers[-1])
+            loss = "mse" if has_one or network.name in _IMAGE_OUTPUTS else "cross_entropy"
+            setup = Setup(1, precision=precision, optimizer=optimizer, loss=loss)
+            is_single = False
+        if not is_single:
+            # Log-uniform up to the batch that fills the device.
+            most = _find_largest_batch(network, setup, scale)
+            setup = replace(setup, batch=round(math.exp(draw.uniform(0.0, math.log(most)))))
+        members.append(AtlasMember(network, setup))
+    return tuple(members)
+
+
+def split_members(members: Sequence[AtlasMember]) -> tuple[AtlasBlock, ...]:
+    """Return the distinct layers and blocks of all networks, in order of appearance."""
+    shares: dict[tuple[Part, Setup], float] = {}
+    for member in members:
+        setup = member.setup
+        counts = Counter(placed.part for placed in split_network(member.network))
+        blocks = (placed.part for placed in split_blocks(member.network))
+        counts.update(part for part in blocks if part.role == BLOCK)
+        costs = {part: count * _weigh(part, setup) for part, count in counts.items()}
+        total = max(1.0, sum(cost for part, cost in costs.items() if part.role != BLOCK))
+        for part, cost in costs.items():
+            share = cost / total / len(members)
+            shares[part, setup] = shares.get((part, setup), 0.0) + share
+    found: dict[str, AtlasBlock] = {}
+    for (part, setup), share in shares.items():
+        piece = make_piece(part, setup)
+        if piece.key in found:
+            share += found[piece.key].work_share
+        if piece.flops or piece.size_bytes:
+            found[piece.key] = AtlasBlock(piece, part, setup, share)
+    _add_missing_precisions(found, sorted({member.setup.precision for member in members}))
+    return tuple(found.values())
+
+
+def list_trials(
+    blocks: Sequence[AtlasBlock],
+    scale: DeviceScale,
+    modes: tuple[str, ...] = ("eager",),
+    most: int = MOST_TRIALS,
+    phase: str = "train",
+) -> tuple[AtlasTrial, ...]:
+    """Return the trials of an atlas, the most useful first.
+
+    Args:
+        blocks: Layers and blocks of its networks.
+        scale: What is assumed about the device: trials that need more memory or time are left out.
+        modes: Modes of the runtime.
+        most: How many trials an atlas has at most.
+        phase: Phase of the networks.
+    """
+    mode = "graph" if "graph" in modes else "eager"
+    anchors = [
+        AtlasTrial(trial, with_energy, _name_anchor(trial), "anchor")
+        # All durations take two seconds, and tell how long the energies will take.
+        for with_energy in (False, True)
+        for trial in make_anchor_trials(scale, modes, phase)
+    ]
+    running = [one for one in blocks if _can_run(one, scale)]
+    hosts = _list_host_trials(running, scale) if mode == "graph" else iter(())
+    return tuple(islice(chain(anchors, _list_block_trials(running, scale, mode, hosts)), most))
+
+
+def drop_observed(
+    trials: Sequence[AtlasTrial], observations: Iterable[Observation]
+) -> tuple[AtlasTrial, ...]:
+    """Return the trials that are still to be measured, in their order.
+
+    A refused trial needs no energy any more; one that was only timed may.
+    """
+    timed, metered = set(), set()
+    for one in observations:
+        timed.add(one.trial.key)
+        if one.energy_j is not None or one.duration_s is None:
+            metered.add(one.trial.key)
+    if not timed:
+        return tuple(trials)
+    return tuple(
+        one for one in trials if one.trial.key not in (metered if one.with_energy else timed)
+    )
+
+
+def order_points(
+    labels: Sequence[str], points: Sequence[tuple[float, ...]], shares: Sequence[float]
+) -> list[tuple[int, int]]:
+    """Return all points in the order of the design: their indices and ranks within their labels.
+
+    Args:
+        labels: Label of each point.
+        points: Coordinates of each point, on scales that are comparable.
+        shares: Share of the work that each point carries.
+    """
+    groups: dict[str, list[int]] = {}
+    for index, label in enumerate(labels):
+        groups.setdefault(label, []).append(index)
+    weights = {
+        label: sum(shares[index] for index in own) ** _LABEL_POWER for label, own in groups.items()
+    }
+    least = _LEAST_FIRST_WEIGHT * max(weights.values(), default=0.0)
+    sequences = []
+    for label in sorted(groups):
+        own = np.array(groups[label])
+        x = np.array([points[index] for index in own])
+        order, gains = _order_label(x, np.array([shares[index] for index in own]))
+        gains *= weights[label]
+        gains[0] = FIRST_DISTANCE * max(weights[label], least)
+        sequences.append((own[order], gains))
+    # Labels are merged, the most valuable point first; each label keeps its order.
+    heap = [(-float(gains[0]), at, 0) for at, (_, gains) in enumerate(sequences)]
+    heapq.heapify(heap)
+    found = []
+    while heap:
+        _, at, rank = heapq.heappop(heap)
+        indices, gains = sequences[at]
+        found.append((int(indices[rank]), rank))
+        if rank + 1 < len(indices):
+            heapq.heappush(heap, (-float(gains[rank + 1]), at, rank + 1))
+    return found
+
+
+def _order_label(x: Floats, weights: Floats) -> tuple[npt.NDArray[np.int_], Floats]:
+    """Return the order of one label's points, and what each was worth when it was taken."""
+    mass = (weights / max(float(weights.max()), 1e-300)) ** _POINT_POWER
+    centre = np.average(x, axis=0, weights=np.maximum(weights, 1e-300))
+    order = np.empty(len(x), dtype=int)
+    gains = np.empty(len(x))
+    distance = np.full(len(x), np.inf)
+    is_taken = np.zeros(len(x), dtype=bool)
+    taken = int(np.argmin(((x - centre) ** 2).sum(axis=1)))
+    gain = 0.0  # the caller knows what a first point is worth
+    for rank in range(len(x)):
+        order[rank], gains[rank] = taken, gain
+        distance = np.minimum(distance, np.sqrt(((x - x[taken]) ** 2).sum(axis=1)))
+        is_taken[taken] = True
+        score = np.where(is_taken, -1.0, distance * mass)
+        taken = int(np.argmax(score))
+        gain = float(score[taken])
+    return order, gains
+
+
+def _find_largest_batch(network: Network, setup: Setup, scale: DeviceScale) -> int:
+    """Return the batch that fills the device's memory or takes a second, whichever is less."""
+    sample_bytes, fixed_bytes, sample_s = 1.0, 0.0, scale.launch_s
+    # Only what decides its cost is kept of a layer: repeated layers become equal.
+    layers = (
+        Layer(one.kind, one.sizes, one.tail, one.trains, one.input_grad) for one in network.layers
+    )
+    for layer, count in Counter(layers).items():
+        work = layer_work(layer, setup)
+        sample_bytes += count * work.forward.memory_bytes
+        fixed_bytes += count * work.update.memory_bytes
+        sample_s += count * scale.duration_s(work.forward + work.backward, setup.precision)
+    free_bytes = scale.memory_bytes / _DEPTH_FACTOR - fixed_bytes
+    most = min(free_bytes / sample_bytes, _LONGEST_STEP_S / _DEPTH_FACTOR / sample_s)
+    return min(_LARGEST_BATCH, max(_SMALL_BATCH, int(most)))
+
+
+def _weigh(part: Part, setup: Setup) -> float:
+    """Return the work of a layer or block, in bytes."""
+    work = make_piece(part, setup)
+    launched_bytes = _LAUNCH_BYTES * work.launches if setup.phase == "inference" else 0.0
+    return work.size_bytes + work.flops / _FLOPS_PER_BYTE + launched_bytes
+
+
+def _add_missing_precisions(found: dict[str, AtlasBlock], precisions: Sequence[str]) -> None:
+    """Add copies of layers whose labels are rare in another precision."""
+    groups: dict[str, list[AtlasBlock]] = {}
+    for one in found.values():
+        if not one.is_repeated:
+            groups.setdefault(one.piece.label, []).append(one)
+    counts = {label: len(group) for label, group in groups.items()}
+    for label in sorted(groups):
+        group = sorted(groups[label], key=lambda one: (one.piece.size_bytes, one.piece.key))
+        spread = [group[round(at * (len(group) - 1) / _FEWEST)] for at in range(_FEWEST + 1)]
+        for precision in precisions:
+            for one in dict.fromkeys(spread):
+                setup = replace(one.setup, precision=precision)
+                piece = make_piece(one.part, setup)
+                if piece.key not in found and counts.get(piece.label, 0) < _FEWEST:
+                    counts[piece.label] = counts.get(piece.label, 0) + 1
+                    share = _COPY_SHARE * one.work_share
+                    found[piece.key] = AtlasBlock(piece, one.part, setup, share)
+
+
+def _name_anchor(trial: Trial) -> str:
+    layer = trial.network.layers[0]
+    return f"{layer.sizes.get('fn', layer.kind)} {trial.setup.precision}"
+
+
+def _list_block_trials(
+    blocks: Sequence[AtlasBlock], scale: DeviceScale, mode: str, hosts: Iterator[AtlasTrial]
+) -> Iterator[AtlasTrial]:
+    """Yield trials in the order of the design, and trials for host time in between."""
+    design = order_points(
+        [one.piece.label for one in blocks],
+        [one.piece.point for one in blocks],
+        [one.work_share * (_BLOCK_WEIGHT if one.is_repeated else 1.0) for one in blocks],
+    )
+    first_labels: dict[str, str] = {}
+    for number, (index, rank) in enumerate(design, start=1):
+        one = blocks[index]
+        label = one.piece.label
+        is_new = first_labels.setdefault(one.piece.kind, label) == label
+        turn = _NEW_KIND_RANK if is_new else _KNOWN_KIND_RANK
+        turn = _BLOCK_RANK if one.is_repeated else turn
+        with_energy = rank % _ENERGY_EVERY == turn
+        yield AtlasTrial(_isolate(one, scale, mode), with_energy, label, "block", one.work)
+        if number % _HOST_EVERY == 0:
+            yield from islice(hosts, 1)
+    yield from hosts
+
+
+def _list_host_trials(blocks: Sequence[AtlasBlock], scale: DeviceScale) -> Iterator[AtlasTrial]:
+    """Yield one eager trial of every structure of repeated blocks, at its smallest size.
+
+    Graphs hide the host, and small blocks show it without waiting for the device. Structures that
+    carry most work come first.
+    """
+    groups: dict[str, list[AtlasBlock]] = {}
+    for one in blocks:
+        if one.is_repeated:
+            groups.setdefault(one.piece.structure, []).append(one)
+    shares = {name: sum(one.work_share for one in group) for name, group in groups.items()}
+    for name in sorted(groups, key=lambda name: (-shares[name], name)):
+        one = min(groups[name], key=lambda one: (one.piece.size_bytes, one.piece.key))
+        trial = _isolate(one, scale, "eager")
+        yield AtlasTrial(trial, False, one.piece.label, "host", one.work)
+
+
+def _can_run(one: AtlasBlock, scale: DeviceScale) -> bool:
+    """Return whether one copy trains, fits the device and takes little time."""
+    precision = one.setup.precision
+    if one.part.role == "output" and not any(layer.trains for layer in one.part.layers):
+        return False  # nothing would train
+    if precision not in scale.flops_per_s or one.memory_bytes > scale.memory_bytes:
+        return False
+    return scale.duration_s(one.work, precision) <= scale.longest_step_s
+
+
+def _isolate(one: AtlasBlock, scale: DeviceScale, mode: str) -> Trial:
+    """Return the isolated trial, with as many copies as fit the device."""
+    fitting = int(scale.memory_bytes / one.memory_bytes)
+    return limit_copies(
+        make_isolated_trial(one.part, one.setup, mode), min(scale.most_copies, fitting)
+    )

@@ -1,0 +1,454 @@
+"""Split a network into parts: the layers or blocks that are profiled one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from joulecast.kinds import (
+    Shape,
+    channel_axis,
+    find_kind,
+    free_widths,
+    get_width,
+    input_shape,
+    list_half_inputs,
+    output_shape,
+    resize_layer,
+    uses_autocast,
+    width_divisor,
+)
+from joulecast.records import Layer, Network, Op, Setup, name_layout, stable_hash
+
+ROLES = ("output", "input", "hidden")
+"""Roles of a single layer in profiling order: each is subtracted from the ones after it."""
+
+BLOCK = "block"
+"""The role of a whole block that a network repeats."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a network that is profiled as one: a layer in its role, or a block.
+
+    It has no connections: whatever a layer reads in its network, how often it is called and with
+    which layers it shares weights is left out.
+
+    Attributes:
+        role: One of ``ROLES``, or ``BLOCK``.
+        layers: One layer; pooling and a linear layer at the end of a network; or all of a block.
+        half_input: Under autocast its input is in half precision. Only trials of isolated parts
+            depend on it, curves do not.
+    """
+
+    role: str
+    layers: tuple[Layer, ...]
+    half_input: bool = False
+
+
+@dataclass(frozen=True)
+class PlacedPart:
+    """A part at its position in a network.
+
+    Attributes:
+        part: The part.
+        index: Index of its first layer in the network, with blocks unfolded.
+        layers: Its layers with their connections.
+        calls: How often one step calls it.
+    """
+
+    part: Part
+    index: int
+    layers: tuple[Layer, ...]
+    calls: int = 1
+
+
+def split_network(network: Network) -> tuple[PlacedPart, ...]:
+    """Return the parts of a network in call order, layer by layer, without views."""
+    layers = tuple(unfold_blocks(network.layers))
+    half_inputs = list_half_inputs(layers, network.input)
+    start = len(layers) - _count_output_layers(layers)
+    placed = []
+    for index, layer in enumerate(layers[:start]):
+        if not is_bare_view(layer):
+            role = "input" if _reads_data(index, layer) else "hidden"
+            own = layers[index : index + 1]
+            part = _make_shared_part(role, own, half_inputs[index])
+            placed.append(PlacedPart(part, index, own, layer.calls))
+    if layers:
+        part = _make_shared_part("output", layers[start:], half_inputs[start])
+        placed.append(PlacedPart(part, start, layers[start:], layers[-1].calls))
+    return tuple(placed)
+
+
+def split_blocks(network: Network) -> tuple[PlacedPart, ...]:
+    """Return the parts of a network in call order, each repeated block as one part.
+
+    A block is split into its layers if it would behave differently alone: if it reads tensors of
+    several shapes, or if its weights are shared or it is called again.
+    """
+    layers = tuple(unfold_blocks(network.layers))
+    leaves = split_network(network)
+    output_index = leaves[-1].index if leaves else 0
+    is_unfolded = len(layers) == len(network.layers)
+    groups = network.groups if is_unfolded else ()
+    blocks = {start: stop for start, stop in groups if stop <= output_index}
+    placed: list[PlacedPart] = []
+    block_end = -1
+    for leaf in leaves:
+        if leaf.index < block_end:
+            continue
+        block = _make_block(layers, leaf, blocks.get(leaf.index, 0))
+        if block is not None:
+            block_end = block.index + len(block.layers)
+        placed.append(block or leaf)
+    return tuple(placed)
+
+
+def unfold_blocks(layers: Iterable[Layer]) -> list[Layer]:
+    """Return layers in call order, with each block replaced by its layers."""
+    leaves: list[Layer] = []
+    for layer in layers:
+        leaves += unfold_blocks(layer.parts) if layer.parts else [layer]
+    return leaves
+
+
+def disconnect_layer(layer: Layer) -> Layer:
+    """Return a layer without the connections, calls and ties it has in its network."""
+    # Without a join, several inputs are one, concatenated (queries, keys, values), or constants.
+    inputs = 1 if layer.join == "none" else len(layer.reads)
+    # Faster than ``replace``: estimates of many networks disconnect many layers.
+    return Layer(
+        layer.kind,
+        layer.sizes,
+        layer.tail,
+        layer.trains,
+        layer.input_grad,
+        reads=(1,) * inputs,
+        join=layer.join,
+        channels_last=layer.channels_last,
+        channels_last_weights=layer.channels_last_weights,
+        transposed=layer.transposed,
+        recomputed=layer.recomputed,
+        parts=layer.parts,
+    )
+
+
+def match_precision(part: Part, setup: Setup) -> Part:
+    """Return a part with the input precision it has under a setup: half only under autocast."""
+    if part.half_input and not uses_autocast(setup):
+        return Part(part.role, part.layers)
+    return part
+
+
+def match_phase(part: Part, setup: Setup) -> Part:
+    """Return a part as it runs in its phase: inference has no loss and no gradients."""
+    if setup.phase == "train":
+        return part
+    role = BLOCK if part.role == BLOCK else "hidden"
+    return Part(role, tuple(map(_forget_training, part.layers)), part.half_input)
+
+
+def single_input_shape(layer: Layer) -> Shape:
+    """Return the shape of each input that a layer joins.
+
+    Inputs that are concatenated get equal shares, rounded down.
+    """
+    shape = list(input_shape(layer))
+    if layer.join == "concat":
+        axis = _find_concat_axis(layer)
+        shape[axis] = max(1, shape[axis] // len(layer.reads))
+    return tuple(shape)
+
+
+def is_bare_view(layer: Layer) -> bool:
+    """Return whether a layer is a view without a tail, so that nothing runs."""
+    return find_kind(layer.kind).is_view and not layer.tail
+
+
+def _forget_training(layer: Layer) -> Layer:
+    """Return a layer without what inference cannot tell: dropout, and whether it trains."""
+    tail = tuple(op for op in layer.tail if not find_kind(op.kind).only_trains)
+    is_plain = layer.trains and layer.input_grad and not layer.recomputed
+    if is_plain and not layer.parts and tail == layer.tail:
+        return layer
+    parts = tuple(map(_forget_training, layer.parts))
+    return replace(layer, tail=tail, trains=True, input_grad=True, recomputed=False, parts=parts)
+
+
+# Networks repeat parts: sharing them saves memory and makes finding them fast.
+@lru_cache(maxsize=65536)
+def _make_shared_part(role: str, layers: tuple[Layer, ...], half_input: bool) -> Part:
+    return Part(role, tuple(map(disconnect_layer, layers)), half_input)
+
+
+def _make_block(layers: Sequence[Layer], first: PlacedPart, stop: int) -> PlacedPart | None:
+    """Return the block that begins with a part, or None if it cannot run alone."""
+    start = first.index
+    if stop < start + 2 or stop >= len(layers):
+        return None
+    inside = tuple(layers[start:stop])
+    shapes: set[Shape] = set()
+    disconnected = []
+    for index, layer in enumerate(inside):
+        if layer.calls > 1 or layer.tied:
+            return None
+        sources = [start + index - back for back in layer.reads if back > index]
+        if min(sources, default=0) < 0:
+            return None
+        shapes.update(output_shape(layers[source]) for source in sources)
+        reads = tuple(min(back, index + 1) for back in layer.reads)
+        disconnected.append(replace(layer, reads=reads, name=""))
+    later = enumerate(layers[stop:], start=stop)
+    is_read_inside = any(
+        start <= index - back < stop - 1 for index, layer in later for back in layer.reads
+    )
+    if is_read_inside or shapes != {single_input_shape(inside[0])}:
+        return None
+    return PlacedPart(Part(BLOCK, tuple(disconnected), first.part.half_input), start, inside)
+
+
+def _count_output_layers(layers: tuple[Layer, ...]) -> int:
+    """Return the number of layers in the output part: two if the last but one pools positions."""
+    if len(layers) < 2 or layers[-1].reads != (1,) or "cin" not in layers[-1].sizes:
+        return min(1, len(layers))
+    before = layers[-2]
+    is_pooling = find_kind(before.kind).reduces_positions(before.sizes)
+    return 2 if is_pooling and len(before.reads) == 1 else 1
+
+
+def _reads_data(index: int, layer: Layer) -> bool:
+    return find_kind(layer.kind).reads_tokens or min(layer.reads, default=index + 1) > index
+
+
+def _find_concat_axis(layer: Layer) -> int:
+    """Return the axis of a sample that inputs are concatenated along; the first by default."""
+    fn, _, axis = str(layer.sizes.get("fn", "")).partition(" along ")
+    return int(axis) - 1 if fn == "concat" and axis.isdigit() and axis != "0" else 0
+
+
+Layers = tuple[Layer, ...]
+
+
+@lru_cache(maxsize=4096)
+def find_block_scale(layers: Layers) -> int | None:
+    """Return the scale of a block, or None if its layers cannot be scaled together."""
+    if any(layer.sizes.get("groups", 1) > 1 or not _list_widths(layer) for layer in layers):
+        return None
+    scale = math.gcd(*(get_width(layer, name) for layer in layers for name in _list_widths(layer)))
+    # Sizes that are not widths, such as the heads of a view, may have to follow the widths.
+    doubled = resize_block(layers, scale, 2 * scale)
+    return scale if _compare_shapes(layers) == _compare_shapes(doubled) else None
+
+
+def resize_block(layers: Layers, scale: int, new_scale: int) -> Layers:
+    """Return the layers of a block at another scale."""
+    return tuple(
+        resize_layer(
+            layer,
+            **{name: get_width(layer, name) // scale * new_scale for name in _list_widths(layer)},
+        )
+        for layer in layers
+    )
+
+
+def find_scale_step(layers: Layers) -> int:
+    """Return a number such that all of its multiples are valid scales (heads of an attention)."""
+    return math.lcm(*(width_divisor(op) for layer in layers for op in (layer, *layer.tail)))
+
+
+def find_least_scale(layers: Layers, scale: int) -> int:
+    """Return the smallest scale at which all operators still depend on their input."""
+    needs = [
+        (max(find_kind(op.kind).least_width for op in (layer, *layer.tail)), units)
+        for layer in layers
+        for units in [min(get_width(layer, name) for name in _list_widths(layer)) // scale]
+    ]
+    return max(-(-least // units) for least, units in needs)
+
+
+def _list_widths(layer: Layer) -> tuple[str, ...]:
+    return find_kind(layer.kind).widths
+
+
+def _compare_shapes(layers: Layers) -> list[bool]:
+    """Return for each connection inside a block whether both ends have the same shape."""
+    return [
+        output_shape(layers[index - back]) == input_shape(layer)
+        for index, layer in enumerate(layers)
+        for back in layer.reads
+        if back <= index
+    ]
+
+
+Widths = tuple[int, ...]
+
+_SCALE = "scale"
+
+
+@lru_cache(maxsize=4096)
+def width_names(part: Part) -> tuple[str, ...]:
+    """Return the names of the widths of a part that can be varied.
+
+    The data fix the input widths of an input layer, the classes the other widths of an output. The
+    channels of a block are scaled together.
+    """
+    first = part.layers[0]
+    row = find_kind(first.kind)
+    if any(_has_fixed_widths(layer) for layer in part.layers):
+        return ()
+    if part.role == BLOCK:
+        return () if find_block_scale(part.layers) is None else (_SCALE,)
+    names = free_widths(first)
+    if part.role == "input":
+        is_grouped = first.sizes.get("groups", 1) > 1
+        return () if is_grouped else tuple(name for name in names if name not in row.input_widths)
+    if part.role == "output":
+        return tuple(name for name in names if name in row.input_widths) or names
+    return names
+
+
+def part_widths(part: Part) -> Widths:
+    """Return the values of the widths that can be varied."""
+    names = width_names(part)
+    if part.role == BLOCK:
+        return (_get_scale(part),) if names else ()
+    return tuple(get_width(part.layers[0], name) for name in names)
+
+
+def resize_part(part: Part, widths: Sequence[int]) -> Part:
+    """Return the same part at other widths."""
+    names = width_names(part)
+    if part.role == BLOCK:
+        if not names:
+            return part
+        return replace(part, layers=resize_block(part.layers, _get_scale(part), *widths))
+    layers = [resize_layer(part.layers[0], **dict(zip(names, widths, strict=True)))]
+    for layer in part.layers[1:]:
+        layers.append(resize_layer(layer, cin=output_shape(layers[-1])[-1]))
+    return replace(part, layers=tuple(layers))
+
+
+@lru_cache(maxsize=4096)
+def curve_key(part: Part, setup: Setup) -> str:
+    """Return a stable key of the curve that a part lies on, the same at all widths."""
+    return stable_hash([fixed_properties(part), setup.to_dict()])
+
+
+def fixed_properties(part: Part) -> dict[str, Any]:
+    """Return everything but the widths of a part, as JSON."""
+    if part.role == BLOCK:
+        return {"role": BLOCK, "layers": _list_block_properties(part)}
+    names = width_names(part)
+    layers = [_list_fixed_properties(part.layers[0], names)]
+    layers += [
+        _list_fixed_properties(layer, ("cin",) if names else ()) for layer in part.layers[1:]
+    ]
+    return {"role": part.role, "layers": layers}
+
+
+def _list_block_properties(part: Part) -> list[dict[str, Any]]:
+    """Return the layers of a block at a scale of one, with what each of them reads."""
+    layers = resize_part(part, (1,)).layers
+    return [{**_list_fixed_properties(layer, ()), "reads": list(layer.reads)} for layer in layers]
+
+
+def _get_scale(part: Part) -> int:
+    return find_block_scale(part.layers) or 1
+
+
+def _has_fixed_widths(layer: Layer) -> bool:
+    """Return whether its widths cannot change without other sizes that repeat them."""
+    groups = layer.sizes.get("groups", 1)
+    is_uneven = groups > 1 and "cin" in layer.sizes and layer.sizes["cout"] % layer.sizes["cin"]
+    is_scalar = layer.sizes.get("shape") == ()
+    return (
+        bool(is_uneven)
+        or is_scalar
+        or any(
+            "out" in op.sizes or op.sizes.get("params", 0) > 1 or "constant" in op.sizes
+            for op in (layer, *layer.tail)
+        )
+    )
+
+
+def _list_fixed_properties(layer: Layer, width_names: tuple[str, ...]) -> dict[str, Any]:
+    sizes = layer.sizes.to_dict()
+    if "channels" in width_names:
+        sizes["shape"][channel_axis(layer)] = 0
+    if width_names == ("cout",) and sizes.get("groups", 1) > 1:
+        sizes["ratio"] = sizes["cout"] // sizes["cin"]
+        sizes["groups"] = 0 if sizes["groups"] == sizes.pop("cin") else sizes["groups"]
+    for name in width_names:
+        sizes.pop(name, None)
+    properties = {
+        "kind": layer.kind,
+        "sizes": sizes,
+        "tail": [op.to_dict() for op in layer.tail],
+        "trains": layer.trains,
+        "input_grad": layer.input_grad,
+        "inputs": len(layer.reads),
+        "join": layer.join,
+    }
+    # Only what is unusual is listed, so that keys from before these properties are the same.
+    if layer.recomputed:
+        properties["recomputed"] = True
+    layout = name_layout(layer)
+    return {**properties, "layout": list(layout)} if layout else properties
+
+
+def describe_part(part: Part) -> str:
+    """Return a short description, such as ``hidden conv2d 48x48 kernel 3x3, relu``."""
+    first = part.layers[0]
+    sizes = first.sizes
+    words = [part.role, "+".join(layer.kind for layer in part.layers)]
+    positions = sizes.get("space") or sizes.get("lead") or ()
+    if "tokens" in sizes:
+        positions = (sizes["tokens"],)
+    elif "shape" in sizes:
+        channels = channel_axis(first) % len(sizes["shape"])
+        positions = sizes["shape"][:channels] + sizes["shape"][channels + 1 :]
+    if positions:
+        words.append("x".join(str(size) for size in positions))
+    if "space" in sizes:
+        words.append("kernel " + "x".join(str(size) for size in sizes["kernel"]))
+    return ", ".join([" ".join(words), *_list_details(part)])
+
+
+def _list_details(part: Part) -> list[str]:
+    """Return what distinguishes layers of the same kind with the same positions."""
+    first, details = part.layers[0], []
+    strides = [size for size in _as_tuple(first.sizes.get("stride", 1)) if size != 1]
+    if strides:
+        details.append(f"stride {strides[0]}")
+    groups = int(first.sizes.get("groups", 1))
+    if groups > 1:
+        details.append("depthwise" if groups == first.sizes.get("cin") else f"{groups} groups")
+    if first.sizes.get("fn", first.join) != first.join:
+        details.append(str(first.sizes["fn"]))
+    if first.join != "none":
+        details.append(f"{first.join} {len(first.reads)}")
+    tail = [op for layer in part.layers for op in layer.tail]
+    details += [_name_op(op) for op in tail if not find_kind(op.kind).flattens]
+    details += name_layout(first)
+    if first.recomputed:
+        details.append("checkpointed")
+    if not first.trains:
+        details.append("frozen")
+    if part.role != "input" and not first.input_grad:
+        details.append("first to train")
+    return details
+
+
+def _name_op(op: Op) -> str:
+    """Return ``relu`` for a function, ``max pool`` for a variety of a kind, else the kind."""
+    if "fn" not in op.sizes:
+        return op.kind
+    return str(op.sizes["fn"]) + ("" if find_kind(op.kind).is_function else f" {op.kind}")
+
+
+def _as_tuple(size: Any) -> tuple[int, ...]:
+    return size if isinstance(size, tuple) else (size,)

@@ -1,0 +1,233 @@
+"""Ways to split networks into parts: layer by layer, or with every repeated block as one part.
+
+``adapt_partition`` changes either to what the paper does: hidden layers between the network's own
+input and output layers, and an output layer that is trained alone without a gradient of its input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from joulecast.kinds import find_kind, output_shape, width_divisor, width_step
+from joulecast.records import Layer, Network, stable_hash
+from joulecast.variants.blocks import (
+    BLOCK,
+    ROLES,
+    Part,
+    PlacedPart,
+    Widths,
+    find_least_scale,
+    find_scale_step,
+    fixed_properties,
+    part_widths,
+    resize_part,
+    split_blocks,
+    split_network,
+    unfold_blocks,
+    width_names,
+)
+from joulecast.variants.variant_networks import make_paper_variant, make_variant, read_variant
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A way to split networks.
+
+    Attributes:
+        split: Returns the parts of a network in call order.
+        read_variant: Returns the part that a variant shows, then the parts to subtract; None for
+            other networks.
+        make_variant: Returns the network that shows a part of another network.
+    """
+
+    split: Callable[[Network], tuple[PlacedPart, ...]]
+    read_variant: Callable[[Network], tuple[Part, ...] | None]
+    make_variant: Callable[[Part, Network], Network] = make_variant
+
+
+def read_block_variant(network: Network) -> tuple[Part, ...] | None:
+    """Return the block or layer that a variant shows, then the parts to subtract."""
+    placed = split_blocks(network)
+    if [one.part.role for one in placed] != ["input", BLOCK, "output"]:
+        return read_variant(network)
+    if any(layer.calls > 1 or layer.tied for one in placed for layer in one.layers):
+        return None
+    first, block, output = (one.part for one in placed)
+    return block, first, output
+
+
+LAYERS = Partition(split_network, read_variant)
+BLOCKS = Partition(split_blocks, read_block_variant)
+
+
+# Cached, because curves are planned once for each partition.
+@lru_cache
+def adapt_partition(
+    partition: Partition, own_ends: bool = False, output_gradient: bool = True
+) -> Partition:
+    """Return a partition with variants as the paper makes them.
+
+    Args:
+        partition: How networks are split.
+        own_ends: Whether variants have the network's own input and output layers, where they fit.
+        output_gradient: Whether an output layer that is trained alone computes the gradient of its
+            input, as it does inside a network.
+    """
+    if own_ends:
+        partition = replace(partition, make_variant=make_paper_variant)
+    if output_gradient:
+        return partition
+    split, read = partition.split, partition.read_variant
+
+    def split_network_parts(network: Network) -> tuple[PlacedPart, ...]:
+        placed = split(network)
+        return tuple(replace(one, part=_drop_output_gradient(one.part)) for one in placed)
+
+    def read_variant_parts(network: Network) -> tuple[Part, ...] | None:
+        parts = read(network)
+        return None if parts is None else tuple(map(_drop_output_gradient, parts))
+
+    return replace(partition, split=split_network_parts, read_variant=read_variant_parts)
+
+
+def _drop_output_gradient(part: Part) -> Part:
+    """Return a part such that all output layers of a curve are alike."""
+    if part.role != "output" or not any(layer.input_grad for layer in part.layers):
+        return part
+    return replace(part, layers=tuple(replace(one, input_grad=False) for one in part.layers))
+
+
+Split = Callable[[Network], tuple[PlacedPart, ...]]
+MakeVariant = Callable[[Part, Network], Network]
+
+_OUTPUT_WIDTHS = ("cout", "hidden", "channels")
+
+
+@dataclass(frozen=True)
+class CurveRange:
+    """A curve to be profiled and the range of its widths.
+
+    Attributes:
+        part: The point of the curve with the largest widths.
+        lows: The smallest widths.
+        steps: Widths are multiples of these.
+        calls: How often a step of the network needs the curve, for a layer of the network or to
+            subtract a part from a variant.
+    """
+
+    part: Part
+    lows: Widths
+    steps: Widths
+    calls: int = 1
+
+    @property
+    def highs(self) -> Widths:
+        """The largest widths."""
+        return part_widths(self.part)
+
+
+@lru_cache(maxsize=16)
+def plan_curves(
+    network: Network, split: Split = split_network, make: MakeVariant = make_variant
+) -> tuple[CurveRange, ...]:
+    """Return all curves of a network, with those of stems and heads, in profiling order.
+
+    Args:
+        network: The network.
+        split: Splits it, and variants of its parts, into parts.
+        make: Makes the variant that shows a part.
+    """
+    ranges: dict[str, CurveRange] = {}
+    for placed, steps in zip(split(network), _list_steps(network, split), strict=True):
+        for found in _list_ranges(placed, steps, lambda part: make(part, network), split):
+            key = stable_hash(fixed_properties(found.part))
+            ranges[key] = _merge_ranges(ranges[key], found) if key in ranges else found
+    order = (*ROLES, BLOCK)
+    return tuple(sorted(ranges.values(), key=lambda found: order.index(found.part.role)))
+
+
+def _list_ranges(
+    placed: PlacedPart, steps: Widths, make: Callable[[Part], Network], split: Split
+) -> Iterator[CurveRange]:
+    """Yield the range of a part and those of its stems and heads, which follow its widths."""
+    highs = tuple(
+        max(step, size - size % step)
+        for size, step in zip(part_widths(placed.part), steps, strict=True)
+    )
+    lows = tuple(
+        min(_smallest_width(placed.part, step), high)
+        for step, high in zip(steps, highs, strict=True)
+    )
+    next_widths = tuple(low + step for low, step in zip(lows, steps, strict=True))
+    variants = (make(resize_part(placed.part, widths)) for widths in (lows, next_widths, highs))
+    for low, following, high in zip(*map(split, variants), strict=True):
+        first, second = part_widths(low.part), part_widths(following.part)
+        differences = tuple(b - a or 1 for a, b in zip(first, second, strict=True))
+        yield CurveRange(high.part, first, differences, placed.calls)
+
+
+def _smallest_width(part: Part, step: int) -> int:
+    """Return the smallest width at which a part does not become another one."""
+    first = part.layers[0]
+    if part.role == BLOCK:
+        return step * -(-find_least_scale(part.layers, *part_widths(part)) // step)
+    if "cin" in first.sizes and first.sizes.get("groups", 1) > 1:
+        # One step less would make a grouped convolution depthwise, a depthwise one ordinary.
+        return 2 * step
+    ops = [op for layer in part.layers for op in (layer, *layer.tail)]
+    least = max(find_kind(op.kind).least_width for op in ops)
+    return step * -(-least // step)
+
+
+def _list_steps(network: Network, split: Split) -> list[Widths]:
+    """Return the steps in which the widths of each part come."""
+    layers = unfold_blocks(network.layers)
+    steps = []
+    for placed in split(network):
+        first = placed.layers[0]
+        if placed.part.role == BLOCK:
+            step = find_scale_step(placed.part.layers)
+            steps.append((step,) * len(width_names(placed.part)))
+            continue
+        index = placed.index - first.reads[0] if first.reads else -1
+        before = layers[index] if index >= 0 else None
+        steps.append(tuple(_find_step(first, name, before) for name in width_names(placed.part)))
+    return steps
+
+
+def _find_step(layer: Layer, name: str, before: Layer | None) -> int:
+    groups = int(layer.sizes.get("groups", 1))
+    step = 1
+    if name == "cout" and groups > 1:
+        is_depthwise = groups == layer.sizes["cin"]
+        step = (1 if is_depthwise else groups) * int(layer.sizes["cout"] // layer.sizes["cin"])
+    elif "cin" not in layer.sizes:
+        step = width_step(layer)
+    if name in _OUTPUT_WIDTHS:
+        step = math.lcm(step, *map(width_divisor, layer.tail))
+    if name == "cin":
+        step *= _count_flattened_positions(before)
+    if name in ("cin", "channels") and layer.join == "concat":
+        step = math.lcm(step, len(layer.reads))
+    return step
+
+
+def _count_flattened_positions(before: Layer | None) -> int:
+    """Return how many positions a layer flattens into each channel of its output."""
+    if before is None:
+        return 1
+    for index, op in enumerate(before.tail):
+        if find_kind(op.kind).flattens:
+            shape = output_shape(replace(before, tail=before.tail[:index]))
+            return max(1, int(math.prod(shape[1:])))
+    return 1
+
+
+def _merge_ranges(one: CurveRange, two: CurveRange) -> CurveRange:
+    steps = tuple(math.gcd(a, b) for a, b in zip(one.steps, two.steps, strict=True))
+    lows = tuple(map(min, one.lows, two.lows))
+    highs = tuple(map(max, one.highs, two.highs))
+    return CurveRange(resize_part(one.part, highs), lows, steps, one.calls + two.calls)

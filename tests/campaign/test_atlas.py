@@ -1,0 +1,283 @@
+"""The atlas: its networks, their layers and blocks, and trials in the order of a design."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from joulecast.campaign.anchors import GIB, assume_scale
+from joulecast.campaign.atlas import (
+    draw_members,
+    drop_observed,
+    list_trials,
+    load_networks,
+    order_points,
+    split_members,
+)
+from joulecast.estimators.additive.pieces import make_piece
+from joulecast.kinds import check_network, peak_memory
+from joulecast.records import Device, Observation, Setup
+from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.losses import cross_entropy_loss
+from joulecast.runtimes.torch.memory_format import make_empty_input
+from joulecast.runtimes.torch.net_reader import read_net
+from joulecast.runtimes.torch.runtime import TorchRuntime
+from joulecast.variants import make_isolated_trial, split_network
+
+PRECISIONS = ("bf16", "fp32", "tf32")
+MODES = ("eager", "graph")
+SCALE = assume_scale(True, 141 * GIB)
+
+
+@pytest.fixture(scope="module")
+def members():
+    return draw_members(111)
+
+
+@pytest.fixture(scope="module")
+def blocks(members):
+    return split_members(members)
+
+
+@pytest.fixture(scope="module")
+def trials(blocks):
+    return list_trials(blocks, SCALE, MODES)
+
+
+# ---------------------------------------------------------------------------------------------
+# Networks
+
+
+def test_networks_are_valid_and_of_many_architectures():
+    networks = load_networks()
+    assert len(networks) == 300
+    assert len({network.name for network in networks}) == 32
+    for network in networks[:37]:
+        check_network(network)
+
+
+def name_layers(network, setup):
+    return [make_piece(placed.part, setup).label for placed in split_network(network)]
+
+
+@pytest.mark.parametrize("name", ["mlp", "gan generator", "densenet", "conv1d", "torch encoder"])
+def test_built_networks_read_back_with_the_same_labels(name):
+    network = next(net for net in load_networks() if net.name == name and net.buildable)
+    with torch.device("meta"):
+        found = read_net(build_net(network), make_empty_input(network, 2))
+    assert name_layers(found, Setup(batch=2)) == name_layers(network, Setup(batch=2))
+
+
+ENCODER = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 3}
+STAGES = {"hidden_sizes": [16, 32, 48, 64], "depths": [2, 2, 2, 2]}
+
+
+# ``benchmarks/atlas/build_atlas.py check`` does the same for many more.
+@pytest.mark.parametrize(
+    "model, config, sizes",
+    [
+        ("LlamaForCausalLM", "LlamaConfig", {**ENCODER, "num_key_value_heads": 2}),
+        ("BertForMaskedLM", "BertConfig", ENCODER),
+        ("ViTForImageClassification", "ViTConfig", {**ENCODER, "image_size": 64}),
+        ("ConvNextForImageClassification", "ConvNextConfig", STAGES),
+        ("ResNetForImageClassification", "ResNetConfig", {**STAGES, "embedding_size": 16}),
+    ],
+)
+def test_atlas_covers_the_work_of_real_networks(model, config, sizes, blocks):
+    hf = pytest.importorskip("transformers")
+    with torch.device("meta"):
+        net = getattr(hf, model)(getattr(hf, config)(**sizes))
+        image, text = torch.zeros(2, 3, 64, 64), torch.zeros(2, 32, dtype=torch.long)
+    inputs = {"pixel_values": image} if "Image" in model else {"input_ids": text}
+    network = read_net(net.train(), inputs, cross_entropy_loss)
+    labels = {one.piece.label for one in blocks}
+    for precision in PRECISIONS:
+        covered = total = 0.0
+        for placed in split_network(network):
+            piece = make_piece(placed.part, Setup(batch=8, precision=precision))
+            work = placed.calls * (piece.size_bytes + piece.flops / 100.0)
+            total += work
+            covered += work if piece.label in labels else 0.0
+        assert covered >= 0.95 * total
+
+
+# ---------------------------------------------------------------------------------------------
+# Members and their layers
+
+
+def test_fewer_members_are_the_first_ones(members):
+    assert draw_members(40) == members[:40]
+
+
+def test_batches_reach_from_one_to_what_fills_a_card(members):
+    batches = [member.setup.batch for member in members]
+    assert min(batches) == 1
+    assert max(batches) > 500
+    small = draw_members(111, assume_scale(is_gpu=False, memory_bytes=16 * GIB))
+    assert sum(member.setup.batch for member in small) < sum(batches)
+    assert {member.setup.precision for member in small} == {"fp32", "bf16"}
+
+
+def test_half_of_the_inferences_run_one_sample():
+    setups = [member.setup for member in draw_members(60, phase="inference")]
+    assert {setup.phase for setup in setups} == {"inference"}
+    assert 20 < sum(setup.batch == 1 for setup in setups) < 45
+
+
+def test_every_label_of_layers_occurs_in_every_precision(blocks):
+    kinds: dict[str, set[str]] = {}
+    for one in blocks:
+        if not one.is_repeated:
+            kind, _, precision = one.piece.label.rpartition(" ")
+            kinds.setdefault(kind, set()).add(precision)
+    assert {kind for kind, found in kinds.items() if found != set(PRECISIONS)} == set()
+
+
+def test_work_shares_of_layers_sum_to_one(members, blocks):
+    drawn = {member.setup for member in members}
+    shares = [one.work_share for one in blocks if not one.is_repeated and one.setup in drawn]
+    assert 1.0 <= sum(shares) < 1.3  # rare labels are copied to other precisions
+
+
+def test_isolated_layers_train(blocks):
+    """The smallest layer of each kind; several inputs of one function cannot be built yet."""
+    runtime = TorchRuntime("cpu", Device("a-cpu"))
+    smallest = {}
+    for one in sorted(blocks, key=lambda one: one.piece.size_bytes):
+        is_large = one.piece.flops > 1e8 or one.piece.size_bytes > 1e7
+        if not (one.is_repeated or is_large or "stack" in one.piece.label):
+            smallest.setdefault(one.piece.label.rpartition(" ")[0], one)
+    assert len(smallest) > 20
+    for one in smallest.values():
+        if one.part.role == "output" and not any(layer.trains for layer in one.part.layers):
+            continue
+        setup = replace(one.setup, batch=2, precision="fp32", threads=1)
+        runtime.prepare(make_isolated_trial(one.part, setup)).close()
+
+
+# ---------------------------------------------------------------------------------------------
+# Trials
+
+
+def test_trials_are_reproducible_and_distinct(blocks, trials):
+    assert list_trials(blocks, SCALE, MODES) == trials
+    keys = [one.trial.key for one in trials if one.reason != "anchor"]
+    assert len(set(keys)) == len(keys)
+
+
+def test_order_of_trials_never_changes(trials):
+    """Campaigns on a device continue each other, and profiles rest on these trials."""
+    assert [one.trial.key for one in trials[10:14]] == [
+        "ba01d4e4dc3fa213",
+        "3247efd3fec3a665",
+        "1454728adae915cf",
+        "c20f3a370bc1df90",
+    ]
+
+
+def test_anchors_come_first(trials):
+    assert [one.reason for one in trials[:10]] == ["anchor"] * 10
+    assert [one.with_energy for one in trials[:10]] == [False] * 5 + [True] * 5
+    assert all(one.reason != "anchor" for one in trials[10:])
+
+
+def test_every_label_comes_within_the_first_third(trials):
+    labels = {one.label for one in trials}
+    assert {one.label for one in trials[: len(trials) // 3]} == labels
+
+
+def test_about_one_trial_in_five_is_measured_with_energy(trials):
+    for size in (200, 500, len(trials)):
+        share = sum(one.with_energy for one in trials[:size]) / size
+        assert 0.12 < share < 0.3
+    kinds = {one.label.rpartition(" ")[0] for one in trials if not one.label.startswith("block:")}
+    assert kinds <= {one.label.rpartition(" ")[0] for one in trials if one.with_energy}
+
+
+def test_structures_of_blocks_are_issued_eagerly_once_beside_graphs(blocks, trials):
+    hosts = [one for one in trials if one.reason == "host"]
+    assert len(hosts) > 20
+    assert all(one.trial.execution.mode == "eager" and not one.with_energy for one in hosts)
+    others = [one for one in trials if one.reason != "host"]
+    assert all(one.trial.execution.mode == "graph" for one in others)
+    eager = list_trials(blocks, SCALE, ("eager",))
+    assert {one.reason for one in eager} == {"anchor", "block"}
+    assert {one.trial.execution.mode for one in eager} == {"eager"}
+
+
+@pytest.mark.parametrize("memory_bytes", [1 * GIB, 141 * GIB])
+def test_trials_fit_the_memory(blocks, memory_bytes):
+    found = list_trials(blocks, assume_scale(True, memory_bytes), MODES)
+    assert len(found) > 100
+    for one in found:
+        trial = one.trial
+        used_bytes = trial.execution.copies * peak_memory(trial.network, trial.setup)
+        assert used_bytes <= memory_bytes
+        assert trial.execution.copies >= 1
+
+
+def test_a_processor_gets_trials_in_its_precisions_only(blocks):
+    found = list_trials(blocks, assume_scale(False, 16 * GIB, has_bf16=False))
+    assert {one.trial.setup.precision for one in found} == {"fp32"}
+
+
+def test_what_was_observed_is_left_out(trials):
+    done = [
+        Observation(one.trial, energy_j=1.0 if one.with_energy else None, duration_s=1.0)
+        for one in trials[:50]
+    ]
+    assert drop_observed(trials, done) == trials[50:]
+    wanted = next(one for one in trials if one.with_energy and one.reason == "block")
+    timed, refused = Observation(wanted.trial, duration_s=1.0), Observation(wanted.trial)
+    assert wanted in drop_observed(trials, [timed])
+    assert wanted not in drop_observed(trials, [refused])
+
+
+def test_the_number_of_trials_is_limited(blocks):
+    assert len(list_trials(blocks, SCALE, MODES, most=30)) == 30
+
+
+# ---------------------------------------------------------------------------------------------
+# Design
+
+
+def make_points(count):
+    values = np.random.default_rng(0).uniform(0.0, 10.0, (count, 2))
+    return [tuple(map(float, value)) for value in values]
+
+
+def test_all_points_appear_once_and_ranks_count_within_labels():
+    labels = ["a", "b", "b", "c"] * 10
+    design = order_points(labels, make_points(40), [1.0] * 40)
+    assert sorted(index for index, _ in design) == list(range(40))
+    for label in "abc":
+        ranks = [rank for index, rank in design if labels[index] == label]
+        assert ranks == list(range(len(ranks)))
+    assert order_points([], [], []) == []
+    equal = order_points(["a"] * 3, [(1.0, 2.0)] * 3, [0.0] * 3)
+    assert sorted(index for index, _ in equal) == [0, 1, 2]
+
+
+def test_first_points_fill_space():
+    """Twenty of 500 points leave no other far away; the first twenty drawn do."""
+    points = make_points(500)
+    x = np.array(points)
+
+    def find_radius(taken):
+        return np.linalg.norm(x[:, None] - x[None, taken], axis=2).min(axis=1).max()
+
+    chosen = [index for index, _ in order_points(["a"] * 500, points, [1.0] * 500)[:20]]
+    assert find_radius(chosen) < 0.75 * find_radius(list(range(20)))
+
+
+def test_labels_with_more_work_get_more_points_but_all_come_early():
+    labels = ["heavy"] * 300 + ["light"] * 300 + ["rare"] * 3
+    shares = [0.9 / 300] * 300 + [0.1 / 300] * 300 + [1e-9] * 3
+    for scale in (1e-12, 1.0):  # the unit of shares does not matter
+        design = order_points(labels, make_points(603), [scale * share for share in shares])
+        prefix = [labels[index] for index, _ in design[:100]]
+        assert prefix.count("heavy") > prefix.count("light") > 0
+        assert "rare" in prefix
