@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from joulecast.campaign.atlas import draw_members, load_networks, split_members
-from joulecast.estimators.additive.pieces import make_piece
+from joulecast.estimators.additive.layers import set_up_layer
 from joulecast.records import Network, Setup
 from joulecast.runtimes.torch.losses import cross_entropy_loss
 from joulecast.runtimes.torch.net_reader import read_net
@@ -132,16 +132,16 @@ def find_covered_share(network: Network, labels: set[str], precision: str) -> fl
     setup = Setup(batch=8, precision=precision)
     covered = total = 0.0
     for placed in split_network(network):
-        piece = make_piece(placed.part, setup)
-        work = placed.calls * (piece.size_bytes + piece.flops / 100.0)
+        layer = set_up_layer(placed.part, setup)
+        work = placed.calls * (layer.size_bytes + layer.flops / 100.0)
         total += work
-        covered += work if piece.label in labels else 0.0
+        covered += work if layer.label in labels else 0.0
     return covered / total
 
 
 def check_coverage() -> None:
     """Print the share of the work of every model that the atlas has kinds of layers for."""
-    labels = {one.piece.label for one in split_members(draw_members(len(load_networks())))}
+    labels = {one.layer.label for one in split_members(draw_members(len(load_networks())))}
     for name in MODELS:
         network = read_model(name)
         least = min(find_covered_share(network, labels, one) for one in PRECISIONS)

@@ -17,7 +17,7 @@ from joulecast.campaign.atlas import (
     order_points,
     split_members,
 )
-from joulecast.estimators.additive.pieces import make_piece
+from joulecast.estimators.additive.layers import set_up_layer
 from joulecast.kinds import check_network, peak_memory
 from joulecast.records import Device, Observation, Setup
 from joulecast.runtimes.torch.build import build_net
@@ -60,7 +60,7 @@ def test_networks_are_valid_and_of_many_architectures():
 
 
 def name_layers(network, setup):
-    return [make_piece(placed.part, setup).label for placed in split_network(network)]
+    return [set_up_layer(placed.part, setup).label for placed in split_network(network)]
 
 
 @pytest.mark.parametrize("name", ["mlp", "gan generator", "densenet", "conv1d", "torch encoder"])
@@ -93,14 +93,14 @@ def test_atlas_covers_the_work_of_real_networks(model, config, sizes, blocks):
         image, text = torch.zeros(2, 3, 64, 64), torch.zeros(2, 32, dtype=torch.long)
     inputs = {"pixel_values": image} if "Image" in model else {"input_ids": text}
     network = read_net(net.train(), inputs, cross_entropy_loss)
-    labels = {one.piece.label for one in blocks}
+    labels = {one.layer.label for one in blocks}
     for precision in PRECISIONS:
         covered = total = 0.0
         for placed in split_network(network):
-            piece = make_piece(placed.part, Setup(batch=8, precision=precision))
-            work = placed.calls * (piece.size_bytes + piece.flops / 100.0)
+            layer = set_up_layer(placed.part, Setup(batch=8, precision=precision))
+            work = placed.calls * (layer.size_bytes + layer.flops / 100.0)
             total += work
-            covered += work if piece.label in labels else 0.0
+            covered += work if layer.label in labels else 0.0
         assert covered >= 0.95 * total
 
 
@@ -131,7 +131,7 @@ def test_every_label_of_layers_occurs_in_every_precision(blocks):
     kinds: dict[str, set[str]] = {}
     for one in blocks:
         if not one.is_repeated:
-            kind, _, precision = one.piece.label.rpartition(" ")
+            kind, _, precision = one.layer.label.rpartition(" ")
             kinds.setdefault(kind, set()).add(precision)
     assert {kind for kind, found in kinds.items() if found != set(PRECISIONS)} == set()
 
@@ -146,10 +146,10 @@ def test_isolated_layers_train(blocks):
     """The smallest layer of each kind; several inputs of one function cannot be built yet."""
     runtime = TorchRuntime("cpu", Device("a-cpu"))
     smallest = {}
-    for one in sorted(blocks, key=lambda one: one.piece.size_bytes):
-        is_large = one.piece.flops > 1e8 or one.piece.size_bytes > 1e7
-        if not (one.is_repeated or is_large or "stack" in one.piece.label):
-            smallest.setdefault(one.piece.label.rpartition(" ")[0], one)
+    for one in sorted(blocks, key=lambda one: one.layer.size_bytes):
+        is_large = one.layer.flops > 1e8 or one.layer.size_bytes > 1e7
+        if not (one.is_repeated or is_large or "stack" in one.layer.label):
+            smallest.setdefault(one.layer.label.rpartition(" ")[0], one)
     assert len(smallest) > 20
     for one in smallest.values():
         if one.part.role == "output" and not any(layer.trains for layer in one.part.layers):

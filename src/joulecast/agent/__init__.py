@@ -33,5 +33,6 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Most commands ask only whether a device is elsewhere.
+    from joulecast.agent import client
 
     return getattr(client, name)

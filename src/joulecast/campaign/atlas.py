@@ -54,7 +54,7 @@ from joulecast.campaign.anchors import (
     limit_copies,
     make_anchor_trials,
 )
-from joulecast.estimators.additive.pieces import Piece, make_piece
+from joulecast.estimators.additive.layers import SetupLayer, set_up_layer
 from joulecast.kinds import Work, layer_work, output_shape, peak_memory
 from joulecast.records import Layer, Network, Observation, Setup, Trial
 from joulecast.variants import (
@@ -124,12 +124,12 @@ class AtlasBlock:
     """A distinct layer or repeated block of an atlas.
 
     Attributes:
-        piece: How estimators see it.
+        layer: How estimators see it.
         part: How to run it in isolation.
         work_share: Its share of the work of the atlas, in which every network counts alike.
     """
 
-    piece: Piece
+    layer: SetupLayer
     part: Part
     setup: Setup
     work_share: float
@@ -142,7 +142,7 @@ class AtlasBlock:
     @property
     def work(self) -> Work:
         """The work of one copy."""
-        return Work(self.piece.flops, self.piece.size_bytes, self.piece.launches)
+        return Work(self.layer.flops, self.layer.size_bytes, self.layer.launches)
 
     @cached_property
     def memory_bytes(self) -> float:
@@ -232,11 +232,11 @@ def split_members(members: Sequence[AtlasMember]) -> tuple[AtlasBlock, ...]:
             shares[part, setup] = shares.get((part, setup), 0.0) + share
     found: dict[str, AtlasBlock] = {}
     for (part, setup), share in shares.items():
-        piece = make_piece(part, setup)
-        if piece.key in found:
-            share += found[piece.key].work_share
-        if piece.flops or piece.size_bytes:
-            found[piece.key] = AtlasBlock(piece, part, setup, share)
+        layer = set_up_layer(part, setup)
+        if layer.key in found:
+            share += found[layer.key].work_share
+        if layer.flops or layer.size_bytes:
+            found[layer.key] = AtlasBlock(layer, part, setup, share)
     _add_missing_precisions(found, sorted({member.setup.precision for member in members}))
     return tuple(found.values())
 
@@ -365,7 +365,7 @@ def _find_largest_batch(network: Network, setup: Setup, scale: DeviceScale) -> i
 
 def _weigh(part: Part, setup: Setup) -> float:
     """Return the work of a layer or block, in bytes."""
-    work = make_piece(part, setup)
+    work = set_up_layer(part, setup)
     launched_bytes = _LAUNCH_BYTES * work.launches if setup.phase == "inference" else 0.0
     return work.size_bytes + work.flops / _FLOPS_PER_BYTE + launched_bytes
 
@@ -375,19 +375,19 @@ def _add_missing_precisions(found: dict[str, AtlasBlock], precisions: Sequence[s
     groups: dict[str, list[AtlasBlock]] = {}
     for one in found.values():
         if not one.is_repeated:
-            groups.setdefault(one.piece.label, []).append(one)
+            groups.setdefault(one.layer.label, []).append(one)
     counts = {label: len(group) for label, group in groups.items()}
     for label in sorted(groups):
-        group = sorted(groups[label], key=lambda one: (one.piece.size_bytes, one.piece.key))
+        group = sorted(groups[label], key=lambda one: (one.layer.size_bytes, one.layer.key))
         spread = [group[round(at * (len(group) - 1) / _FEWEST)] for at in range(_FEWEST + 1)]
         for precision in precisions:
             for one in dict.fromkeys(spread):
                 setup = replace(one.setup, precision=precision)
-                piece = make_piece(one.part, setup)
-                if piece.key not in found and counts.get(piece.label, 0) < _FEWEST:
-                    counts[piece.label] = counts.get(piece.label, 0) + 1
+                layer = set_up_layer(one.part, setup)
+                if layer.key not in found and counts.get(layer.label, 0) < _FEWEST:
+                    counts[layer.label] = counts.get(layer.label, 0) + 1
                     share = _COPY_SHARE * one.work_share
-                    found[piece.key] = AtlasBlock(piece, one.part, setup, share)
+                    found[layer.key] = AtlasBlock(layer, one.part, setup, share)
 
 
 def _name_anchor(trial: Trial) -> str:
@@ -400,15 +400,15 @@ def _list_block_trials(
 ) -> Iterator[AtlasTrial]:
     """Yield trials in the order of the design, and trials for host time in between."""
     design = order_points(
-        [one.piece.label for one in blocks],
-        [one.piece.point for one in blocks],
+        [one.layer.label for one in blocks],
+        [one.layer.point for one in blocks],
         [one.work_share * (_BLOCK_WEIGHT if one.is_repeated else 1.0) for one in blocks],
     )
     first_labels: dict[str, str] = {}
     for number, (index, rank) in enumerate(design, start=1):
         one = blocks[index]
-        label = one.piece.label
-        is_new = first_labels.setdefault(one.piece.kind, label) == label
+        label = one.layer.label
+        is_new = first_labels.setdefault(one.layer.kind, label) == label
         turn = _NEW_KIND_RANK if is_new else _KNOWN_KIND_RANK
         turn = _BLOCK_RANK if one.is_repeated else turn
         with_energy = rank % _ENERGY_EVERY == turn
@@ -427,12 +427,12 @@ def _list_host_trials(blocks: Sequence[AtlasBlock], scale: DeviceScale) -> Itera
     groups: dict[str, list[AtlasBlock]] = {}
     for one in blocks:
         if one.is_repeated:
-            groups.setdefault(one.piece.structure, []).append(one)
+            groups.setdefault(one.layer.structure, []).append(one)
     shares = {name: sum(one.work_share for one in group) for name, group in groups.items()}
     for name in sorted(groups, key=lambda name: (-shares[name], name)):
-        one = min(groups[name], key=lambda one: (one.piece.size_bytes, one.piece.key))
+        one = min(groups[name], key=lambda one: (one.layer.size_bytes, one.layer.key))
         trial = _isolate(one, scale, "eager")
-        yield AtlasTrial(trial, False, one.piece.label, "host", one.work)
+        yield AtlasTrial(trial, False, one.layer.label, "host", one.work)
 
 
 def _can_run(one: AtlasBlock, scale: DeviceScale) -> bool:

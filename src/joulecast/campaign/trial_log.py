@@ -30,14 +30,14 @@ from joulecast.errors import (
     MeterLostError,
     NetError,
 )
-from joulecast.estimators.base import Json
+from joulecast.estimators.base import Fitted, Json
 from joulecast.estimators.plausibility import (
     agree,
     drop_contradicted,
     is_comparable,
+    list_implausible,
     make_quick_key,
 )
-from joulecast.estimators.plausibility import list_implausible
 from joulecast.measurer import TrialMeasurer
 from joulecast.measurer.lost_devices import is_device_lost
 from joulecast.records import Observation, Profile, Trial

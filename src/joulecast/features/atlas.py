@@ -31,12 +31,15 @@ from joulecast.campaign.trial_log import (
 from joulecast.errors import InputError, MissingError
 from joulecast.estimators import check_estimator
 from joulecast.estimators.base import Estimator, Fitted
+from joulecast.estimators.fitted_profile import match_device_sheet
 from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.features.atlas_process import AtlasRequest, measure_in_workers
 from joulecast.features.measurers import lock_device, open_any_measurer
 from joulecast.features.options import MeasureOptions, ProfileOptions
 from joulecast.features.transfer_sources import make_estimator
+from joulecast.measurer.base import TrialMeasurer
 from joulecast.records import MODES, Observation, Profile
+from joulecast.records.data_sheet import DataSheet
 from joulecast.runtimes import find_hardware
 from joulecast.store import Store, open_store
 

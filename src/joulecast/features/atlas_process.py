@@ -27,8 +27,11 @@ from typing import Any, TextIO
 
 from joulecast import errors
 from joulecast.campaign import Progress
-from joulecast.campaign.atlas_campaign import AtlasRun
-from joulecast.errors import MeasurementError
+from joulecast.campaign.atlas_campaign import AtlasLimits, AtlasRun, run_atlas
+from joulecast.campaign.trial_log import find_profile_key
+from joulecast.errors import DeviceLostError, JoulecastError, MeasurementError
+from joulecast.features.measurers import open_any_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.records import Observation
 from joulecast.store import open_store
 
