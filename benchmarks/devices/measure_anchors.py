@@ -1,6 +1,6 @@
 """Measure the anchors of a GPU into a file of lines, as ``joulecast profile --anchors`` does.
 
-    python benchmarks/devices/measure_anchors.py OUT.jsonl --on cuda:0
+    python -m benchmarks.devices.measure_anchors OUT.jsonl --on cuda:0
 
 It needs PyTorch, NumPy and NVML, and no database. What the file holds is not measured again.
 """
@@ -16,7 +16,7 @@ from joulecast.api.options import MeasureOptions
 from joulecast.campaign.anchor_campaign import AnchorRun, run_anchors
 from joulecast.errors import JoulecastError, MissingError
 from joulecast.estimators.sheet_start import match_device_sheet
-from joulecast.uses.reproduce.observation_file import ObservationFile
+from papers.ampere.lab import ObservationFile
 
 
 def main() -> None:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
         Setup,
     )
     from joulecast.api.report import report
-    from joulecast.api.reproduce import reproduce
     from joulecast.api.score import score, score_phones
     from joulecast.api.search import search
 
@@ -78,7 +77,6 @@ __all__ = [
     "profile",
     "prune",
     "report",
-    "reproduce",
     "score",
     "score_phones",
     "search",

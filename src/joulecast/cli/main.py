@@ -64,7 +64,6 @@ COMMANDS = {
     },
     "Validate": {
         "evaluate": "Evaluate estimators on held-out random nets.",
-        "reproduce": "Run the AMPERE paper's experiments on your device.",
     },
 }
 _LOG = logging.getLogger(__name__)
