@@ -537,9 +537,10 @@ def draw_fig11(canvas: Canvas, results: Sequence[Result]) -> None:
     for panel, (one, result) in zip(panels, shown, strict=True):
         x, y = np.meshgrid(*one["axes"], indexing="ij")
         means, sds = (np.array(one[name]).reshape(x.shape) for name in ("means_j", "sds_j"))
-        panel.plot_surface(x, y, means, alpha=0.6)
+        panel.plot_surface(x, y, means, alpha=0.6, rcount=13, ccount=13)
         for sign in (-1.96, 1.96):
-            panel.plot_wireframe(x, y, means + sign * sds, color=SKY, linewidth=0.3)
+            edge = means + sign * sds
+            panel.plot_wireframe(x, y, edge, color=SKY, linewidth=0.3, rcount=7, ccount=7)
         for name, marker, colour in (("profiled", "o", DARK), ("tests", "X", RED)):
             widths = np.array([point["widths"] for point in one[name]])
             energies_j = [point["measured_j"] for point in one[name]]
