@@ -537,7 +537,7 @@ def draw_fig11(canvas: Canvas, results: Sequence[Result]) -> None:
     for panel, (one, result) in zip(panels, shown, strict=True):
         x, y = np.meshgrid(*one["axes"], indexing="ij")
         means, sds = (np.array(one[name]).reshape(x.shape) for name in ("means_j", "sds_j"))
-        panel.plot_surface(x, y, means, alpha=0.6, rcount=13, ccount=13)
+        panel.plot_surface(x, y, means, alpha=0.6, rcount=9, ccount=9)
         for sign in (-1.96, 1.96):
             edge = means + sign * sds
             panel.plot_wireframe(x, y, edge, color=SKY, linewidth=0.3, rcount=7, ccount=7)
