@@ -15,7 +15,7 @@ HARMLESS = frozenset(
     """
     accumulate acquisition anchors atlas batch battery blocks budget candidates charge
     check checkpoint compiled confidence covers cross_check cuda_graphs deadline detach
-    device device_file device_name devices dry_run epochs estimator estimators
+    device device_file device_name devices epochs estimator estimators
     eval_every eval_samples floor form from_ gpus grid importance inference inferences
     input interval json keep layers level licence link_gb_s loss measure missing
     multiple nets new_tokens no_save now objective offline optimizer parallel patience
