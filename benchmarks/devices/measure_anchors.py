@@ -1,6 +1,6 @@
 """Measure the anchors of a GPU into a file of lines, as ``joulecast profile --anchors`` does.
 
-    python benchmarks/devices/measure_anchors.py OUT.jsonl --on cuda:0
+    python -m benchmarks.devices.measure_anchors OUT.jsonl --on cuda:0
 
 It needs PyTorch, NumPy and NVML, and no database. What the file holds is not measured again.
 """

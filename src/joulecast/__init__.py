@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         Setup,
     )
     from joulecast.features.report import report
-    from joulecast.features.reproduce import reproduce
     from joulecast.features.score import score, score_phones
     from joulecast.features.search import search
 
@@ -77,7 +76,6 @@ __all__ = [
     "profile",
     "prune",
     "report",
-    "reproduce",
     "score",
     "score_phones",
     "search",

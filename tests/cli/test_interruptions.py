@@ -32,7 +32,6 @@ def make_net():
         ("profile", "run_profiling", ("profile", "lenet5"), KEPT),
         ("print_atlas", "profile_atlas", ("profile", "--atlas"), KEPT),
         ("evaluate", "run_evaluation", ("evaluate", "lenet5"), KEPT),
-        ("reproduce", "run_experiments", ("reproduce", "fig2"), KEPT),
         ("measure", "measure_net", ("measure", "lenet5"), "interrupted"),
         ("prune", "load_profile", ("prune", "lenet5", "--budget", "50%"), "interrupted"),
         ("prune", "make_probe", ("prune", "lenet5", "--budget", "50%", "--probe"), KEPT),

@@ -27,7 +27,6 @@ VERBS = {
     "report",
     "plan",
     "evaluate",
-    "reproduce",
     "score",
 }
 JOBS = """

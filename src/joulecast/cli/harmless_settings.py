@@ -13,16 +13,16 @@ from typing import Any
 
 HARMLESS = frozenset(
     """
-    accumulate acquisition anchors atlas batch battery beside blocks budget candidates
-    celeba charge check checkpoint compiled confidence covers cross_check cuda_graphs
-    deadline detach device device_file device_name devices dry_run epochs estimator
-    estimators eval_every eval_samples faithful floor form from_ gpus grid importance
-    inference inferences input interval json keep layers level licence link_gb_s loss
-    measure measure_only missing multiple nets new_tokens no_save now objective offline
-    optimizer parallel patience performance points port precision price probe processor
-    profile prompt_tokens published quick rate_limit redraw reserve rest_w retry_refused
-    rounds run runs sampler samples seconds seed seen source stdio steps strategy study tdp
-    threads time_limit tool trials until_s vary warmup window workers
+    accumulate acquisition anchors atlas batch battery blocks budget candidates charge
+    check checkpoint compiled confidence covers cross_check cuda_graphs deadline detach
+    device device_file device_name devices epochs estimator estimators
+    eval_every eval_samples floor form from_ gpus grid importance inference inferences
+    input interval json keep layers level licence link_gb_s loss measure missing
+    multiple nets new_tokens no_save now objective offline optimizer parallel patience
+    performance points port precision price probe processor profile prompt_tokens
+    published rate_limit reserve rest_w retry_refused rounds run runs sampler samples
+    seconds seed seen source stdio steps strategy study tdp threads time_limit tool
+    trials vary warmup window workers
     """.split()  # noqa: SIM905 - one name per line would be hard to read
 )
 """Options that are sizes, names and numbers, or files to read."""

@@ -68,7 +68,6 @@ COMMANDS = {
     },
     "Validate": {
         "evaluate": "Evaluate estimators on held-out random nets.",
-        "reproduce": "Run the AMPERE paper's experiments on your device.",
     },
 }
 VERBS: dict[str, tuple[str, str, CommandExtras]] = {

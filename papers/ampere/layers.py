@@ -1,0 +1,565 @@
+"""Experiments on single layers: Fig. 2, 4, 5, 11 and 12.
+
+The paper trains small networks on MNIST: images of one channel and 28 x 28 positions, ten classes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+from joulecast.estimators.baselines.stages import list_stages
+
+from joulecast import variants
+from joulecast.errors import MissingError
+from joulecast.estimators.base import Target
+from joulecast.estimators.plausibility import drop_contradicted
+from joulecast.estimators.subtractive import curves as paper
+from joulecast.gp.regression import GaussianProcess, fit_gaussian_process
+from joulecast.kinds import make_layer, make_op, network_work
+from joulecast.records import Input, Network, Observation, Setup, Trial
+from joulecast.uses.evaluate.evaluation_plan import draw_nets
+from papers.ampere import experiment as ex
+from papers.ampere.experiment import LIMITS, Findings, Json, Result, Work, plan_trials
+from papers.ampere.lab import Lab
+from papers.ampere.plots import DARK, GREY, ORANGE, RED, SKY, Canvas, draw_process
+from papers.ampere.settings import AMPERE, PAPER_BATCH, Settings, make_paper_setup
+
+IMAGE = (1, 28, 28)
+CLASSES = 10
+
+
+def make_stack(count: int, channels: int) -> Network:
+    """Return an input layer, equal convolutions, and a fully connected output layer."""
+    relu = make_op("elementwise", fn="relu")
+    sizes = {"cout": channels, "space": IMAGE[1:], "kernel": 3, "padding": 1}
+    first = make_layer("conv2d", (relu,), cin=IMAGE[0], **sizes)
+    hidden = make_layer("conv2d", (relu,), cin=channels, **sizes)
+    convs = [replace(first, name="input", input_grad=False)]
+    convs += [replace(hidden, name=f"hidden{number}") for number in range(1, count + 1)]
+    convs[-1] = replace(convs[-1], tail=(*convs[-1].tail, make_op("flatten")))
+    output = make_layer("linear", cin=channels * math.prod(IMAGE[1:]), cout=CLASSES)
+    layers = (*convs, replace(output, name="output"))
+    return Network(layers, Input(IMAGE), name=f"input, {count} hidden, output")
+
+
+def fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
+    """Return offset and slope of the least-squares line, and the R² of its fit."""
+    known_x, known_y = np.asarray(x, float), np.asarray(y, float)
+    slope, offset = np.polyfit(known_x, known_y, 1)
+    residuals = known_y - (offset + slope * known_x)
+    total = float(np.sum((known_y - np.mean(known_y)) ** 2))
+    r_squared = 1.0 - float(residuals @ residuals) / total if total else 0.0
+    return float(offset), float(slope), r_squared
+
+
+# -------------------------------------------------------------------------------------------------
+# Fig. 2: networks with 0, 1, 2 ... equal convolutions, and NeuralPower's sum. NeuralPower profiles
+# forward, backward and update of each layer separately and adds them up. Its stages are measured
+# here at exactly the sizes of the layers, so that no regression adds an error: once with several
+# copies side by side, as the estimator ``neuralpower`` does, and once alone.
+
+_ROUNDS = 2
+_COPIES, _ALONE = "neuralpower", "neuralpower, one copy"
+_Stack = tuple[int, Setup, str]
+
+
+def _list_stacks(settings: Settings) -> list[_Stack]:
+    """Return channels, setup and title: the paper's batch, and on a GPU one that keeps it busy."""
+    small = (16, make_paper_setup(is_gpu=settings.is_gpu), f"batch {PAPER_BATCH}, 16 channels")
+    busy = (64, Setup(batch=512, precision="tf32"), "batch 512, 64 channels, TF32")
+    return [small, busy] if settings.is_gpu else [small]
+
+
+def _list_networks(settings: Settings, stack: _Stack) -> list[Trial]:
+    return [Trial(make_stack(count, stack[0]), stack[1]) for count in range(settings.choose(9, 5))]
+
+
+def _list_stages(stack: _Stack, is_alone: bool) -> list[list[Trial]]:
+    """Return the trials of all stages of the input, a hidden and the output layer."""
+    # The last hidden layer has the flatten, which costs nothing.
+    first, hidden, _, output = variants.split_network(make_stack(2, stack[0]))
+    parts = [list_stages(one.part, stack[1]) for one in (first, hidden, output)]
+    found = [[stage.trial for stage in stages] for stages in parts]
+    if is_alone:
+        return [[replace(t, execution=replace(t.execution, copies=1)) for t in f] for f in found]
+    return found
+
+
+def plan_fig2(settings: Settings) -> list[Work]:
+    stacks = _list_stacks(settings)
+    networks = [trial for stack in stacks for trial in _list_networks(settings, stack)]
+    parts = [
+        part for stack in stacks for alone in (False, True) for part in _list_stages(stack, alone)
+    ]
+    stages = [trial for part in parts for trial in part]
+    return [
+        plan_trials("stacked convolutions", networks, "fig2", _ROUNDS),
+        plan_trials("stages for neuralpower", stages, "fig2.stages"),
+    ]
+
+
+def analyse_fig2(lab: Lab) -> Findings:
+    """Fit a line to each stack and compare it with NeuralPower's sums."""
+    stacks = [_analyse_stack(lab, stack) for stack in _list_stacks(lab.settings)]
+    least = LIMITS["fig2"]["least_r_squared_percent"] / 100
+    is_linear = all(one["r_squared"] >= least for one in stacks)
+    is_above = all(min(one["errors_percent"][_COPIES]) > 0 for one in stacks)
+    parts = [
+        f"{one['title']}: R² = {one['r_squared']:.4f}, {1000 * one['slope_j']:.3g} mJ per layer "
+        f"(increments vary by {one['increment_sd_percent']:.0f} %), NeuralPower's sum "
+        f"{fmean(one['errors_percent'][_COPIES]):+.0f} % "
+        f"({fmean(one['errors_percent'][_ALONE]):+.0f} % with one copy)"
+        for one in stacks
+    ]
+    finding = (
+        f"Energy {'grew' if is_linear else 'did not grow'} linearly, and NeuralPower "
+        f"{'overestimated' if is_above else 'did not always overestimate'}. {'; '.join(parts)}."
+    )
+    return Findings(is_linear and is_above, finding, {"stacks": stacks})
+
+
+def _analyse_stack(lab: Lab, stack: _Stack) -> Json:
+    title, trials = stack[2], _list_networks(lab.settings, stack)
+    found = lab.find(trials, "fig2")
+    seen = {at: found[trial.key] for at, trial in enumerate(trials) if found[trial.key]}
+    if len(seen) < 3:
+        raise MissingError(f"only {len(seen)} networks of {title} were measured")
+    counts, windows = list(map(float, seen)), [list(map(_per_step_j, o)) for o in seen.values()]
+    energies_j = [median(values) for values in windows]
+    offset, slope, r_squared = fit_line(counts, energies_j)
+    pairs = itertools.pairwise(zip(counts, energies_j, strict=True))
+    increments_j = [(after - before) / (b - a) for (a, before), (b, after) in pairs]
+    mean_j = fmean(increments_j)
+    sd_j = fmean((one - mean_j) ** 2 for one in increments_j) ** 0.5
+    estimates_j = {}
+    for name, is_alone in ((_COPIES, False), (_ALONE, True)):
+        layers = [lab.find(part, "fig2.stages") for part in _list_stages(stack, is_alone)]
+        if not all(one for part in layers for one in part.values()):
+            raise MissingError(f"NeuralPower's stages of {title} were not measured")
+        costs_j = [sum(median(map(_per_step_j, one)) for one in part.values()) for part in layers]
+        estimates_j[name] = [costs_j[0] + count * costs_j[1] + costs_j[2] for count in counts]
+    return {
+        "title": title,
+        "counts": counts,
+        "energies_j": energies_j,
+        "lows_j": list(map(min, windows)),
+        "highs_j": list(map(max, windows)),
+        "line_j": [offset + slope * count for count in counts],
+        "offset_j": offset,
+        "slope_j": slope,
+        "r_squared": r_squared,
+        "increments_j": increments_j,
+        "increment_sd_percent": 100 * sd_j / abs(mean_j) if mean_j else 0.0,
+        "estimates_j": estimates_j,
+        "errors_percent": {n: ex.list_errors(sums, energies_j) for n, sums in estimates_j.items()},
+    }
+
+
+def _per_step_j(observation: Observation) -> float:
+    execution = observation.trial.execution
+    return (observation.energy_j or 0.0) / execution.steps / execution.copies
+
+
+def draw_fig2(canvas: Canvas, results: Sequence[Result]) -> None:
+    stacks = results[0].numbers["stacks"]
+    for panel, one in zip(canvas.add(len(stacks)), stacks, strict=True):
+        x, y = one["counts"], np.array(one["energies_j"])
+        panel.plot(x, one["line_j"], label="straight line")
+        for name, sums in one["estimates_j"].items():
+            panel.plot(x, sums, "--^", label=name)
+        spread = (y - one["lows_j"], one["highs_j"] - y)
+        panel.errorbar(x, y, spread, fmt="o", color=DARK, label="whole network")
+        panel.set(title=f"{one['title']}: R² = {one['r_squared']:.4f}", ylim=(0.0, None))
+        panel.set(xlabel="Equal hidden layers", ylabel="Energy per step (J)")
+
+
+# -------------------------------------------------------------------------------------------------
+# Fig. 5: a network of a fully connected layer alone, on inputs of (batch, C, height, width). Every
+# second point is held out from the fits, to see how well a Gaussian process, energy proportional to
+# FLOPs, and energy linear in FLOPs describe the others.
+
+_CHANNELS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64)
+_QUICK_CHANNELS = (1, 4, 12, 24, 40, 64)
+# Standard deviation of a single window as a share of its energy, as the subtractive estimator has.
+_SD_SHARE = 0.02
+
+
+def _list_inputs(settings: Settings) -> list[tuple[int, int]]:
+    """Return batch and height of the paper's two inputs; on a GPU also one that keeps it busy."""
+    return [(10, 28), (4, 50), (4096, 28)] if settings.is_gpu else [(10, 28), (4, 50)]
+
+
+def _list_layers(settings: Settings, batch: int, height: int) -> dict[int, Trial]:
+    """Return a network of the layer alone for each number of input channels."""
+    trials = {}
+    for channels in _QUICK_CHANNELS if settings.is_quick else _CHANNELS:
+        features = channels * height**2
+        layer = make_layer("linear", cin=features, cout=CLASSES)
+        layer = replace(layer, name="fc", input_grad=False)
+        network = Network((layer,), Input((features,)), name=f"fc on {channels} channels")
+        trials[channels] = Trial(network, make_paper_setup(batch, settings.is_gpu))
+    return trials
+
+
+def plan_fig5(settings: Settings) -> list[Work]:
+    inputs = _list_inputs(settings)
+    trials = [trial for one in inputs for trial in _list_layers(settings, *one).values()]
+    return [plan_trials("fully connected layers", trials, "fig5")]
+
+
+def analyse_fig5(lab: Lab) -> Findings:
+    """Compare three fits on held-out points."""
+    layers = [_analyse_input(lab, *one) for one in _list_inputs(lab.settings)]
+    parts, linear, has_held = [], [], True
+    for one in layers:
+        errors, energies_j = one["errors_percent"], one["energies_j"]
+        has_held &= errors["flops"] >= LIMITS["fig5"]["least_flops_percent"]
+        has_held &= errors["process"] <= LIMITS["fig5"]["most_process_percent"]
+        linear += [one["title"]] if errors["flops-linear"] <= errors["process"] else []
+        parts.append(
+            f"{one['title']}: from {one['channels'][0]:g} to {one['channels'][-1]:g} channels "
+            f"energy grows {energies_j[-1] / energies_j[0]:.1f} times; held-out MAPE "
+            f"{errors['flops']:.0f} % proportional to FLOPs, {errors['flops-linear']:.1f} % linear "
+            f"in FLOPs, {errors['process']:.1f} % Gaussian process"
+        )
+    note = (
+        f"A line with a constant, which the paper does not try, describes {' and '.join(linear)} "
+        "at least as well as the Gaussian process."
+    )
+    notes = [note] if linear else []
+    return Findings(has_held, "; ".join(parts) + ".", {"layers": layers}, notes)
+
+
+def _analyse_input(lab: Lab, batch: int, height: int) -> Json:
+    title = f"input ({batch}, C, {height}, {height})"
+    trials = _list_layers(lab.settings, batch, height)
+    found = lab.find(trials.values(), "fig5")
+    known = {count: trial for count, trial in trials.items() if found[trial.key]}
+    if len(known) < 5:
+        raise MissingError(f"only {len(known)} layers with {title} were measured")
+    flops = np.array([network_work(t.network, t.setup).total.flops for t in known.values()])
+    energies_j = [median(o.energy_j or 0.0 for o in found[t.key]) for t in known.values()]
+    # Both ends are fitted: nothing is extrapolated.
+    is_held_out = [bool(at % 2) and at < len(known) - 1 for at in range(len(known))]
+    used = ~np.array(is_held_out)
+    used_flops, used_j = flops[used], np.array(energies_j)[used]
+    # The factor that minimises relative squared errors.
+    ratios = used_flops / used_j
+    factor = ratios.sum() / (ratios @ ratios)
+    offset, slope, _ = fit_line(used_flops.tolist(), used_j.tolist())
+    grid = np.array([[float(count)] for count in known])
+    widths = [(int(count),) for (count,) in grid[used]]
+    process = fit_gaussian_process(widths, used_j.tolist(), ((_SD_SHARE * used_j) ** 2).tolist())
+    means = process.predict(grid)[0]
+    sds = np.sqrt(process.standard_deviations(grid) ** 2 + process.nugget_variance)
+    fits = {"flops": factor * flops, "flops-linear": offset + slope * flops, "process": means}
+    errors = {name: 100 * (fit / energies_j - 1)[~used] for name, fit in fits.items()}
+    return {
+        "title": title,
+        "channels": [float(count) for count in known],
+        "flops": flops.tolist(),
+        "energies_j": energies_j,
+        "is_held_out": is_held_out,
+        "proportional_j": fits["flops"].tolist(),
+        "linear_j": fits["flops-linear"].tolist(),
+        "means_j": means.tolist(),
+        "lows_j": (means - 1.96 * sds).tolist(),
+        "highs_j": (means + 1.96 * sds).tolist(),
+        "errors_percent": {name: float(np.abs(found).mean()) for name, found in errors.items()},
+    }
+
+
+def draw_fig5(canvas: Canvas, results: Sequence[Result]) -> None:
+    layers = results[0].numbers["layers"]
+    for panel, one in zip(canvas.add(len(layers)), layers, strict=True):
+        x, y = np.array(one["channels"]), np.array(one["energies_j"])
+        draw_process(panel, one["channels"], one["lows_j"], one["means_j"], one["highs_j"])
+        panel.plot(x, one["proportional_j"], "--", color=GREY, label="proportional to FLOPs")
+        panel.plot(x, one["linear_j"], "--", color=ORANGE, label="linear in FLOPs")
+        is_out = np.array(one["is_held_out"])
+        panel.plot(x[~is_out], y[~is_out], "o", color=DARK, label="measured")
+        panel.plot(x[is_out], y[is_out], "X", color=RED, label="measured, held out")
+        panel.set(title=one["title"], ylim=(0.0, None))
+
+
+# -------------------------------------------------------------------------------------------------
+# Fig. 4: the order in which a campaign measures the points of one curve, that of the output layer
+# behind an input layer over its input channels. The campaign is a real one: both ends of each curve
+# first, then the point of the largest standard deviation.
+
+
+def _choose_setup(settings: Settings) -> Setup:
+    return Setup(batch=4096, precision="tf32") if settings.is_gpu else make_paper_setup()
+
+
+def plan_fig4(settings: Settings) -> list[Work]:
+    points = settings.choose(20, 14)
+
+    def measure(lab: Lab) -> None:
+        # No uncertainty is small enough to end the campaign.
+        network, setup = make_stack(0, 64), _choose_setup(settings)
+        target = Target(network, setup, acquisition="energy", uncertainty_share=0.0)
+        lab.run_campaign(settings.ampere, target, "fig4", points)
+
+    name = "campaign of one input and one output layer"
+    return [Work(name, points, ex.TRIAL_S * points, measure)]
+
+
+def analyse_fig4(lab: Lab) -> Findings:
+    """Fit the curve after each of its points, in the order they were measured."""
+    before, after = LIMITS["fig4"]["before"], LIMITS["fig4"]["after"]
+    found: dict[float, Json] = {}
+    # At the end, a campaign may measure again what looks wrong: that is no new point.
+    for one in drop_contradicted(lab.list_role("fig4")):
+        seen = paper.read_point(one, "energy")
+        if seen is not None and seen.part.role == "output":
+            (features,) = variants.part_widths(seen.part)
+            channels = features / math.prod(IMAGE[1:])
+            point = {"channels": channels, "energy_j": seen.value, "variance_j2": seen.variance}
+            found.setdefault(channels, point)
+    points = list(found.values())
+    if len(points) < after:
+        raise MissingError(f"the curve has {len(points)} points, and {after} are needed")
+    counts = range(2, len(points) + 1)
+    sds_j = {count: max(_fit_points(points[:count], lab.settings)[2]) for count in counts}
+    order = [int(point["channels"]) for point in points]
+    is_from_ends = {order[0], order[1]} == {min(order), max(order)}
+    finding = (
+        f"The campaign measured {', '.join(map(str, order))} input channels in this order "
+        f"({'both ends first' if is_from_ends else 'not both ends first'}); the {after}th point "
+        f"changed the largest standard deviation of the curve from {1e3 * sds_j[before]:.3g} to "
+        f"{1e3 * sds_j[after]:.3g} mJ."
+    )
+    numbers = {
+        "points": points,
+        "largest_sds_j": {str(count): sd_j for count, sd_j in sds_j.items()},
+        "batch": _choose_setup(lab.settings).batch,
+        "is_faithful": lab.settings.is_faithful,
+    }
+    return Findings(sds_j[after] < sds_j[before], finding, numbers)
+
+
+def _fit_points(points: Sequence[Json], settings: Settings) -> _Sampled:
+    widths = [(int(point["channels"]),) for point in points]
+    values, variances = ([p[name] for p in points] for name in ("energy_j", "variance_j2"))
+    options = settings.paper_options.process
+    return _sample(fit_gaussian_process(widths, values, variances, options=options))
+
+
+def draw_fig4(canvas: Canvas, results: Sequence[Result]) -> None:
+    numbers, before = results[0].numbers, LIMITS["fig4"]["before"]
+    points, settings = numbers["points"], Settings(is_faithful=bool(numbers.get("is_faithful")))
+    order = ", ".join(f"{point['channels']:g}" for point in points)
+    subtitle = f"FC layer, input ({numbers['batch']}, C, 28, 28); measured in the order {order}"
+    panels = canvas.add(2, subtitle)
+    for panel, count in zip(panels, LIMITS["fig4"].values(), strict=True):
+        (x,), means_j, sds_j = _fit_points(points[:count], settings)
+        means, halves = np.array(means_j), 1.96 * np.array(sds_j)
+        draw_process(panel, x, means - halves, means, means + halves)
+        xs, ys = ([point[name] for point in points] for name in ("channels", "energy_j"))
+        panel.plot(xs[:before], ys[:before], "o", color=DARK, label="measured")
+        panel.plot(xs[before:count], ys[before:count], "*", color=RED, label="newly measured")
+        panel.set(title=f"n = {count}")
+        if count == before:
+            panel.axvline(
+                x[int(np.argmax(sds_j))], linestyle="--", color=RED, label="largest variance"
+            )
+    panels[1].sharey(panels[0])
+
+
+# -------------------------------------------------------------------------------------------------
+# Fig. 11 and 12: a convolution over its input and output channels at several sizes of the image.
+# The surfaces are the curves of the paper's method for the hidden convolutions of the five-layer
+# CNN, from its own campaign. Test points at random channels were measured for this experiment
+# alone: variants like those of the campaign, less the other layers.
+
+_SEED = 511
+_Sampled = tuple[list[list[float]], list[float], list[float]]
+_Surface = Mapping[str, Any]
+
+
+def fit_paper_curves(
+    settings: Settings, observations: Sequence[Observation], quantity: str
+) -> dict[str, paper.Curve]:
+    """Fit the curves of the paper's method to energies or durations."""
+    options = settings.paper_options
+    fit = partial(fit_gaussian_process, options=options.process)
+    return paper.fit_curves(observations, quantity, fit, options.partition, options.carried)
+
+
+def _sample(process: GaussianProcess) -> _Sampled:
+    """Return axes between the profiled widths, and means and standard deviations on their grid."""
+    lows, highs = process.inputs.min(axis=0), process.inputs.max(axis=0)
+    count = 121 if len(lows) == 1 else 25
+    axes = [np.linspace(a, b, count).tolist() for a, b in zip(lows, highs, strict=True)]
+    grid = np.array(list(itertools.product(*axes)))
+    return axes, process.predict(grid)[0].tolist(), process.standard_deviations(grid).tolist()
+
+
+def plan_surfaces(settings: Settings) -> list[Work]:
+    plan, rng, trials = settings.plan_family("cnn5"), random.Random(_SEED), []
+    widest, partition = draw_nets(plan).widest, settings.paper_options.partition
+    for found in _list_hidden(settings):
+        for _ in range(settings.choose(10, 4)):
+            ends = zip(found.lows, found.highs, strict=True)
+            part = variants.resize_part(found.part, [rng.randint(low, high) for low, high in ends])
+            trials.append(Trial(partition.make_variant(part, widest), plan.setup))
+    return [plan_trials("test points of convolutions", trials, "fig11")]
+
+
+def _list_hidden(settings: Settings) -> list[variants.CurveRange]:
+    """Return the hidden convolutions of the family, the largest image first."""
+    partition = settings.paper_options.partition
+    widest = draw_nets(settings.plan_family("cnn5")).widest
+    curves = variants.plan_curves(widest, partition.split, partition.make_variant)
+    hidden = [found for found in curves if len(found.lows) == 2]
+    return sorted(hidden, key=lambda found: -math.prod(_get_space(found)))
+
+
+def _get_space(found: variants.CurveRange) -> tuple[int, ...]:
+    return tuple(found.part.layers[0].sizes["space"])
+
+
+def sample_surfaces(lab: Lab) -> list[Json]:
+    """Return every surface on a grid, with its profiled and its test points."""
+    setup, campaign = (
+        lab.settings.plan_family("cnn5").setup,
+        lab.find_training("cnn5", AMPERE).campaign,
+    )
+    curves = fit_paper_curves(lab.settings, campaign, "energy")
+    tests = _list_tests(lab, curves)
+    surfaces = []
+    for found in _list_hidden(lab.settings):
+        key = variants.curve_key(found.part, setup)
+        space = "x".join(map(str, _get_space(found)))
+        if key not in curves or len(curves[key].process.values) < 4:
+            raise MissingError(f"the convolution at {space} was profiled at too few points")
+        if key not in tests:
+            raise MissingError(f"no test point of the convolution at {space} was measured")
+        process = curves[key].process
+        axes, means_j, sds_j = _sample(process)
+        profiled = zip(process.inputs.tolist(), process.values.tolist(), strict=True)
+        surface: Json = {"label": f"convolution, {space}, batch {setup.batch}", "axes": axes}
+        surface |= {"positions": math.prod(_get_space(found)), "means_j": means_j, "sds_j": sds_j}
+        for name, points in (("profiled", list(profiled)), ("tests", list(tests[key].items()))):
+            means = process.predict(np.array([widths for widths, _ in points], dtype=float))[0]
+            surface[name] = [
+                {"widths": list(widths), "measured_j": energy_j, "predicted_j": float(mean)}
+                for (widths, energy_j), mean in zip(points, means, strict=True)
+            ]
+        surfaces.append(surface)
+    return surfaces
+
+
+def _list_tests(
+    lab: Lab, curves: Mapping[str, paper.Curve]
+) -> dict[str, dict[tuple[float, ...], float]]:
+    """Return test energies by curve and widths: a variant less its other layers."""
+    tests: dict[str, dict[tuple[float, ...], float]] = {}
+    for one in lab.list_role("fig11"):
+        point = paper.read_point(one, "energy", lab.settings.paper_options.partition)
+        if point is None:
+            continue
+        costs = paper.predict_locations(curves, point.other_locations)
+        if len(costs) == len(set(point.other_locations)):
+            value_j = point.value - sum(costs[location][0] for location in point.other_locations)
+            # A difference within the noise has no relative error.
+            if value_j > 2 * math.sqrt(point.variance):
+                widths = tuple(map(float, variants.part_widths(point.part)))
+                key = variants.curve_key(point.part, point.setup)
+                tests.setdefault(key, {})[widths] = value_j
+    return tests
+
+
+def fit_plane_error(surface: _Surface) -> float:
+    """Return the MAPE of the plane that fits all points best, in percent."""
+    points = [*surface["profiled"], *surface["tests"]]
+    energies_j = np.array([one["measured_j"] for one in points])
+    rows = np.array([[1.0, *one["widths"]] for one in points]) / energies_j[:, None]
+    coefficients = np.linalg.lstsq(rows, np.ones(len(points)), rcond=None)[0]
+    return ex.compute_mape((100 * (rows @ coefficients - 1)).tolist())
+
+
+def _list_test_errors(surface: _Surface) -> list[float]:
+    predicted_j, measured_j = (
+        [one[name] for one in surface["tests"]] for name in ("predicted_j", "measured_j")
+    )
+    return ex.list_errors(predicted_j, measured_j)
+
+
+def judge_fig11(surfaces: Sequence[_Surface]) -> Findings:
+    """Compare surfaces with planes, and errors at large images with those at small ones."""
+    planes = [fit_plane_error(one) for one in surfaces]
+    errors = [ex.compute_mape(_list_test_errors(one)) for one in surfaces]
+    parts = [
+        f"{one['label']}: plane {plane:.0f} %, Gaussian process {error:.1f} % on test points"
+        for one, plane, error in zip(surfaces, planes, errors, strict=True)
+    ]
+    finding = f"MAPE of the best plane through all points, and of the estimate: {'; '.join(parts)}."
+    is_bent = min(planes) >= LIMITS["fig11"]["least_plane_percent"]
+    return Findings(is_bent and errors[0] <= errors[-1], finding, {"surfaces": surfaces})
+
+
+def judge_fig12(surfaces: Sequence[_Surface]) -> Findings:
+    """Compare relative and absolute errors at the test points, the largest image first."""
+    rows = [
+        {
+            "mape_percent": ex.compute_mape(_list_test_errors(one)),
+            "mean_absolute_error_j": fmean(
+                abs(test["predicted_j"] - test["measured_j"]) for test in one["tests"]
+            ),
+        }
+        for one in surfaces
+    ]
+    shares, errors_j = ([row[name] for row in rows] for name in rows[0])
+    parts = [
+        f"{one['label']}: {share:.1f} % or {1e3 * error_j:.3g} mJ"
+        for one, share, error_j in zip(surfaces, shares, errors_j, strict=True)
+    ]
+    finding = f"Mean error at test points: {'; '.join(parts)}."
+    has_held = shares[0] == min(shares) and errors_j[0] == max(errors_j)
+    return Findings(has_held, finding, {"surfaces": surfaces, "errors": rows})
+
+
+def draw_fig11(canvas: Canvas, results: Sequence[Result]) -> None:
+    """Draw every surface with its 95 % interval; devices stand side by side."""
+    count = min(len(result.numbers["surfaces"]) for result in results)
+    shown = [(one.numbers["surfaces"][at], one) for at in range(count) for one in results]
+    panels = canvas.add(len(shown), "curves of the paper's method", projection="3d")
+    for panel, (one, result) in zip(panels, shown, strict=True):
+        x, y = np.meshgrid(*one["axes"], indexing="ij")
+        means, sds = (np.array(one[name]).reshape(x.shape) for name in ("means_j", "sds_j"))
+        panel.plot_surface(x, y, means, alpha=0.6, rcount=9, ccount=9)
+        for sign in (-1.96, 1.96):
+            edge = means + sign * sds
+            panel.plot_wireframe(x, y, edge, color=SKY, linewidth=0.3, rcount=7, ccount=7)
+        for name, marker, colour in (("profiled", "o", DARK), ("tests", "X", RED)):
+            widths = np.array([point["widths"] for point in one[name]])
+            energies_j = [point["measured_j"] for point in one[name]]
+            panel.scatter(*widths.T, energies_j, marker=marker, color=colour, label=name)
+        panel.set(title=f"{one['label']}, {result.device_label}", zlabel="Energy per step (J)")
+        panel.set(xlabel="Input channels", ylabel="Output channels")
+
+
+def draw_fig12(canvas: Canvas, results: Sequence[Result]) -> None:
+    """Draw the error of every test point, with a row of panels for each device."""
+    count = min(len(result.numbers["surfaces"]) for result in results)
+    shown = [(surface, one) for one in results for surface in one.numbers["surfaces"][:count]]
+    panels = canvas.add(len(shown), "estimate less observation at test points")
+    for panel, (one, result) in zip(panels, shown, strict=True):
+        widths, errors = np.array([t["widths"] for t in one["tests"]]), _list_test_errors(one)
+        most = max(map(abs, errors)) or 1.0
+        dots = panel.scatter(*widths.T, c=errors, cmap="coolwarm", vmin=-most, vmax=most)
+        canvas.figure.colorbar(dots, ax=panel, label="Error (%)")
+        (left, *_, right), (low, *_, high) = one["axes"]
+        panel.set(xlim=(left - 2, right + 2), ylim=(low - 2, high + 2))
+        panel.set(title=f"{one['label']}, {result.device_label}")
+        panel.set(xlabel="Input channels", ylabel="Output channels")

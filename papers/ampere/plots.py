@@ -1,0 +1,120 @@
+"""Draw panels with matplotlib, which is imported when the first one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from joulecast.errors import MissingError
+from joulecast.records import weakest_provenance
+from papers.ampere.experiment import Net, Result, list_net_errors
+from papers.ampere.settings import AMPERE, FLOPS, LABELS, OURS
+
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
+DARK, BLUE, RED, GREEN = "#3C3C3C", "#0072B2", "#D55E00", "#009E73"
+GREY, ORANGE, SKY = "#8A8A8A", "#E69F00", "#56B4E9"
+STYLES = {FLOPS: (GREY, "X"), "flops-linear": (ORANGE, "D"), AMPERE: (RED, "s"), OURS: (BLUE, "o")}
+"""Colour and marker of each estimator."""
+
+_COLUMNS = 3
+# With a fixed salt and no date, the same results give the same bytes.
+_SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "joulecast", "font.size": 9.0}
+_SETTINGS |= {"axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True}
+_SETTINGS |= {"axes.grid": True, "axes.titlesize": 9.5, "grid.color": "#E4E4E4"}
+_SETTINGS |= {"lines.markersize": 4.5, "legend.frameon": False, "text.parse_math": False}
+
+
+class Canvas:
+    """A figure with the heading of a result; its title says when energies were not measured."""
+
+    def __init__(self, results: Sequence[Result]) -> None:
+        from matplotlib.figure import Figure
+
+        self.figure = Figure(layout="constrained")
+        self.panels: list[Any] = []
+        provenance = weakest_provenance(one.provenance for one in results)
+        label = "" if provenance == "measured" else f" ({provenance})"
+        self.heading = f"{results[0].heading}{label}"
+        self.devices = ", ".join(one.device.name for one in results)
+
+    def add(self, count: int = 1, subtitle: str = "", **options: Any) -> list[Any]:
+        """Return new panels, in rows of three; matplotlib gets the options."""
+        columns = min(count, _COLUMNS)
+        rows = -(-count // columns)
+        self.figure.set_size_inches(max(4.6 * columns, 7.0), 3.3 * rows + 0.9)
+        self.figure.suptitle(f"{self.heading}\n{self.devices}{subtitle and '; '}{subtitle}")
+        add = self.figure.add_subplot
+        self.panels = [add(rows, columns, at, **options) for at in range(1, count + 1)]
+        return self.panels
+
+    def save(self, path: Path) -> Path:
+        """Add one legend for all panels, and write the figure as SVG."""
+        known: dict[str, Any] = {}
+        for panel in self.panels:
+            for handle, name in zip(*panel.get_legend_handles_labels(), strict=True):
+                known.setdefault(name, handle)
+        if known:
+            handles, names = list(known.values()), list(known)
+            self.figure.legend(handles, names, loc="outside lower center", ncols=4)
+        self.figure.savefig(path, format="svg", metadata={"Date": None})
+        return path
+
+
+@contextmanager
+def apply_style() -> Iterator[None]:
+    """Draw in our style; settings of matplotlib are unchanged afterwards."""
+    try:
+        from cycler import cycler
+        from matplotlib import rc_context
+    except ImportError as error:
+        raise MissingError("pictures need matplotlib: pip install 'joulecast[paper]'") from error
+    colours: Any = {"axes.prop_cycle": cycler(color=[BLUE, GREEN, ORANGE, RED, SKY, GREY])}
+    with rc_context({**colours, **_SETTINGS}):
+        yield
+
+
+def draw_process(panel: Any, x: Sequence[float], low: Any, mean: Any, high: Any) -> None:
+    """Draw a Gaussian process with its 95 % interval."""
+    panel.fill_between(x, low, high, alpha=0.2, label="95 % interval")
+    panel.plot(x, mean, label="Gaussian process mean")
+    panel.set(xlabel="Input channels", ylabel="Energy per step (J)")
+
+
+def draw_agreement(panel: Any, nets: Sequence[Net], names: Sequence[str]) -> None:
+    """Draw estimated against measured energy, on logarithmic axes."""
+    measured_j = [net["measured_j"] for net in nets]
+    for name in names:
+        colour, marker = STYLES[name]
+        estimates_j = [net["estimates_j"][name] for net in nets]
+        panel.plot(measured_j, estimates_j, marker, color=colour, label=LABELS[name], alpha=0.8)
+    ends = [min(measured_j), max(measured_j)]
+    panel.plot(ends, ends, "--", color=GREY, label="no error")
+    panel.set(xscale="log", yscale="log", title="Estimated against measured")
+    panel.set(xlabel="Measured energy per step (J)", ylabel="Estimated energy per step (J)")
+
+
+def draw_trend(panel: Any, nets: Sequence[Net], names: Sequence[str], key: str) -> None:
+    """Draw errors against a property of the networks."""
+    for name in names:
+        colour, marker = STYLES[name]
+        sizes, errors = [net[key] for net in nets], list_net_errors(nets, name)
+        panel.plot(sizes, errors, marker, color=colour, label=LABELS[name], alpha=0.8)
+    panel.axhline(0.0, linestyle="--", color=GREY)
+    panel.set(ylabel="Error of the estimate (%)")
+
+
+def draw_distribution(panel: Any, nets: Sequence[Net], names: Sequence[str]) -> None:
+    """Draw the distribution of errors of each estimator."""
+    for place, name in enumerate(names):
+        errors = list_net_errors(nets, name)
+        colour, marker = STYLES[name]
+        panel.boxplot([errors], positions=[place], widths=0.5, showfliers=False)
+        spread = place + np.linspace(-0.18, 0.18, len(errors))
+        panel.plot(spread, errors, marker, color=colour, label=LABELS[name], alpha=0.6)
+    panel.axhline(0.0, linestyle="--", color=GREY)
+    panel.set_xticks(range(len(names)), [LABELS[name] for name in names])
+    panel.set(title="Distribution of errors", ylabel="Error of the estimate (%)")
