@@ -2,7 +2,7 @@
 
     python -m benchmarks.anywhere.run report                    tables of the tests, as judged
     python -m benchmarks.anywhere.run again --test third        estimate the kept networks again
-                                            --rivals            also by all other estimators
+                                            --all               also with probes and by rivals, hours
     python -m benchmarks.anywhere.run measure --out OUT --on cuda:0 --test third
     python -m benchmarks.anywhere.run measure --out OUT --on cpu --tiny        a dry run
 
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--on", default="cuda:0", help="device of truth and probes")
     parser.add_argument("--device", default=DEVICE, help="shipped device, or file of a profile")
     parser.add_argument("--until-s", type=float, default=1e9, help="start no stage after this time")
-    parser.add_argument("--rivals", action="store_true", help="also estimate by rivals")
+    parser.add_argument("--all", action="store_true", help="also with probes and by rivals")
     parser.add_argument("--tiny", action="store_true", help="small batches, to try the script")
     args = parser.parse_args()
     if args.work == "measure" and args.out == RESULTS:
@@ -97,7 +97,7 @@ def main() -> None:
     for test in args.test:
         judged = folder.judged.get(test, {})
         if profile is not None:
-            judged = estimate_again(folder, test, profile, args.rivals)
+            judged = estimate_again(folder, test, profile, args.all)
         known = {name: one for name, one in judged.items() if "energy_j" in one.get("truth", {})}
         if known:
             pages.append(f"## {test.capitalize()} test\n\n{make_page(judged, known)}")
@@ -111,24 +111,24 @@ def main() -> None:
 
 
 def estimate_again(
-    folder: RunFolder, test: str, profile: Profile, with_rivals: bool
+    folder: RunFolder, test: str, profile: Profile, with_all: bool
 ) -> dict[str, Json]:
     """Return the results of a test with estimates of the present code and profile."""
     rivals: dict[str, FittedProfile] = {}
-    if with_rivals:
+    if with_all:
         use_rivals()
         for name in list_estimator_names():
             with suppress(JoulecastError):
                 rivals[name] = fit_profile(profile, name)
         rivals.pop(DEFAULT)
     results = {}
-    for name in folder.networks[test]:
-        network, setup = folder.load_network(test, name)
-        kept = folder.judged[test][name]
-        found = {stage: kept[stage] for stage in ("setup", "about", "truth") if stage in kept}
+    for net in folder.networks[test]:
+        network, setup = folder.load_network(test, net)
+        kept = folder.judged[test][net]
+        found: Json = {name: kept[name] for name in ("setup", "about", "truth") if name in kept}
         found[SHIPPED] = catch(lambda: record(estimate(network, setup, profile)))  # noqa: B023
-        probes = folder.load_probes(test, name)
-        if probes:
+        probes = folder.load_probes(test, net)
+        if probes and with_all:
             known = replace(profile, observations=(*profile.observations, *probes))
             found[PROBED] = catch(lambda: record(estimate(network, setup, known)))  # noqa: B023
             found[PROBED]["measuring_s"] = sum(one.cost_s for one in probes)
@@ -136,8 +136,8 @@ def estimate_again(
             rival: catch(lambda: record(fitted.estimate([network], setup)[0]))  # noqa: B023
             for rival, fitted in rivals.items()
         }
-        results[name] = found
-        print(name, file=sys.stderr, flush=True)
+        results[net] = found
+        print(net, file=sys.stderr, flush=True)
     return results
 
 
@@ -291,8 +291,8 @@ def make_page(results: dict[str, Json], known: dict[str, Json]) -> str:
                 scores[method, group] = score
     units = sorted({one["truth"].get("unit", "") for one in known.values()})
     head = f"{len(known)} networks on {', '.join(units)}. {date.today()}, {find_commit(__file__)}."
-    titles = ("method", "group", "networks", "failed", "MAPE", "median", "worst", "bias")
-    titles += ("within 95 %", "rms z", "median width", "MAPE of seconds")
+    titles = ["method", "group", "networks", "failed", "MAPE", "median", "worst", "bias"]
+    titles += ["within 95 %", "rms z", "median width", "MAPE of seconds"]
     rows = [[*key, *map(show, score.values())] for key, score in scores.items()]
     goals = []
     for method, quantity, low, high in GOALS:
