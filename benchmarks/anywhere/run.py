@@ -2,7 +2,7 @@
 
     python -m benchmarks.anywhere.run report                    tables of the tests, as judged
     python -m benchmarks.anywhere.run again --test third        estimate the kept networks again
-                                            --all               also with probes and by rivals, hours
+                                            --all               also with probes and rivals, hours
     python -m benchmarks.anywhere.run measure --out OUT --on cuda:0 --test third
     python -m benchmarks.anywhere.run measure --out OUT --on cpu --tiny        a dry run
 
