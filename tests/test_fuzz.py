@@ -38,8 +38,6 @@ COUNTS = {
 
 
 def load_readers():
-    # It imports modules beside it.
-    sys.path.append(str(FOLDER))
     spec = importlib.util.spec_from_file_location("readers", FOLDER / "readers.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules["readers"] = module

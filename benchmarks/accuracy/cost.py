@@ -1,38 +1,27 @@
 """Plot error against device time for each way of choosing measurements.
 
-    python benchmarks/accuracy/cost.py measure STORE --setting cnn5 --on cuda:0   campaigns
-    python benchmarks/accuracy/cost.py score STORE --setting cnn5                 results/cost.*
-    python benchmarks/accuracy/cost.py simulate --seeds 1500-1519       results/cost-simulated.*
+    python -m benchmarks.accuracy.cost score                           from kept observations
+    python -m benchmarks.accuracy.cost measure STORE --on cuda:0       540 s of device time
+    python -m benchmarks.accuracy.cost score STORE
 
 Each arm has one campaign of 160 s; its first seconds are the campaign of a smaller budget. The
-reference is the setting's test nets, measured by measure.py. The device time of an arm includes the
-time probes that the cut campaign still lacks. Every observation is stored at once, and the same
-command resumes an interrupted run. ``score`` also reads packed observations.
+reference is the setting's test networks. The device time of an arm includes the time probes that
+the cut campaign still lacks. Every observation is stored at once; the same command resumes.
 """
 
 from __future__ import annotations
 
-import os
-
-# Set before NumPy is imported: each process has one core.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import argparse
-import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from observation_files import read_profiles, write_packed
-from report import COST, RESULTS, count_tests, open_log
-from settings import OWN, OWN_SECONDS, SETTINGS, Setting
+from benchmarks.accuracy.run import COST, OWN, OWN_SECONDS, RESULTS, SETTINGS, Setting
+from benchmarks.common import pack_profile, read_profiles, write_json
 
 from joulecast.features.measurers import open_measurer
 from joulecast.features.options import MeasureOptions
@@ -40,21 +29,13 @@ from joulecast.campaign import ObservationLog, find_profile_key, run_campaign
 from joulecast.cli.terminal import label_provenance, make_console, print_table
 from joulecast.errors import JoulecastError, MeasurementError, MissingError, NetError
 from joulecast.estimators import find_estimator
-from joulecast.estimators.base import Target
-from joulecast.figures import Caption, CostPlotOptions, Plot, plot_error_by_cost, save_png, save_svg
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.measurer import Measurer
 from joulecast.records import Observation, Profile, Trial
-from joulecast.store import open_store
+from joulecast.store import Store, open_store
 from joulecast.testing.commits import find_commit
-from joulecast.uses.evaluate import (
-    EstimatorScore,
-    NetEstimate,
-    NetResult,
-    evaluate,
-    name_evaluation,
-)
-from joulecast.uses.evaluate.campaign_budget import BudgetedEstimator, cut_to_budget, sum_work_s
+from joulecast.uses.evaluate import NetEstimate, NetResult, evaluate, name_evaluation
+from joulecast.uses.evaluate.campaign_budget import BudgetedEstimator, cut_to_budget
 from joulecast.uses.evaluate.evaluation_log import PASSES, CampaignObservations, EvaluationLog
 from joulecast.uses.evaluate.evaluation_plan import EvaluationNets, draw_nets
 from joulecast.uses.evaluate.measured_nets import summarise_test_nets
@@ -62,28 +43,19 @@ from joulecast.uses.evaluate.scores import compute_noise_percent, score_estimato
 
 Json = dict[str, Any]
 
+KEPT = RESULTS / "observations-cost.json.xz"
 BUDGETS_S = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
-# Errors above this are not drawn: after a few seconds some arms cannot estimate yet.
-CEILING_PERCENT = 200.0
 PROBE_ROLE, OWN_PROBE_ROLE = f"{COST}.probe", "additive.probe"
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A way to spend device time.
-
-    Attributes:
-        name: Label of its line.
-        acquisition: Rule that chooses the next measurement.
-        probed: Whether all layers of the test nets are timed as well.
-        colour_of: Estimator whose colour the line has.
-    """
+    """A way to spend device time: a rule that chooses measurements, and maybe timed layers."""
 
     name: str
     estimator: str
     acquisition: str
     probed: bool = False
-    colour_of: str = ""
 
     @property
     def role(self) -> str:
@@ -92,171 +64,99 @@ class Arm:
 
 
 ARMS = (
-    Arm("subtractive (the paper)", "subtractive", "energy", colour_of="subtractive"),
+    Arm("subtractive (the paper)", "subtractive", "energy"),
     Arm("additive, the paper's rule", "additive", "energy"),
-    Arm("additive, aimed", "additive", "target", colour_of="additive-noprobe"),
-    Arm("additive, aimed, layers timed", "additive", "target", probed=True, colour_of="additive"),
+    Arm("additive, aimed", "additive", "target"),
+    Arm("additive, aimed, layers timed", "additive", "target", probed=True),
 )
 
 
 def main() -> None:
-    """Measure, score or simulate."""
-    args = parse_arguments()
+    """Measure or score."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("work", choices=("measure", "score"))
+    parser.add_argument("store", type=Path, nargs="?", default=KEPT)
+    parser.add_argument("--setting", default="cnn5", choices=[one.name for one in SETTINGS])
+    parser.add_argument("--on", default="cuda:0")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    setting = next(one for one in SETTINGS if one.name == args.setting)
     try:
-        args.work(args)
+        if args.work == "measure":
+            with (
+                open_measurer(MeasureOptions(args.on, rounds=1)) as measurer,
+                open_store(args.store) as store,
+            ):
+                measure(measurer, store, setting)
+            return
+        profile = max(read_profiles(args.store), key=setting.count_tests)
+        result = score(profile, setting)
     except JoulecastError as error:
         sys.exit(str(error))
+    args.out.mkdir(parents=True, exist_ok=True)
+    write_json(args.out / "cost.json", result)
+    draw(result, args.out / "cost.svg")
+    if args.store != KEPT:
+        used = replace(profile, observations=list_used(setting.open_log(profile)), fits={})
+        pack_profile(used, args.out / KEPT.name)
+    for arm, points in result["arms"].items():
+        errors = (f"{one['device_seconds']:.0f} s {one['mape_percent']:.1f} %" for one in points)
+        print(f"{arm}: {', '.join(errors)}")
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Parse the command line; the defaults are those of the published run."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parts = parser.add_subparsers(required=True)
-    measure = parts.add_parser("measure", help="run the campaigns of all arms")
-    measure.add_argument("--on", default="cuda:0")
-    measure.add_argument("--until", type=float, default=1e9, help="stop after this many seconds")
-    measure.set_defaults(work=measure_store)
-    score = parts.add_parser("score", help="write scores and a plot from a store")
-    score.set_defaults(work=score_store)
-    for part in (measure, score):
-        part.add_argument("store", type=Path)
-    simulate = parts.add_parser("simulate", help="do the same on simulated devices")
-    simulate.add_argument("--seeds", default="1500-1519", type=parse_seeds)
-    simulate.add_argument("--processes", type=int, default=2)
-    simulate.set_defaults(work=simulate_devices)
-    for part in (measure, score, simulate):
-        part.add_argument("--setting", default="cnn5", choices=[one.name for one in SETTINGS])
-        part.add_argument("--out", type=Path, default=RESULTS)
-    return parser.parse_args()
-
-
-def parse_seeds(text: str) -> range:
-    """Return the seeds from the first to the last."""
-    first, _, last = text.partition("-")
-    if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a range of seeds: give one like 1500-1519"
-        )
-    return range(int(first), int(last or first) + 1)
-
-
-def find_setting(name: str) -> Setting:
-    """Return a setting by its name."""
-    return next(one for one in SETTINGS if one.name == name)
-
-
-# ---------------------------------------------------------------------------------------------
-# Measuring
-
-
-def measure_store(args: argparse.Namespace) -> None:
-    """Measure what a store lacks."""
-    with (
-        open_measurer(MeasureOptions(args.on, rounds=1)) as measurer,
-        open_store(args.store) as store,
-    ):
-        measure_setting(measurer, store, find_setting(args.setting), args.until)
-
-
-def measure_setting(
-    measurer: Measurer, store: ObservationLog, setting: Setting, until_s: float = 1e9
-) -> None:
-    """Measure the test nets, run each arm's campaign and time the layers of the test nets."""
+def measure(measurer: Measurer, store: Store, setting: Setting) -> None:
+    """Measure the test networks, run each arm's campaign and time the layers of the networks."""
     plan, key = setting.plan(OWN, OWN_SECONDS), find_profile_key(measurer)
     drawn, name = draw_nets(plan), name_evaluation(plan, key)
-    started_s = measurer.now()
     if summarise_test_nets(EvaluationLog(name, store.load_observations(key)), plan, drawn)[1]:
         evaluate(measurer, store, plan)
-        print_progress(f"{measurer.now() - started_s:.0f} s: test nets done")
     log = EvaluationLog(name, store.load_observations(key), store.add_observation)
     target = replace(drawn.make_target(setting.setup, drawn.campaign), modes=measurer.runtime.modes)
     with suppress(MeasurementError, NetError):
         # The first load on a cold device is slower and is not recorded.
         measurer.time(Trial(drawn.widest, setting.setup))
     for arm in (one for one in ARMS if not one.probed):
-        left_s = until_s - (measurer.now() - started_s)
-        if left_s <= 0:
-            print_progress(
-                f"{until_s:.0f} s have passed: {arm.role} and later campaigns are left out"
-            )
-            return
         # Use the whole budget, even if the estimator is certain earlier.
-        arm_target = replace(target, acquisition=arm.acquisition, uncertainty_share=0.0)
-        run_arm(measurer, log, arm, arm_target, left_s)
-        print_progress(
-            f"{measurer.now() - started_s:.0f} s: {arm.role} used "
-            f"{sum_work_s(log.list_for(arm.role)):.0f} s"
-        )
-    probe_layers(measurer, log, setting, drawn)
-
-
-def run_arm(
-    measurer: Measurer, log: EvaluationLog, arm: Arm, target: Target, left_s: float
-) -> None:
-    """Run the rest of an arm's campaign in the time that is left."""
-    method = BudgetedEstimator(find_estimator(arm.estimator), BUDGETS_S[-1])
-    if method.propose(target, log.list_for(arm.role)).trial is None:
-        return
-    tagged = replace(measurer, run=log.make_tag(arm.role))
-    try:
-        result = run_campaign(
-            tagged, CampaignObservations(log, arm.role), method, target, seconds=left_s
-        )
-        print_progress(f"{arm.role}: {result.stopped}")
-        for reason in result.skipped:
-            print_progress(f"{arm.role} skipped {reason}")
-    except MissingError as error:
-        print_progress(f"{arm.role}: {error}")
-
-
-def probe_layers(
-    measurer: Measurer, log: EvaluationLog, setting: Setting, drawn: EvaluationNets
-) -> None:
-    """Time every distinct layer of the test nets that has not been timed yet."""
-    target = drawn.make_target(setting.setup, drawn.test)
-    tests = replace(target, modes=measurer.runtime.modes, acquisition="probe")
+        own = replace(target, acquisition=arm.acquisition, uncertainty_share=0.0)
+        method = BudgetedEstimator(find_estimator(arm.estimator), BUDGETS_S[-1])
+        tagged = replace(measurer, run=log.make_tag(arm.role))
+        if method.propose(own, log.list_for(arm.role)).trial is not None:
+            found = run_campaign(tagged, CampaignObservations(log, arm.role), method, own)
+            print(f"{arm.role}: {found.stopped}", flush=True)
+    tests = replace(drawn.make_target(setting.setup, drawn.test), acquisition="probe")
+    tests = replace(tests, modes=measurer.runtime.modes)
     known = {one.trial.key for one in list_probes(log)}
     for trial in find_estimator("additive").propose(tests, ()).probes:
         if trial.key not in known:
-            try:
+            with suppress(MeasurementError, NetError):
                 log.add(replace(measurer, run=log.make_tag(PROBE_ROLE)).time(trial))
-            except (MeasurementError, NetError) as error:
-                print_progress(f"a time probe: {error}")
 
 
-def list_probes(log: EvaluationLog) -> list[Observation]:
-    """Return the time probes of the test nets' layers from all parts of the benchmark."""
-    found = (*log.list_for(OWN_PROBE_ROLE), *log.list_for(PROBE_ROLE))
-    return [one for one in found if one.energy_j is None]
-
-
-def print_progress(text: str) -> None:
-    """Print progress to stderr."""
-    print(text, file=sys.stderr, flush=True)
-
-
-# ---------------------------------------------------------------------------------------------
-# Scores
-
-
-def score_cost(profile: Profile, setting: Setting) -> Json:
-    """Return the scores of each arm at each budget.
+def score(profile: Profile, setting: Setting) -> Json:
+    """Return the scores of each arm at each budget that is large enough to fit the estimator.
 
     Raises:
-        MissingError: No test net or no campaign is stored.
+        MissingError: No test network or no campaign is stored.
     """
-    log = open_log(profile, setting)
-    plan = setting.plan(OWN, OWN_SECONDS)
+    log, plan = setting.open_log(profile), setting.plan(OWN, OWN_SECONDS)
     drawn = draw_nets(plan)
     nets, missing = summarise_test_nets(log, plan, drawn)
-    observations = list_used(log)
     if not nets or not any(log.list_for(arm.role) for arm in ARMS):
-        raise MissingError(f"{setting.name} has no measurements: run cost.py measure first")
-    arms = {arm.name: score_arm(log, setting, drawn, nets, arm) for arm in ARMS}
+        raise MissingError(f"{setting.name} has no measurements: run measure first")
+    arms: dict[str, list[Json]] = {}
+    for arm in ARMS:
+        campaign = log.list_for(arm.role)
+        for budget_s in BUDGETS_S if campaign else ():
+            used = cut_to_budget(campaign, budget_s)
+            probes = find_probes(log, setting, drawn, used) if arm.probed else ()
+            with suppress(MissingError):
+                point = score_arm(arm, setting, drawn, nets, (*used, *probes))
+                arms.setdefault(arm.name, []).append({"budget_s": budget_s, **point})
+    taken_at_s = max(one.taken_at_s for one in list_used(log))
     return {
-        "date": datetime.fromtimestamp(max(s.taken_at_s for s in observations), UTC)
-        .date()
-        .isoformat(),
+        "setting": setting.name,
+        "date": datetime.fromtimestamp(taken_at_s, UTC).date().isoformat(),
+        "commit": find_commit(__file__),
         "device": profile.device.to_dict(),
         "provenance": profile.provenance,
         "noise_percent": compute_noise_percent(nets),
@@ -267,35 +167,34 @@ def score_cost(profile: Profile, setting: Setting) -> Json:
 
 
 def score_arm(
-    log: EvaluationLog, setting: Setting, drawn: EvaluationNets, nets: Sequence[NetResult], arm: Arm
-) -> list[Json]:
-    """Return the scores at each budget that is large enough to fit the estimator."""
-    points = []
-    for budget_s, campaign in cut_campaign(log.list_for(arm.role)).items():
-        probes = find_probes(log, setting, drawn, campaign) if arm.probed else ()
-        try:
-            score = score_observations(arm, setting, drawn, nets, (*campaign, *probes))
-        except MissingError:
-            continue
-        names = ("mape", "bias", "p90", "max", "coverage95", "width95")
-        numbers = {f"{name}_percent": getattr(score, f"{name}_percent") for name in names}
-        points.append(
-            {
-                "budget_s": budget_s,
-                "device_seconds": score.device_seconds,
-                "observations": len(campaign),
-                "probes": len(probes),
-                **numbers,
-            }
-        )
-    return points
-
-
-def cut_campaign(campaign: Sequence[Observation]) -> dict[float, tuple[Observation, ...]]:
-    """Return the observations of a campaign at each budget; empty without a campaign."""
-    return (
-        {budget_s: cut_to_budget(campaign, budget_s) for budget_s in BUDGETS_S} if campaign else {}
-    )
+    arm: Arm,
+    setting: Setting,
+    drawn: EvaluationNets,
+    nets: Sequence[NetResult],
+    observations: Sequence[Observation],
+) -> Json:
+    """Return the score of an arm fitted to observations, without those of test networks."""
+    training = [one for one in observations if one.trial.network not in drawn.test]
+    by_name = {network.name: network for network in drawn.test}
+    networks = [by_name[net.name] for net in nets]
+    fitted = find_estimator(arm.estimator).fit(training)
+    found = fitted.predict(networks, [setting.setup] * len(networks))
+    estimated = []
+    for net, mean_j, sd_j, duration_s in zip(
+        nets,
+        found.energy_j.tolist(),
+        found.energy_sd_j.tolist(),
+        found.duration_s.tolist(),
+        strict=True,
+    ):
+        half, most = (lognormal_interval(mean_j, sd_j**2, level) for level in (0.5, 0.95))
+        estimate = NetEstimate(mean_j, half, most, duration_s)
+        estimated.append(replace(net, estimates={arm.name: estimate}))
+    spent_s = sum(one.cost_s for one in observations)
+    scored = score_estimator(arm.name, estimated, device_seconds=spent_s, points=len(training))
+    names = ("mape", "bias", "p90", "max", "coverage95", "width95")
+    numbers = {f"{name}_percent": getattr(scored, f"{name}_percent") for name in names}
+    return {"device_seconds": spent_s, "observations": len(observations), **numbers}
 
 
 def find_probes(
@@ -310,48 +209,10 @@ def find_probes(
     return tuple(one for one in stored if one.trial.key in wanted)
 
 
-def score_observations(
-    arm: Arm,
-    setting: Setting,
-    drawn: EvaluationNets,
-    nets: Sequence[NetResult],
-    observations: Sequence[Observation],
-) -> EstimatorScore:
-    """Return the score of an arm fitted to observations, without those of test nets."""
-    method = find_estimator(arm.estimator)
-    training = [one for one in observations if one.trial.network not in drawn.test]
-    by_name = {network.name: network for network in drawn.test}
-    networks = [by_name[net.name] for net in nets]
-    prediction = method.fit(training).predict(networks, [setting.setup] * len(networks))
-    estimated = []
-    for net, mean, sd, seconds in zip(
-        nets, prediction.energy_j, prediction.energy_sd_j, prediction.duration_s, strict=True
-    ):
-        ends = [lognormal_interval(float(mean), float(sd) ** 2, level) for level in (0.5, 0.95)]
-        estimate = NetEstimate(float(mean), ends[0], ends[1], float(seconds))
-        estimated.append(replace(net, estimates={arm.name: estimate}))
-    spent_s = sum(one.cost_s for one in observations)
-    return score_estimator(arm.name, estimated, device_seconds=spent_s, points=len(training))
-
-
-def score_store(args: argparse.Namespace) -> None:
-    """Score a store or packed observations and write the results."""
-    setting = find_setting(args.setting)
-    profiles = read_profiles(args.store)
-    if not profiles:
-        raise MissingError(f"{args.store} is empty: run cost.py measure first")
-    profile = max(profiles, key=lambda one: count_tests(one, setting))
-    result = {
-        "setting": setting.name,
-        **score_cost(profile, setting),
-        "commit": find_commit(__file__),
-    }
-    observations = list_used(open_log(profile, setting))
-    args.out.mkdir(parents=True, exist_ok=True)
-    kept = args.out / "observations-cost.json.gz"
-    if kept.resolve() != args.store.resolve():
-        write_packed(replace(profile, observations=observations, fits={}), kept)
-    write_result(args.out, "cost", result)
+def list_probes(log: EvaluationLog) -> list[Observation]:
+    """Return the time probes of the test networks' layers."""
+    found = (*log.list_for(OWN_PROBE_ROLE), *log.list_for(PROBE_ROLE))
+    return [one for one in found if one.energy_j is None]
 
 
 def list_used(log: EvaluationLog) -> tuple[Observation, ...]:
@@ -361,112 +222,27 @@ def list_used(log: EvaluationLog) -> tuple[Observation, ...]:
     return tuple(s for s in log.list_all() if s.run in tags or s.run.startswith(prefix))
 
 
-# ---------------------------------------------------------------------------------------------
-# Simulated devices
-
-
-def simulate_devices(args: argparse.Namespace) -> None:
-    """Score the arms on simulated devices with other test nets."""
-    setting = find_setting(args.setting)
-    with ProcessPoolExecutor(args.processes) as pool:
-        found = list(pool.map(partial(simulate_device, setting), args.seeds))
-    result = {
-        "setting": setting.name,
-        "provenance": "simulated",
-        "device": {"name": f"{len(found)} simulated devices"},
-        "date": datetime.now(UTC).date().isoformat(),
-        "worlds": list(args.seeds),
-        "nets": sum(one["nets"] for one in found),
-        "noise_percent": fmean(one["noise_percent"] for one in found),
-        "arms": {
-            arm.name: average_devices([one["arms"][arm.name] for one in found]) for arm in ARMS
-        },
-        "commit": find_commit(__file__),
-    }
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_result(args.out, "cost-simulated", result)
-
-
-def simulate_device(setting: Setting, seed: int) -> Json:
-    """Score the arms on one simulated device."""
-    own = replace(setting, seed=seed)
-    with (
-        open_measurer(MeasureOptions(f"simulated:{seed}", rounds=1)) as measurer,
-        open_store(":memory:") as store,
-    ):
-        measure_setting(measurer, store, own)
-        return score_cost(store.load_profile(find_profile_key(measurer)), own)
-
-
-def average_devices(devices: Sequence[Sequence[Mapping[str, float]]]) -> list[Json]:
-    """Return means over devices at the budgets that every device has."""
-    by_budget = [{point["budget_s"]: point for point in points} for points in devices]
-    return [
-        {
-            name: fmean(device[budget_s][name] for device in by_budget)
-            for name in by_budget[0][budget_s]
-        }
-        for budget_s in BUDGETS_S
-        if all(budget_s in device for device in by_budget)
-    ]
-
-
-# ---------------------------------------------------------------------------------------------
-# Output
-
-
-def write_result(out: Path, name: str, result: Json) -> None:
-    """Write the result as JSON and plots, and print a table."""
-    (out / f"{name}.json").write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
-    picture = draw_result(result)
-    save_svg(picture, out / f"{name}.svg")
-    save_png(picture, out / f"{name}.png")
-    rows = [
-        [arm, f"{point['budget_s']:.0f}", *(f"{point[name]:.1f}" for name in _COLUMNS)]
-        for arm, points in result["arms"].items()
-        for point in points
-    ]
-    provenance = label_provenance(result["provenance"])
-    title = f"{result['setting']} on {result['device']['name']}{provenance}, {result['nets']} nets"
-    heads = ("arm", ">budget s", ">device s", ">MAPE", ">bias", ">p90", ">coverage", ">width")
-    print_table(make_console(), heads, rows, title=title)
-
-
-_COLUMNS = (
-    "device_seconds",
-    "mape_percent",
-    "bias_percent",
-    "p90_percent",
-    "coverage95_percent",
-    "width95_percent",
-)
-
-
-def draw_result(result: Json) -> Plot:
+def draw(result: Json, file: Path) -> None:
     """Draw a line for each arm, and the measurement noise."""
-    setting = find_setting(result["setting"])
-    setup = setting.setup
-    shape = "x".join(map(str, setting.input_shape))
-    trained = f"batch {setup.batch}, {shape}, {setup.precision}, {setup.optimizer}"
-    lines = {name: trim(points) for name, points in result["arms"].items() if points}
-    is_cut = any(error > CEILING_PERCENT for line in lines.values() for _, error in line)
-    note = f"; cut at {CEILING_PERCENT:.0f} %" if is_cut else ""
-    options = CostPlotOptions(
-        noise_percent=result["noise_percent"],
-        max_percent=CEILING_PERCENT,
-        estimator_of={arm.name: arm.colour_of for arm in ARMS if arm.colour_of},
-        error_title="MAPE of the energy per step",
-    )
-    title = f"Error against device time: {setting.family} on {result['device']['name']}"
-    subtitle = f"{result['nets']} held-out networks; {trained}{note}"
-    caption = Caption(title, subtitle, result["provenance"])
-    return plot_error_by_cost(lines, options, caption=caption)
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import ScalarFormatter
 
-
-def trim(points: Iterable[Json]) -> list[tuple[float, float]]:
-    """Return device times and errors, without repeated points of a campaign that ended early."""
-    points_xy = [(point["device_seconds"], point["mape_percent"]) for point in points]
-    return list(dict.fromkeys(points_xy))
+    figure = Figure((7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for marker, (name, points) in zip("os^D", result["arms"].items(), strict=False):
+        spent_s = [one["device_seconds"] for one in points]
+        axes.plot(spent_s, [one["mape_percent"] for one in points], f"{marker}-", label=name)
+    axes.axhline(result["noise_percent"], color="0.6", ls=":", label="repeatability")
+    axes.set(xscale="log", yscale="log", xlabel="device time, s", ylabel="MAPE, %")
+    axes.set(xticks=(5, 10, 20, 50, 100, 200), yticks=(0.5, 1, 2, 5, 10, 20, 50), ylim=(0.4, 60))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(ScalarFormatter())
+        axis.minorticks_off()
+    title = f"{result['setting']} on {result['device']['name']} ({result['provenance']})"
+    axes.set_title(f"{title}, {result['nets']} held-out networks", loc="left")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
+    figure.savefig(file, metadata={"Date": None})
 
 
 if __name__ == "__main__":

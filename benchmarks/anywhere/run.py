@@ -1,277 +1,354 @@
-"""Measure and estimate the networks of benchmarks/anywhere, network by network.
+"""Estimate networks that people train, and measure them: how far is the shipped profile off?
 
-    python benchmarks/anywhere/run.py --on cuda:0 --out OUT --until-s 560 [--networks second]
-    python benchmarks/anywhere/run.py --stage rivals --out OUT         needs no device
-    python benchmarks/anywhere/run.py --on cpu --tiny --out OUT        a dry run
+    python -m benchmarks.anywhere.run report                    tables of the tests, as judged
+    python -m benchmarks.anywhere.run again --test third        estimate the kept networks again
+                                            --all               also with probes and rivals, hours
+    python -m benchmarks.anywhere.run measure --out OUT --on cuda:0 --test third
+    python -m benchmarks.anywhere.run measure --out OUT --on cpu --tiny        a dry run
+
+``again`` needs no device and none of the modules: networks are those that were read, probes those
+that were measured, and the truth is kept. ``measure`` has three stages for each network:
 
     shipped   read the module and estimate it from the shipped profile
     truth     a plain PyTorch training loop under the energy meter
     probed    estimate with probes of the module's layers on the device, in a store of its own
-    rivals    estimate what ``shipped`` read by other estimators, from the same profile
 
-What is done is not done again; a failure is recorded and counts as done, unless ``--retry``. After
-a CUDA error nothing more can be measured in the process: it ends with exit code 3, and ``run.sh``
-starts it again.
+What is done is not done again; a failure is recorded. After a CUDA error nothing more can be
+measured in the process: it ends with exit code 3; run it again.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import math
 import os
 import sys
+import tempfile
 import time
 import traceback
-from contextlib import ExitStack
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cache
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from development import DEVELOPMENT
-from estimates import (
-    DEVICE,
-    UNNAMED,
-    Rivals,
-    estimate_probed,
-    estimate_shipped,
-    read_network,
+from benchmarks.anywhere.records import (
+    PROBED,
+    RESULTS,
+    SHIPPED,
+    RunFolder,
+    make_groups,
+    score_group,
+    score_network,
 )
-from fourth_networks import FOURTH_NETWORKS
-from networks import NETWORKS
-from result_files import RunFolder, open_folder
-from second_networks import SECOND_NETWORKS
-from third_networks import THIRD_NETWORKS
-from truth import TINY, TruthRules, measure_truth
+from benchmarks.common import use_rivals
 
 import joulecast
-from joulecast.devices import detect_device, find_gpu
-from joulecast.meters import Meter, make_meter
+from joulecast.errors import JoulecastError
+from joulecast.estimators import DEFAULT, FittedProfile, fit_profile, list_estimator_names
+from joulecast.records import Estimate, Observation, Profile, Setup
+from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
-from training_examples import BenchmarkNetwork, TrainingExample
+
+if TYPE_CHECKING:
+    from benchmarks.anywhere.truth import BenchmarkNetwork, TrainingExample
 
 Json = dict[str, Any]
 
-TABLES = {
-    "first": NETWORKS,
-    "second": SECOND_NETWORKS,
-    "third": THIRD_NETWORKS,
-    "fourth": FOURTH_NETWORKS,
-    "development": DEVELOPMENT,
-}
-DEVICE_STAGES = ("shipped", "truth", "probed")
-STAGES = (*DEVICE_STAGES, "rivals")
+TESTS = ("first", "second", "third", "fourth")
+DEVICE = "nvidia-h200"
 CUDA_ERROR_CODE = 3
+# Method, quantity and bounds of each goal, written down before the first test.
+GOALS = (
+    (SHIPPED, "mape_percent", 0.0, 8.0),
+    (SHIPPED, "median_percent", 0.0, 5.0),
+    (SHIPPED, "worst_percent", 0.0, 25.0),
+    (SHIPPED, "median_width_percent", 0.0, 35.0),
+    (PROBED, "mape_percent", 0.0, 4.0),
+    (PROBED, "median_percent", 0.0, 2.5),
+    *((method, "within_percent", 90.0, 99.0) for method in (SHIPPED, PROBED)),
+    *((method, "rms_z", 0.8, 1.2) for method in (SHIPPED, PROBED)),
+)
 
 
 def main() -> None:
-    """Do what is missing until the time is spent, then print a table."""
-    args = parse_arguments()
-    table = TABLES[args.networks]
-    unknown = set(args.only) - {entry.name for entry in table}
-    if unknown:
-        sys.exit(f"no network {', '.join(sorted(unknown))}: give names of the table")
-    folder = open_folder(args.out)
-    with ExitStack() as stack:
-        runner = Runner(args, folder, stack, started_s=time.monotonic())
-        for entry in table:
-            if args.only and entry.name not in args.only:
-                continue
-            if runner.is_over():
-                print("The time is over: run the same command to resume.", flush=True)
-                break
-            runner.run_network(entry)
-    print_table(folder, table)
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Parse the command line."""
+    """Report, estimate again or measure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder of this run's files")
-    parser.add_argument("--on", default="cuda:0", help="device of truth and probes")
-    parser.add_argument("--stage", choices=STAGES, nargs="+", default=DEVICE_STAGES)
-    parser.add_argument("--device", default=DEVICE, help="device whose shipped profile is used")
+    parser.add_argument("work", choices=("report", "again", "measure"))
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of a run")
+    parser.add_argument("--test", choices=TESTS, nargs="+", default=list(TESTS))
     parser.add_argument("--only", nargs="+", default=[], help="names of networks")
-    parser.add_argument("--networks", choices=TABLES, default="first", help="which test's networks")
+    parser.add_argument("--on", default="cuda:0", help="device of truth and probes")
+    parser.add_argument("--device", default=DEVICE, help="shipped device, or file of a profile")
     parser.add_argument("--until-s", type=float, default=1e9, help="start no stage after this time")
-    parser.add_argument("--probe-seconds", type=float, help="longest duration of a probe")
-    parser.add_argument("--retry", action="store_true", help="try again what failed")
+    parser.add_argument("--all", action="store_true", help="also with probes and by rivals")
     parser.add_argument("--tiny", action="store_true", help="small batches, to try the script")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.work == "measure" and args.out == RESULTS:
+        parser.error("give --out, the folder of a new run")
+    folder = RunFolder.open(args.out)
+    if args.work == "measure":
+        measure(args, folder)
+        return
+    profile = joulecast.load_profile(args.device) if args.work == "again" else None
+    pages = []
+    for test in args.test:
+        judged = folder.judged.get(test, {})
+        if profile is not None:
+            judged = estimate_again(folder, test, profile, args.all)
+        known = {name: one for name, one in judged.items() if "energy_j" in one.get("truth", {})}
+        if known:
+            pages.append(f"## {test.capitalize()} test\n\n{make_page(judged, known)}")
+    if args.work == "report":
+        (args.out / "table.md").write_text("# As judged\n\n" + "\n".join(pages))
+    print("\n".join(pages))
 
 
-@dataclass
-class Runner:
-    """Runs the stages of networks and stores what they find."""
+# ---------------------------------------------------------------------------------------------
+# Estimates
 
-    args: argparse.Namespace
-    folder: RunFolder
-    stack: ExitStack
-    started_s: float
-    meter: Meter | None = None
-    rivals: Rivals | None = None
-    example: tuple[str, TrainingExample] | None = None
 
-    def is_over(self) -> bool:
-        """Return whether no stage may start any more."""
-        return bool(time.monotonic() - self.started_s > self.args.until_s)
-
-    def run_network(self, entry: BenchmarkNetwork) -> None:
-        """Run the stages of a network that are missing."""
-        batch = entry.tiny_batch if self.args.tiny else entry.batch
-        how = {"batch": batch, "precision": entry.precision, "optimizer": entry.optimizer}
-        if self.folder.results.get(entry.name, {}).get("setup", how) != how:
-            sys.exit(f"{entry.name} is in {self.folder.path} with another setup: give a new --out")
-        self.folder.add_stage(entry.name, "setup", how)
-        self.folder.add_stage(entry.name, "about", {"domain": entry.domain})
-        for stage in self.args.stage:
-            if self.is_done(entry.name, stage) or self.is_over():
-                continue
-            if stage == "rivals" and entry.name not in self.folder.networks:
-                print(f"{entry.name} {stage}: run the stage shipped first", flush=True)
-                continue
-            if stage != "rivals" and not entry.is_available:
-                print(f"{entry.name} {stage}: {entry.library} is not installed", flush=True)
-                continue
-            started_s = time.monotonic()
-            self.run_stage(entry, stage)
-            free_memory()
-            found = self.folder.results[entry.name][stage]
-            outcome = found.get("error", "done")
-            print(
-                f"{entry.name} {stage}: {outcome}, {time.monotonic() - started_s:.1f} s", flush=True
-            )
-
-    def is_done(self, name: str, stage: str) -> bool:
-        """Return whether a stage needs no run; probes and truth must be of the same card."""
-        found = self.folder.results.get(name, {})
-        if stage not in found or (self.args.retry and "error" in found[stage]):
-            return False
-        needs_probe = "probed" in self.args.stage and not self.is_done_once(found, "probed")
-        if stage == "truth" and needs_probe:
-            return bool(found["truth"].get("unit") == find_unit(self.args.on))
-        return True
-
-    def is_done_once(self, found: Json, stage: str) -> bool:
-        """Return whether a stage has a result that stands."""
-        return stage in found and not (self.args.retry and "error" in found[stage])
-
-    def run_stage(self, entry: BenchmarkNetwork, stage: str) -> None:
-        """Run a stage and store its result, or why it failed."""
-        run = {
-            "shipped": self.run_shipped,
-            "truth": self.run_truth,
-            "probed": self.run_probed,
-            "rivals": self.run_rivals,
+def estimate_again(
+    folder: RunFolder, test: str, profile: Profile, with_all: bool
+) -> dict[str, Json]:
+    """Return the results of a test with estimates of the present code and profile."""
+    rivals: dict[str, FittedProfile] = {}
+    if with_all:
+        use_rivals()
+        for name in list_estimator_names():
+            with suppress(JoulecastError):
+                rivals[name] = fit_profile(profile, name)
+        rivals.pop(DEFAULT)
+    results = {}
+    for net in folder.networks[test]:
+        network, setup = folder.load_network(test, net)
+        kept = folder.judged[test][net]
+        found: Json = {name: kept[name] for name in ("setup", "about", "truth") if name in kept}
+        found[SHIPPED] = catch(lambda: record(estimate(network, setup, profile)))  # noqa: B023
+        probes = folder.load_probes(test, net)
+        if probes and with_all:
+            known = replace(profile, observations=(*profile.observations, *probes))
+            found[PROBED] = catch(lambda: record(estimate(network, setup, known)))  # noqa: B023
+            found[PROBED]["measuring_s"] = sum(one.cost_s for one in probes)
+        found["rivals"] = {
+            rival: catch(lambda: record(fitted.estimate([network], setup)[0]))  # noqa: B023
+            for rival, fitted in rivals.items()
         }
-        try:
-            found = run[stage](entry)
-        except Exception as error:  # one network must not end the run
-            traceback.print_exc()
-            found = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"}
-        if stage != "rivals":
-            found |= describe_place(self.args.on if stage != "shipped" else "")
-        self.folder.add_stage(entry.name, stage, found)
-        if "CUDA error" in found.get("error", ""):
-            sys.stdout.flush()
-            os._exit(CUDA_ERROR_CODE)
+        results[net] = found
+        print(net, file=sys.stderr, flush=True)
+    return results
 
-    def run_shipped(self, entry: BenchmarkNetwork) -> Json:
-        """Read the module and estimate it from the shipped profile."""
-        network, setup, read_s = read_network(entry, self.build_example(entry))
-        self.folder.add_network(entry.name, network, setup)
-        found = estimate_shipped(network, setup, self.args.device)
-        return {**found, "read_s": read_s, "profile_units": list_units(self.args.device)}
 
-    def run_truth(self, entry: BenchmarkNetwork) -> Json:
-        """Measure the user's training loop; keep an earlier truth of another card."""
-        before = self.folder.results[entry.name].get("truth")
-        if before and "error" not in before:
-            self.folder.add_stage(entry.name, "earlier_truth", before)
-        rules = TINY if self.args.tiny else TruthRules()
-        return measure_truth(entry, self.args.on, self.open_meter(), rules, self.args.tiny)
-
-    def run_probed(self, entry: BenchmarkNetwork) -> Json:
-        """Estimate with probes on the device."""
-        if self.meter is not None:
-            self.meter.close()
-            self.meter = None
-        found, observations = estimate_probed(
-            entry, self.build_example(entry), self.args.on, self.args.probe_seconds
+def estimate(network: Any, setup: Setup, device: str | Profile) -> Estimate:
+    """Estimate a network from a profile alone, without observations of this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        return joulecast.estimate(
+            network, setup=setup, device=device, store=f"{folder}/empty.sqlite"
         )
-        self.folder.add_probes(entry.name, observations)
-        return found
-
-    def run_rivals(self, entry: BenchmarkNetwork) -> Json:
-        """Estimate by all other estimators, as the network was read."""
-        if self.rivals is None:
-            self.rivals = Rivals(joulecast.load_profile(self.args.device))
-        return self.rivals.estimate(*self.folder.load_network(entry.name))
-
-    def build_example(self, entry: BenchmarkNetwork) -> TrainingExample:
-        """Build the module on the processor, once for all stages of a network."""
-        if self.example is None or self.example[0] != entry.name:
-            self.example = None
-            self.example = entry.name, entry.build(tiny=self.args.tiny)
-        return self.example[1]
-
-    def open_meter(self) -> Meter:
-        """Return the open meter of the device."""
-        if self.meter is None:
-            gpu = find_gpu(self.args.on) if self.args.on.startswith("cuda") else None
-            self.meter = make_meter("auto", self.args.on, gpu)
-            self.meter.open()
-            self.stack.callback(self.meter.close)
-        return self.meter
 
 
-def free_memory() -> None:
-    """Give the memory of the last network back."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+def catch(make: Callable[[], Json]) -> Json:
+    """Return an estimate, or why there is none."""
+    try:
+        return make()
+    except JoulecastError as error:
+        return {"error": str(error)}
 
 
-def describe_place(on: str) -> Json:
-    """Return where and when a stage ran; without a device, only when."""
-    facts = {
-        "torch": torch.__version__,
-        "commit": find_commit(__file__),
-        "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
+def record(found: Estimate) -> Json:
+    """Return what the report needs of an estimate."""
+    if not all(map(math.isfinite, (found.energy_j, *found.interval_j, found.duration_s))):
+        raise ValueError(f"the estimate is not finite: {found.energy_j} J, {found.interval_j}")
+    return {
+        "energy_j": found.energy_j,
+        "interval_j": list(found.interval_j),
+        "level": found.level,
+        "duration_s": found.duration_s,
+        "unseen_share": found.unseen_share,
+        "host_share": found.host_share,
+        "uncertainty_sources": dict(found.uncertainty_sources),
+        "notes": list(found.notes),
     }
-    return {**facts, "device": detect_device(on).name, "unit": find_unit(on)} if on else facts
 
 
-def find_unit(on: str) -> str:
-    """Return what identifies this very device among others of its type."""
-    return detect_device(on).unit
+# ---------------------------------------------------------------------------------------------
+# Measuring
 
 
-@cache
-def list_units(device: str) -> list[str]:
-    """Return the devices that a profile was measured on."""
-    profile = joulecast.load_profile(device)
-    return sorted({one.device.unit or UNNAMED for one in profile.observations})
+def measure(args: argparse.Namespace, folder: RunFolder) -> None:
+    """Run what is missing of each network until the time is spent."""
+    import torch
+    from benchmarks.anywhere import networks, truth
+
+    from joulecast.devices import detect_device, find_gpu
+    from joulecast.meters import make_meter
+
+    started_s = time.monotonic()
+
+    def measure_truth(entry: BenchmarkNetwork, example: TrainingExample) -> Json:
+        rules = truth.TINY if args.tiny else truth.TruthRules()
+        gpu = find_gpu(args.on) if args.on.startswith("cuda") else None
+        with ExitStack() as stack:
+            meter = make_meter("auto", args.on, gpu)
+            meter.open()
+            stack.callback(meter.close)
+            return truth.measure_truth(entry, args.on, meter, rules, args.tiny)
+
+    def estimate_shipped(entry: BenchmarkNetwork, example: TrainingExample) -> Json:
+        from joulecast.runtimes.torch.example_inputs import find_first_tensor
+
+        # The batch is the first axis of the inputs: where a sample has two views, that is twice
+        # the batch of the table.
+        first = find_first_tensor(example.inputs)
+        assert first is not None
+        setup = Setup(first.shape[0], precision=entry.precision, optimizer=entry.optimizer)
+        options = list_options(entry, example)
+        network = joulecast.inspect(example.module, example.inputs, **options)
+        stored = {"network": network.to_dict(), "setup": setup.to_dict()}
+        folder.add("networks", test, entry.name, stored)
+        return record(estimate(network, setup, args.device))
+
+    def estimate_probed(entry: BenchmarkNetwork, example: TrainingExample) -> Json:
+        options = list_options(entry, example)
+        with tempfile.TemporaryDirectory() as store:
+            file = f"{store}/probes.sqlite"
+            found = joulecast.estimate(
+                example.module, example.inputs, probe=True, on=args.on, store=file, **options
+            )
+            probes = load_observations(Path(file))
+        folder.add("probes", test, entry.name, [one.to_dict() for one in probes])
+        return {**record(found), "measuring_s": sum(one.cost_s for one in probes)}
+
+    stages = {SHIPPED: estimate_shipped, "truth": measure_truth, PROBED: estimate_probed}
+    for test in args.test:
+        for entry in networks.TESTS[test]:
+            if (args.only and entry.name not in args.only) or not entry.is_available:
+                continue
+            batch = entry.tiny_batch if args.tiny else entry.batch
+            setup = {"batch": batch, "precision": entry.precision, "optimizer": entry.optimizer}
+            found = folder.judged.get(test, {}).get(entry.name, {"setup": setup})
+            found["about"] = {"domain": entry.domain}
+            for stage, run in stages.items():
+                if stage in found or time.monotonic() - started_s > args.until_s:
+                    continue
+                try:
+                    found[stage] = run(entry, entry.build(tiny=args.tiny))
+                except Exception as error:  # one network must not end the run
+                    traceback.print_exc()
+                    text = " ".join(str(error).split())[:400]
+                    found[stage] = {"error": f"{type(error).__name__}: {text}"}
+                found[stage] |= {
+                    "torch": torch.__version__,
+                    "commit": find_commit(__file__),
+                    "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
+                    "unit": detect_device(args.on).unit if stage != SHIPPED else "",
+                }
+                folder.add("judged", test, entry.name, found)
+                print(entry.name, stage, found[stage].get("error", "done"), flush=True)
+                if "CUDA error" in found[stage].get("error", ""):
+                    sys.stdout.flush()
+                    os._exit(CUDA_ERROR_CODE)
+                gc.collect()
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
 
 
-def print_table(folder: RunFolder, table: tuple[BenchmarkNetwork, ...]) -> None:
-    """Print what is done. Errors of estimates are the report's."""
-    print(f"{'network':24} {'batch':>6} {'truth J':>9} {'ms':>8} {'W':>5} {'spread %':>8}  left")
-    for entry in table:
-        found = folder.results.get(entry.name, {})
-        truth = found.get("truth", {})
-        failed = [stage for stage in STAGES if "error" in found.get(stage, {})]
-        left = [stage for stage in STAGES if stage not in found]
-        state = " ".join([*left, *(f"{stage}:failed" for stage in failed)])
-        row = f"{entry.name:24} {entry.batch:6}"
-        if "energy_j" in truth:
-            row += f" {truth['energy_j']:9.3f} {1e3 * truth['duration_s']:8.2f}"
-            row += f" {truth['power_w']:5.0f} {100 * truth['energy_spread_share']:8.1f}"
-        else:
-            row += f" {'-':>9} {'-':>8} {'-':>5} {'-':>8}"
-        print(f"{row}  {state}", flush=True)
+def list_options(entry: BenchmarkNetwork, example: TrainingExample) -> Json:
+    """Return the options that a user gives besides the module and its inputs."""
+    options: Json = {"precision": entry.precision, "optimizer": entry.optimizer}
+    return {**options, "loss": example.loss} if callable(example.loss) else options
+
+
+def load_observations(store: Path) -> list[Observation]:
+    """Return what a store holds besides the shipped profiles."""
+    with (
+        tempfile.TemporaryDirectory() as nothing,
+        open_store(store, shipped=Path(nothing)) as opened,
+    ):
+        keys = [profile.key for profile in opened.list_profiles()]
+        return [one for key in keys for one in opened.load_observations(key)]
+
+
+# ---------------------------------------------------------------------------------------------
+# Tables
+
+
+def make_page(results: dict[str, Json], known: dict[str, Json]) -> str:
+    """Return scores by method and group, goals, and every network of a test.
+
+    Args:
+        results: All networks.
+        known: Those with a truth.
+    """
+    groups = make_groups(known)
+    rivals = dict.fromkeys(name for one in known.values() for name in one.get("rivals", {}))
+    scores: dict[tuple[str, str], Json] = {}
+    for method in (SHIPPED, PROBED, *rivals):
+        for group, names in groups.items() if method in (SHIPPED, PROBED) else [("all", [*known])]:
+            if score := score_group(method, names, known):
+                scores[method, group] = score
+    units = sorted({one["truth"].get("unit", "") for one in known.values()})
+    head = f"{len(known)} networks on {', '.join(units)}. {date.today()}, {find_commit(__file__)}."
+    titles = ["method", "group", "networks", "failed", "MAPE", "median", "worst", "bias"]
+    titles += ["within 95 %", "rms z", "median width", "MAPE of seconds"]
+    rows = [[*key, *map(show, score.values())] for key, score in scores.items()]
+    goals = []
+    for method, quantity, low, high in GOALS:
+        if (score := scores.get((method, "all"))) and score[quantity] is not None:
+            verdict = "met" if low <= abs(score[quantity]) <= high else "**missed**"
+            bounds = f"{low:g} to {high:g}" if low else f"at most {high:g}"
+            goals.append([method, quantity, bounds, show(score[quantity]), verdict])
+    failures = [
+        f"- {name}, {stage}: {one[stage]['error']}\n"
+        for name, one in results.items()
+        for stage in (SHIPPED, "truth", PROBED)
+        if "error" in one.get(stage, {})
+    ]
+    return "\n\n".join(
+        [
+            f"{head} Errors, coverage and widths in percent.",
+            format_table(titles, rows),
+            format_table(("method", "goal", "bounds", "reached", ""), goals),
+            make_network_table(known),
+            "".join(failures),
+        ]
+    )
+
+
+def make_network_table(known: dict[str, Json]) -> str:
+    """Return every network with its errors; an asterisk marks those outside their interval."""
+    rows = []
+    for name, found in known.items():
+        truth, setup = found["truth"], found["setup"]
+        row = [name, f"{setup['batch']}, {setup['precision']}, {setup['optimizer']}"]
+        row += [f"{truth['energy_j']:.2f}", f"{1e3 * truth['duration_s']:.1f}"]
+        row += [f"{truth['power_w']:.0f}", f"{100 * truth['energy_spread_share']:.1f}"]
+        for method in (SHIPPED, PROBED):
+            score = score_network(found, method)
+            cells = ["-", "-", "-"]
+            if score is not None:
+                error = f"{100 * score['error_share']:+.1f}{'' if score['is_inside'] else '*'}"
+                cells = [error, f"{100 * score['width_share']:.0f}", show(score["z"])]
+            row += cells
+        rows.append([*row, show(found.get(PROBED, {}).get("measuring_s"))])
+    titles = ("network", "batch, precision, optimizer", "J per step", "ms", "W", "spread")
+    own = ("shipped", "width", "z", "probed", "width", "z", "probes, s")
+    return format_table((*titles, *own), rows)
+
+
+def show(value: float | None) -> str:
+    """Return a number, or a dash if there is none."""
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.1f}"
+
+
+def format_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    marks = ["---"] * 2 + ["---:"] * (len(titles) - 2)
+    return "\n".join("| " + " | ".join(line) + " |" for line in (titles, marks, *rows))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Compare the model of several GPUs with published throughputs of one GPU and of several.
 
-    python benchmarks/devices/data_parallel.py
-    python benchmarks/devices/data_parallel.py --data FOLDER
+    python -m benchmarks.devices.data_parallel
+    python -m benchmarks.devices.data_parallel --data FOLDER
 
 print the tables of ``data_parallel.md``. With the folder of NeuSight's tables, steps of one GPU are
 predicted from its data sheet, and those of several follow from them.
@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from benchmarks.devices.run import fit_law
+from benchmarks.devices.tables import TRAINING, StepRow, read_kernels, read_steps
 
 from joulecast.catalogue import find_data_sheet
 from joulecast.estimators.data_parallel import (
@@ -121,19 +125,15 @@ def predict_distributed(path: Path, folder: Path) -> list[DistributedStep]:
         path: The steps.
         folder: NeuSight's tables, of which kernels and steps of other GPUs are used.
     """
-    # Fitting the law needs the rest of the benchmark.
-    from duration_law import fit_law
-    from neusight_data import TRAINING, StepRow, read_kernels, read_steps
-
     kernels, steps = read_kernels(folder), read_steps(folder)
     found = []
     with path.open(newline="") as lines:
         for row in csv.DictReader(lines):
             device, gpus, batch = row["device"], int(row["gpus"]), int(row["batch"])
             tokens = int(row["tokens"])
-            step = StepRow(device, row["model"], TRAINING, tokens, batch, 0.0, 0.0, 0.0, {})
-            predicted = fit_law(device, kernels, steps).predict([step])
-            one_s = float(predicted.medians_s[0])
+            step = StepRow("", device, row["model"], TRAINING, tokens, batch, "fp32", 0.0)
+            log_means, _ = fit_law(device, kernels, steps).predict([step])
+            one_s = math.exp(log_means[0])
             link = find_data_sheet(device).link_bytes_per_s
             assert link is not None
             group = GpuGroup(gpus, link, _NO_POWER_W)

@@ -266,7 +266,9 @@ class FittedNeuralPower:
                 outside_share = abs(factors - 1.0) / np.maximum(factors, 1.0)
                 sd_shares = regression.sd_share + outside_share * rates.sd_share
             rows = zip(energies_j, durations_s, sd_shares, inside, strict=True)
-            found = [StageCost(*map(float, row[:3]), bool(row[3])) for row in rows]
+            found = [
+                StageCost(float(j), float(s), float(sd), bool(seen)) for j, s, sd, seen in rows
+            ]
             costs.update(zip(group, found, strict=True))
         return costs
 

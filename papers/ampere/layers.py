@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from joulecast.estimators.baselines.stages import list_stages
+from benchmarks.rivals.neuralpower import list_stages
 
 from joulecast import variants
 from joulecast.errors import MissingError

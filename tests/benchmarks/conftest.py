@@ -13,18 +13,20 @@ import pytest
 
 from joulecast.plugins import load_plugins
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
 
 
 @contextmanager
 def import_scripts(folder: str, *names: str) -> Iterator[Namespace]:
     """Import scripts of one benchmark, with the rivals installed as a plug-in."""
-    paths = [str(BENCHMARKS / folder), str(BENCHMARKS / "rivals")]
+    paths = [str(ROOT), str(BENCHMARKS / "rivals")]
+    prefix = "" if folder == "rivals" else "benchmarks."
     before = set(sys.modules)
     sys.path[:0] = paths
     load_plugins.cache_clear()
     try:
-        yield Namespace(**{name: importlib.import_module(name) for name in names})
+        yield Namespace(**{name: importlib.import_module(prefix + name) for name in names})
     finally:
         for path in paths:
             sys.path.remove(path)

@@ -1,0 +1,86 @@
+"""Shared by the benchmarks: packed files of results, profiles of any file, and the rivals.
+
+Benchmarks are modules of a clone, run from its root: ``python -m benchmarks.accuracy.run``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from joulecast.errors import FileError
+from joulecast.files import read_profile, write_profile
+from joulecast.plugins import load_plugins
+from joulecast.records import Profile
+from joulecast.store import open_store
+
+HERE = Path(__file__).parent
+_OPEN = {".xz": lzma.decompress, ".gz": gzip.decompress}
+
+
+def read_bytes(file: Path) -> bytes:
+    """Return what a file holds, unpacked if it is .xz or .gz.
+
+    Raises:
+        FileError: There is no such file, or it is damaged.
+    """
+    try:
+        data = file.read_bytes()
+        return _OPEN[file.suffix](data) if file.suffix in _OPEN else data
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise FileError(f"{file} cannot be read ({error})") from error
+
+
+def write_bytes(file: Path, data: bytes) -> None:
+    """Write a file at once, packed if it is .xz; equal data give equal bytes."""
+    new = file.with_name(file.name + ".new")
+    new.write_bytes(lzma.compress(data, preset=9) if file.suffix == ".xz" else data)
+    new.replace(file)
+
+
+def read_json(file: Path) -> Any:
+    """Return the JSON of a file, packed or not."""
+    return json.loads(read_bytes(file))
+
+
+def write_json(file: Path, data: Any) -> None:
+    """Write JSON; packed files without spaces."""
+    if file.suffix == ".xz":
+        text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    else:
+        text = json.dumps(data, indent=1, allow_nan=False)
+    write_bytes(file, text.encode() + b"\n")
+
+
+def read_profiles(file: Path) -> list[Profile]:
+    """Return the profiles of a store, or the one of a profile file, packed or not."""
+    if file.suffix in (".json", *_OPEN):
+        with tempfile.TemporaryDirectory() as folder:
+            plain = Path(folder) / "profile.json"
+            plain.write_bytes(read_bytes(file))
+            return [read_profile(plain)]
+    if not file.exists():
+        raise FileError(f"no file {file}: give a store or a file of observations")
+    with open_store(file, create=False) as store:
+        return [store.load_profile(one.key) for one in store.list_profiles() if not one.shipped]
+
+
+def pack_profile(profile: Profile, file: Path) -> None:
+    """Write a profile as a packed file, which ``joulecast profiles import`` reads unpacked."""
+    with tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder) / "profile.json"
+        write_profile(profile, plain)
+        write_bytes(file, plain.read_bytes())
+
+
+def use_rivals() -> None:
+    """Make the estimators of ``benchmarks/rivals`` known by their names."""
+    folder = str(HERE / "rivals")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+        load_plugins.cache_clear()

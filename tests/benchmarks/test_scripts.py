@@ -1,0 +1,213 @@
+"""Test what the scripts of benchmarks read, score and write, from their kept results."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from joulecast.catalogue import find_data_sheet
+from joulecast.errors import FileError, InputError
+from joulecast.kinds import network_work
+from joulecast.records import Observation, Setup
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+SUMS = BENCHMARKS / "SHA256SUMS"
+SCRIPTS = (
+    "",
+    "common",
+    "accuracy.run",
+    "accuracy.cost",
+    "anywhere.records",
+    "anywhere.run",
+    "atlas.ship",
+    "devices.tables",
+    "devices.run",
+    "devices.data_parallel",
+)
+
+
+@pytest.fixture(scope="module")
+def found(scripts):
+    return vars(scripts)
+
+
+def test_kept_data_have_the_recorded_checksums():
+    lines = [line.split() for line in SUMS.read_text().splitlines()]
+    packed = {str(path.relative_to(BENCHMARKS)) for path in BENCHMARKS.rglob("*.xz")}
+    assert packed == {name for _, name in lines}
+    for digest, name in lines:
+        assert hashlib.sha256((BENCHMARKS / name).read_bytes()).hexdigest() == digest, name
+
+
+def test_packed_files_are_restored_and_damaged_ones_refused(found, tmp_path):
+    common, data = found["common"], {"a": [1, 2.5]}
+    for name in ("plain.json", "packed.json.xz"):
+        common.write_json(tmp_path / name, data)
+        assert common.read_json(tmp_path / name) == data
+    (tmp_path / "packed.json.xz").write_bytes(b"no")
+    for name in ("packed.json.xz", "missing.json"):
+        with pytest.raises(FileError, match=name):
+            common.read_json(tmp_path / name)
+
+
+def test_accuracy_scores_a_kept_setting_and_leaves_out_cost(found):
+    run, common = found["accuracy.run"], found["common"]
+    setting = next(one for one in run.SETTINGS if one.name == "lstm")
+    (profile,) = common.read_profiles(run.RESULTS / "observations-lstm.json.xz")
+    assert setting.count_tests(profile) == 2 * run.TEST_NETS
+    result = run.evaluate_setting(profile, setting)
+    assert {score.estimator for score in result.scores} == set(run.ESTIMATORS)
+    rows = run.make_rows([result])
+    assert [row["setting"] for row in rows if row["estimator"] == "additive"] == [
+        "lstm",
+        "host-bound",
+        "all",
+    ]
+    kept = common.read_json(run.RESULTS / "summary.json")["rows"]
+    (before,) = [r for r in kept if (r["setting"], r["estimator"]) == ("lstm", "work-linear")]
+    (now,) = [r for r in rows if (r["setting"], r["estimator"]) == ("lstm", "work-linear")]
+    assert now["mape_percent"] == pytest.approx(before["mape_percent"], abs=0.01)
+    line = run.make_markdown(rows).splitlines()[2]
+    assert line.startswith("| lstm | 12 | 7.0 |") and "**" in line
+
+
+def test_results_name_commit_and_date(found):
+    for folder, name in (("accuracy", "summary.json"), ("accuracy", "cost.json")):
+        data = found["common"].read_json(BENCHMARKS / folder / "results" / name)
+        assert data["commit"] and data["date"]
+
+
+def test_cost_has_no_scores_without_measurements(found):
+    run, cost = found["accuracy.run"], found["accuracy.cost"]
+    (profile,) = found["common"].read_profiles(run.RESULTS / "observations-cost.json.xz")
+    setting = next(one for one in run.SETTINGS if one.name == "cnn5")
+    log = setting.open_log(profile)
+    assert all(log.list_for(arm.role) for arm in cost.ARMS)
+    probes = cost.list_probes(log)
+    assert probes and all(one.energy_j is None for one in probes)
+    assert set(map(id, probes)) <= set(map(id, cost.list_used(log)))
+
+
+def test_anywhere_scores_errors_coverage_and_failures(found):
+    records = found["anywhere.records"]
+    truth = {"energy_j": 10.0, "duration_s": 1.0, "power_w": 400.0}
+    shared = {"setup": {"precision": "bf16"}, "about": {"domain": "vision"}, "truth": truth}
+    estimate = {"energy_j": 12.0, "interval_j": [9.0, 16.0], "duration_s": 0.5}
+    results = {
+        "one": {**shared, "shipped": estimate},
+        "two": {**shared, "shipped": {**estimate, "energy_j": 8.0, "interval_j": [7.0, 9.0]}},
+        "three": {**shared, "shipped": {"error": "cannot be read"}},
+    }
+    score = records.score_group("shipped", results, results)
+    assert (score["networks"], score["failed"]) == (2, 1)
+    assert score["mape_percent"] == pytest.approx(20.0)
+    assert score["within_percent"] == 50.0 and score["duration_mape_percent"] == 50.0
+    assert records.score_group("probed", results, results) is None
+    groups = records.make_groups(results)
+    assert groups["fills the card"] == groups["bf16"] == groups["vision"] == list(results)
+    assert "tf32 and fp32" not in groups
+
+
+def test_anywhere_page_has_the_published_figures(found):
+    run, records = found["anywhere.run"], found["anywhere.records"]
+    judged = records.RunFolder.open(records.RESULTS).judged["third"]
+    known = {name: one for name, one in judged.items() if "energy_j" in one["truth"]}
+    page = run.make_page(judged, known)
+    assert "| shipped | all | 25 | 1 | 16.8 | 7.6 | 14" in page
+    assert "| probed | all | 9 | 0 | 8.6 | 5.0 |" in page
+    assert "- text_recognizer, shipped: " in page
+
+
+def test_kept_networks_are_those_that_were_measured(found):
+    counts = {test: len(list(found["anywhere.records"].read_measured(test))) for test in TESTS}
+    assert counts == {"first": 29, "second": 29, "third": 25, "fourth": 14}
+
+
+TESTS = ("first", "second", "third", "fourth")
+
+
+def test_shipped_profile_has_no_test_networks(found):
+    ship = found["atlas.ship"]
+    data = found["common"].read_json(BENCHMARKS / "atlas" / "results" / "regular.json.xz")
+    one = next(ship.find_observations({"rows": data}))
+    assert isinstance(one, Observation) and ship.is_shippable(one)
+    test = Observation.from_dict({**one.to_dict(), "run": "1a2b.test1"})
+    assert not ship.is_shippable(test)
+
+
+def test_networks_of_models_have_the_flops_of_their_formula(found):
+    network = found["devices.tables"].load_network("neusight", "gpt2_large", "train", 1024)
+    width, layers, vocabulary, tokens = 1280, 36, 50257, 1024
+    products = 12 * width**2 * layers + width * vocabulary + 2 * tokens * width * layers
+    inference, training = Setup(batch=3, phase="inference"), Setup(batch=3, accumulate=0)
+    assert network_work(network, inference).total.flops == 2 * 3 * tokens * products
+    assert network_work(network, training).total.flops == 6 * 3 * tokens * products
+
+
+def test_kernels_have_the_coordinates_of_a_network_operator(found):
+    tables = found["devices.tables"]
+    network, setup = (
+        tables.load_network("neusight", "bert", "inf", 512),
+        Setup(8, phase="inference"),
+    )
+    compared = 0
+    for operator, piece in tables.list_step_operators(network, setup):
+        for op, sizes in tables.list_products(operator, setup):
+            if op == "bmm" or sizes[1] == 8 * 512:
+                kernel = tables.make_kernel_piece(op, sizes)
+                assert (kernel.label, kernel.flops) == (piece.label, piece.flops)
+                assert kernel.point == pytest.approx(piece.point)
+                compared += 1
+    assert compared > 10
+
+
+def test_published_steps_have_networks_and_data_sheets(found):
+    tables = found["devices.tables"]
+    steps = tables.read_published_steps()
+    assert len(steps) == 189
+    for step in steps:
+        assert step.network.layers and 1e-2 < step.duration_s < 3.0
+        find_data_sheet(step.device).find_peak(step.precision)
+    left = tables.read_published_steps(without="H100 SXM")
+    assert len({find_data_sheet(step.device).name for step in left}) == 12
+    thinned = tables.thin_steps(steps)
+    assert len(thinned) < len(steps)
+    assert {(s.source, s.device) for s in thinned} == {(s.source, s.device) for s in steps}
+
+
+def test_wrong_tables_are_refused_in_one_line(found, tmp_path):
+    tables, run = found["devices.tables"], found["devices.run"]
+    with pytest.raises(InputError, match="there is no file"):
+        tables.read_steps(tmp_path)
+    (tmp_path / "steps.csv").write_text("device,model\nx,y\n")
+    with pytest.raises(InputError, match="has no mode"):
+        tables.read_steps(tmp_path)
+    with pytest.raises(InputError, match="'conv'"):
+        tables.make_kernel_piece("conv", (1, 2))
+    with pytest.raises(InputError, match="bert"):
+        tables.load_network("neusight", "bert", "train", 7)
+    with pytest.raises(InputError, match="H100x"):
+        run.choose_devices(tables.read_published_steps(), "H100x")
+
+
+def test_tables_of_left_out_gpus_have_the_published_figures(found):
+    run = found["devices.run"]
+    results = found["common"].read_json(run.RESULTS / "neusight.json.xz")
+    text = run.table_errors(results)
+    assert (
+        "| Tesla V100-PCIE-32GB | train | 3 | 21.2% | 6.3% | 8.9% | 16.4% | 5.4% | 37.4% |" in text
+    )
+    assert "| Tesla T4 | 18.6% | 16.7% | 8.1% | 3.0% |" in run.table_kernels(results)
+    rows = found["common"].read_json(run.RESULTS / "fresh.json.xz")["estimates"]["data sheet"]
+    assert run.score_rows(rows)["all"]["mape"] == pytest.approx(31.3, abs=0.1)
+    assert sum(one.cost_s for one in run.read_atlas(60.0)) <= 60.0
+
+
+def test_scaling_of_several_gpus_is_near_what_was_published(found):
+    script = found["devices.data_parallel"]
+    rows = script.read_scaling(script.FOLDER / "published_scaling.csv")
+    assert len(rows) == 18
+    assert sum(abs(row.error) for row in rows) / len(rows) < 0.05
+    assert json.dumps([row.name for row in rows])
