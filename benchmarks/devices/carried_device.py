@@ -29,7 +29,6 @@ from joulecast.estimators.additive.encode import (
     KIND,
     POWER_AXES,
     OperatorEncoder,
-    OperatorEncoder,
     SourceDevice,
 )
 from joulecast.estimators.additive.estimator import FittedAdditive

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.common import read_json, write_json
 
 import joulecast
+from benchmarks.common import read_json, write_json
 from joulecast.estimators import find_estimator, fit_profile
 from joulecast.estimators.base import Target
 from joulecast.families import draw_family, make_family
