@@ -41,7 +41,10 @@ def arg(name: str, value: object = None) -> str:
 
 
 def _mention_in_python(name: str, value: str | None) -> str:
-    return name if value is None else f"{name}={value!r}"
+    if value is None:
+        return name
+    is_literal = value in ("True", "False") or value.replace(".", "", 1).isdecimal()
+    return f"{name}={value}" if is_literal else f"{name}={value!r}"
 
 
 class JoulecastError(Exception):

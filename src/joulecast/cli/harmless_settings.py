@@ -1,4 +1,4 @@
-"""Know which settings can do no harm, whoever wrote them.
+"""Decide which settings an untrusted file may set.
 
 ``./joulecast.toml`` comes with a folder. Unless the user trusts that folder, it may choose sizes,
 names and numbers, but not run programs or code, write files elsewhere, or connect to servers.
@@ -7,9 +7,11 @@ names and numbers, but not run programs or code, write files elsewhere, or conne
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from joulecast.features.arguments import Argument
 
 HARMLESS = frozenset(
     """
@@ -49,14 +51,22 @@ _REASONS = {
 }
 
 
-def find_harmful(options: Mapping[str, Any]) -> tuple[str, str] | None:
+def find_harmful(
+    options: Mapping[str, Any], declared: Mapping[str, Sequence[Argument]]
+) -> tuple[str, str] | None:
     """Return the first option that could do harm, and why; None if there is none.
 
     Args:
         options: Values by the names of options, with underscores.
+        declared: Declarations of options by name; what no verb declares is looked up in a table.
     """
     for name, value in options.items():
-        if name not in HARMLESS and not _is_harmless(name, value):
+        for about in declared.get(name, ()):
+            check = about.is_harmless
+            values = value if isinstance(value, list) else [value]
+            if about.harm and not (check and all(check(str(one)) for one in values)):
+                return name, about.harm
+        if name not in declared and name not in HARMLESS and not _is_harmless(name, value):
             return name, _REASONS.get(name, "writes a file")
     return None
 

@@ -138,7 +138,8 @@ class LazyGroup(click.Group):
             write_lines(error.ctx.get_help() if error.ctx else "")
             return 2
         except click.ClickException as error:
-            _LOG.debug("This error was caused by:", exc_info=error.__cause__ or error)
+            if error.__cause__ is not None:
+                _LOG.debug("This error was caused by:", exc_info=error.__cause__)
             return _report_error(_format_error(error), error.exit_code)
         except click.Abort:
             return _report_error("interrupted", EXIT_INTERRUPTED)

@@ -66,6 +66,7 @@ class Argument:
         choices: Allowed values.
         metavar: How the value is written, as an example: ``3x96x96``.
         option: Name on the command line, where it is another one: ``--compile``.
+        setting: Key in settings and in the environment, if it is not the name of the option.
         flag_value: The option is a flag that gives this value: ``--inference``.
         default: What help says about the default where that is not the value itself.
         parse: Turns a text of the command line or of a settings file into a value.
@@ -74,6 +75,7 @@ class Argument:
         harm: What a settings file of somebody else could do with it; empty if it can do no harm.
         is_harmless: Returns whether a text is one of the values that can do no harm.
         is_repeated: Whether the option may be given several times.
+        is_joined: Whether repeated options are joined by commas, so that two values are noticed.
         is_positional: Whether the command line takes it without the name of an option, although it
             has a default.
         is_after_dashes: Whether it is everything after ``--`` on the command line.
@@ -87,6 +89,7 @@ class Argument:
     choices: tuple[str, ...] = ()
     metavar: str = ""
     option: str = ""
+    setting: str = ""
     flag_value: Any = None
     default: str = ""
     parse: Callable[[str], Any] | None = None
@@ -94,6 +97,7 @@ class Argument:
     harm: str = ""
     is_harmless: Callable[[str], bool] | None = None
     is_repeated: bool = False
+    is_joined: bool = False
     is_positional: bool = False
     is_after_dashes: bool = False
 
@@ -107,6 +111,16 @@ class Declaration:
     default: Any
     about: Argument
     is_positional: bool = False
+
+    @property
+    def option(self) -> str:
+        """Name of its option: ``cuda-graphs``."""
+        return self.about.option or self.name.rstrip("_").replace("_", "-")
+
+    @property
+    def setting(self) -> str:
+        """Its key in settings: ``cuda_graphs``."""
+        return self.about.setting or self.about.option.replace("-", "_") or self.name
 
     @property
     def is_required(self) -> bool:
@@ -239,7 +253,7 @@ def list_arguments(function: Callable[..., Any]) -> tuple[Declaration, ...]:
 def _document(function: Callable[..., Any]) -> str:
     """Return the docstring of a verb with a list of its declared arguments."""
     declared = list_arguments(function)
-    names = {one.about.option or one.name.rstrip("_").replace("_", "-"): one for one in declared}
+    names = {one.option: one for one in declared}
 
     def name_argument(found: re.Match[str]) -> str:
         one = names.get(found[1])
@@ -414,7 +428,10 @@ Accumulate = Annotated[
         default="1",
     ),
 ]
-Compiled = Annotated[bool | None, Argument("Compile the net with torch.compile.", option="compile")]
+Compiled = Annotated[
+    bool | None,
+    Argument("Compile the net with torch.compile.", option="compile", setting="compiled"),
+]
 Checkpoint = Annotated[
     bool, Argument("Put the net's repeated blocks under activation checkpointing.")
 ]
@@ -457,6 +474,7 @@ On = Annotated[
         default="cpu",
         metavar="NAME",
         excludes=("device", "profile"),
+        is_joined=True,
         harm="may run a plug-in",
         is_harmless=_matches(rf"{_ON}(?:,{_ON})*"),
     ),

@@ -6,15 +6,14 @@ import json
 from dataclasses import replace
 
 import pytest
-from joulecast.uses.compare.comparison_plot import plot_comparison
 
 from joulecast.catalogue import find_data_sheet, make_sheet_profile
 from joulecast.errors import InputError
 from joulecast.estimators.additive import estimator
 from joulecast.estimators.additive.data_sheets import load_shared_model
 from joulecast.families import make_family
-from joulecast.features.compare import compare
-from joulecast.features.parallel import GpuCounts
+from joulecast.features.compare import rank_setups
+from joulecast.features.parallel import ParallelOptions
 from joulecast.fronts import find_front
 from joulecast.records import Device, Setup
 
@@ -23,7 +22,7 @@ SETUPS = [Setup(batch, precision=kind) for batch in (8, 32, 64) for kind in ("fp
 
 
 def test_rows_are_ranked_by_energy_per_sample(cnn_profile):
-    found = compare(NET, {"test": cnn_profile}, SETUPS)
+    found = rank_setups(NET, {"test": cnn_profile}, SETUPS)
     (rows,) = found.groups.values()
     assert [row.rank for row in rows] == list(range(1, len(SETUPS) + 1))
     assert [row.energy_j for row in rows] == sorted(row.energy_j for row in rows)
@@ -41,7 +40,7 @@ def test_data_sheets_are_ranked_in_precisions_that_no_fit_has_seen(monkeypatch):
     # As if the shared model knew no kind of layer.
     shared = replace(load_shared_model(), measured_kinds={})
     monkeypatch.setattr(estimator, "load_shared_model", lambda: shared)
-    found = compare(NET, profiles, [Setup(32, precision="bf16"), Setup(32)])
+    found = rank_setups(NET, profiles, [Setup(32, precision="bf16"), Setup(32)])
     (rows,) = found.groups.values()
     assert sorted(row.rank for row in rows) == [1, 2, 3, 4]
     assert all(row.estimate.unseen_share == pytest.approx(1.0, abs=0.01) for row in rows)
@@ -49,7 +48,7 @@ def test_data_sheets_are_ranked_in_precisions_that_no_fit_has_seen(monkeypatch):
 
 
 def test_front_is_marked(cnn_profile):
-    (rows,) = compare(NET, {"test": cnn_profile}, SETUPS).groups.values()
+    (rows,) = rank_setups(NET, {"test": cnn_profile}, SETUPS).groups.values()
     pairs = [(row.duration_s, row.energy_j) for row in rows]
     assert tuple(row.is_on_front for row in rows) == find_front(pairs)
     assert rows[0].is_on_front
@@ -59,8 +58,8 @@ def test_shared_errors_cancel_on_one_device_only(cnn_profile):
     """Two setups of one device are easier to tell apart than the same setups on two devices."""
     twin = replace(cnn_profile, device=Device("twin"))
     setups = [Setup(32), Setup(36)]
-    alone = compare(NET, {"a": cnn_profile}, setups).groups["device"]
-    both = compare(NET, {"a": cnn_profile, "b": twin}, setups).groups["device"]
+    alone = rank_setups(NET, {"a": cnn_profile}, setups).groups["device"]
+    both = rank_setups(NET, {"a": cnn_profile, "b": twin}, setups).groups["device"]
     assert [row.device for row in both] == ["test", "twin", "test", "twin"]
     assert both[0].probability_below_next == both[2].probability_below_next == pytest.approx(0.5)
     assert 0.5 < both[1].probability_below_next < alone[0].probability_below_next <= 1.0
@@ -69,18 +68,18 @@ def test_shared_errors_cancel_on_one_device_only(cnn_profile):
 
 def test_different_meter_coverages_are_ranked_separately(cnn_profile):
     board = replace(cnn_profile, device=Device("board"), covers="board")
-    found = compare(NET, {"gpu": cnn_profile, "board": board}, SETUPS[:2])
+    found = rank_setups(NET, {"gpu": cnn_profile, "board": board}, SETUPS[:2])
     assert set(found.groups) == {"device", "board"}
     assert all([row.rank for row in rows] == [1, 2] for rows in found.groups.values())
     assert found.to_dict()["comparable"] is False
-    assert "not comparable" in plot_comparison(found).caption.subtitle
+    assert "not comparable" in found.report().plots[0].description
 
 
 def test_rows_that_cannot_be_ranked_are_kept_with_the_reason(cnn_profile):
     small = replace(cnn_profile, device=Device("small", memory_bytes=2**20))
     profiles = {"test": cnn_profile, "small": small, "absent": "no profile of 'absent'"}
     setups = [Setup(32), Setup(32, precision="fp16")]
-    found = compare(NET, profiles, setups)
+    found = rank_setups(NET, profiles, setups)
     assert len(found.rows) == 6
     (ranked,) = found.groups["device"]
     assert ranked.device == "test" and ranked.setup == setups[0]
@@ -100,20 +99,20 @@ def test_rows_that_cannot_be_ranked_are_kept_with_the_reason(cnn_profile):
 def test_empty_comparison_is_rejected(cnn_profile):
     for profiles, setups in (({"test": cnn_profile}, []), ({}, SETUPS)):
         with pytest.raises(InputError, match="nothing to compare"):
-            compare(NET, profiles, setups)
-    twice = compare(NET, {"test": cnn_profile}, [SETUPS[0], SETUPS[0]])
+            rank_setups(NET, profiles, setups)
+    twice = rank_setups(NET, {"test": cnn_profile}, [SETUPS[0], SETUPS[0]])
     assert [row.setup for row in twice.rows] == SETUPS[:1]
 
 
 def test_empty_profile_is_the_reason(cnn_profile):
     empty = replace(cnn_profile, observations=(), fits={})
-    found = compare(NET, {"empty": empty}, SETUPS[:1])
+    found = rank_setups(NET, {"empty": empty}, SETUPS[:1])
     assert not found.groups and "holds nothing" in found.rows[0].reason
 
 
 def test_numbers_of_gpus_are_ranked_per_sample(cnn_profile):
-    gpus = GpuCounts((1, 4), "data", 300.0)
-    found = compare(NET, {"test": cnn_profile}, SETUPS[:2], gpus=gpus)
+    gpus = [ParallelOptions(), ParallelOptions(4, "data", 300.0)]
+    found = rank_setups(NET, {"test": cnn_profile}, SETUPS[:2], counts=gpus)
     (rows,) = found.groups.values()
     assert len(rows) == 4 and {row.gpus for row in rows} == {1, 4}
     pairs = {(row.setup, row.gpus): row for row in rows}
@@ -126,12 +125,13 @@ def test_numbers_of_gpus_are_ranked_per_sample(cnn_profile):
         assert one.to_dict()["gpus"] == 1 and "data_parallel" not in one.to_dict()
         part = four.to_dict()["data_parallel"]
         assert part["gpus"] == 4 and part["provenance"] == "modelled"
-    assert any(", 4 GPUs" in str(mark) for mark in vars(plot_comparison(found)).values())
+    assert "4 GPUs" in str(found)
 
 
 def test_gpus_without_a_known_link_are_not_ranked(cnn_profile):
     profiles = {"test": cnn_profile, "absent": "no profile of 'absent'"}
-    found = compare(NET, profiles, SETUPS[:1], gpus=GpuCounts((1, 4), "data"))
+    gpus = [ParallelOptions(), ParallelOptions(4, "data")]
+    found = rank_setups(NET, profiles, SETUPS[:1], counts=gpus)
     (ranked,) = found.groups["device"]
     assert ranked.gpus == 1
     refused, *absent = found.unranked
