@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import click
 import pytest
 
 import joulecast
-from joulecast.cli.harmless_settings import HARMLESS, find_harmful
-from joulecast.cli.main import cli
+from joulecast.cli.harmless_settings import find_harmful
 from joulecast.cli.settings import find_user_file
 from joulecast.errors import FileError
 
@@ -84,17 +82,6 @@ def test_settings_that_could_do_harm_are_found(tmp_path, monkeypatch, name, valu
 def test_other_settings_are_harmless(tmp_path, monkeypatch, name, value):
     monkeypatch.chdir(tmp_path)
     assert find_harmful({"batch": 4, name: value}) is None
-
-
-def test_every_option_was_considered():
-    context = click.Context(cli)
-    names = set()
-    for name in cli.list_commands(context):
-        command = cli.get_command(context, name)
-        inner = command.commands.values() if isinstance(command, click.Group) else [command]
-        params = [param for one in inner for param in one.params]
-        names |= {param.name for param in params if isinstance(param, click.Option)}
-    assert names - {"help"} == HARMLESS | set(HARMFUL)
 
 
 @pytest.mark.parametrize(

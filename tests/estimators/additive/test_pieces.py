@@ -104,7 +104,11 @@ def test_blocks_are_sums_of_the_operators_of_their_layers() -> None:
 def test_operators_of_a_layer_and_the_loss_are_leaves() -> None:
     part = Part("output", (replace(make_layer("linear", cin=8, cout=4), tail=(RELU,)),))
     piece = set_up_layer(part, Setup(batch=2))
-    assert [leaf.kind for leaf, _ in piece.own_operators] == ["linear", "relu", "cross_entropy loss"]
+    assert [leaf.kind for leaf, _ in piece.own_operators] == [
+        "linear",
+        "relu",
+        "cross_entropy loss",
+    ]
     inference = set_up_layer(part, Setup(batch=2, phase="inference"))
     assert [leaf.kind for leaf, _ in inference.own_operators] == ["linear", "relu"]
 

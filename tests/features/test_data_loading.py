@@ -43,7 +43,7 @@ def test_real_loader_is_timed() -> None:
 
 def test_loader_of_another_batch_size_or_without_batches_is_refused() -> None:
     loader = DataLoader(TensorDataset(torch.zeros(40, 3)), batch_size=8)
-    with pytest.raises(InputError, match="batches of 8, but the estimate is for 4: give --batch 8"):
+    with pytest.raises(InputError, match="batches of 8, but the estimate is for 4: give batch=8"):
         time_loader(loader, 4)
     with pytest.raises(InputError, match="gave 1 batches: give one with at least 2"):
         time_loader([1], 4)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from joulecast.errors import InputError
-from joulecast.features.parallel import GpuCounts, ParallelOptions
+from joulecast.errors import ArgumentError, InputError
+from joulecast.features.parallel import ParallelOptions, make_gpu_group
 
 
 def test_bandwidths_are_bytes_per_second() -> None:
@@ -27,7 +27,7 @@ def test_bandwidths_are_bytes_per_second() -> None:
     ],
 )
 def test_other_parallelism_is_refused_by_name(name: str, called: str) -> None:
-    with pytest.raises(InputError, match=f"^{called} is not modelled yet: give --parallel data"):
+    with pytest.raises(InputError, match=f"^{called} is not modelled yet: give parallel='data'"):
         ParallelOptions(4, name)
 
 
@@ -37,7 +37,7 @@ def test_other_parallelism_is_refused_by_name(name: str, called: str) -> None:
         ({"gpus": 0}, "gpus is 0: give a whole number from 1 to 16"),
         ({"gpus": 17, "parallel": "data"}, "gpus is 17: .* of one machine"),
         ({"gpus": 2}, "how do 2 GPUs share the work. Give --parallel data"),
-        ({"gpus": 2, "parallel": "magic"}, "there is no parallelism 'magic': give --parallel data"),
+        ({"gpus": 2, "parallel": "magic"}, "there is no parallelism 'magic': give parallel='data'"),
         ({"gpus": 2, "parallel": "data", "link_gb_s": 0.0}, "link_gb_s is 0.0: give GB/s"),
         ({"gpus": 2, "parallel": "data", "link_gb_s": float("inf")}, "link_gb_s is inf: give GB/s"),
     ],
@@ -47,8 +47,6 @@ def test_wrong_values_are_one_clear_line(options: dict[str, object], message: st
         ParallelOptions(**options)  # type: ignore[arg-type]
 
 
-def test_counts_are_checked_before_anything_is_estimated() -> None:
-    found = GpuCounts((1, 4, 4), "data", 32.0).list_options()
-    assert [one.gpus for one in found] == [1, 4] and found[1].link_gb_s == 32.0
-    with pytest.raises(InputError, match="how do 4 GPUs"):
-        GpuCounts((1, 4))
+def test_how_many_gpus_has_to_be_said() -> None:
+    with pytest.raises(ArgumentError, match="link_gb_s needs gpus"):
+        make_gpu_group(None, "", 32.0)
