@@ -257,11 +257,11 @@ class DeclaredOption(click.Option):
             # Settings say true or false, whatever the flag stands for.
             is_off = value is None or str(value).lower() in ("false", "0", "no", "off", "")
             return None if is_off else self.flag_value
-        if value is None or not self.multiple:
-            return super().type_cast_value(ctx, value)
+        if not value or not self.multiple:
+            return super().type_cast_value(ctx, value) if value else None
         texts = [value] if isinstance(value, str) else list(value)
         if self.about.is_joined:
-            return self.type.convert(",".join(texts), self, ctx) if texts else None
+            return self.type.convert(",".join(texts), self, ctx)
         values = super().type_cast_value(ctx, texts)
         parts = (one if isinstance(one, tuple) else (one,) for one in values)
         return tuple(inner for part in parts for inner in part) or None
