@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -122,12 +122,15 @@ class PostgresServer:
         """Stop all processes of the server for a while, as a machine that hangs does."""
         pids = self._list_pids()
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
         try:
             yield
         finally:
             for pid in pids:
-                os.kill(pid, signal.SIGCONT)
+                # A process that served a connection may have ended just before it was stopped.
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
     def create_database(self):
         """Create an empty database and return its URL."""

@@ -28,7 +28,7 @@ from joulecast.estimators.additive.sheet_model import (
 )
 from joulecast.files import read_profile
 from joulecast.kinds import HOST_CALLS
-from joulecast.store.shipped import SHIPPED
+from joulecast.store.profiles import SHIPPED
 
 NOTICE = (
     "Durations of kernels and steps on P4, P100, V100, T4, A100, MI100 and MI210 are those of "

@@ -50,7 +50,7 @@ from joulecast.files import read_profile
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.kinds import network_work
 from joulecast.records import DataSheet, Observation
-from joulecast.store.shipped import SHIPPED
+from joulecast.store.profiles import SHIPPED
 from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]

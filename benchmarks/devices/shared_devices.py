@@ -25,7 +25,7 @@ from joulecast.catalogue import find_data_sheet
 from joulecast.estimators.additive.decompose import DecomposedObservation, decompose_observations
 from joulecast.estimators.additive.shared_fit import MeasuredDevice
 from joulecast.files import read_profile
-from joulecast.store.shipped import SHIPPED
+from joulecast.store.profiles import SHIPPED
 
 H200 = "nvidia-h200"
 H200_LAYERS = 900

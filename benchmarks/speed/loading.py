@@ -28,7 +28,7 @@ from typing import Any
 from joulecast.estimators import DEFAULT
 from joulecast.files import read_profile, write_profile
 from joulecast.records import Observation, Profile
-from joulecast.store.shipped import SHIPPED
+from joulecast.store.profiles import SHIPPED
 from joulecast.testing.commits import find_commit
 from joulecast.testing.machines import find_processor
 

@@ -21,7 +21,7 @@ from joulecast.fleet.coordinator import FleetEvent
 from joulecast.fleet.fleet_checks import DeviceCheck
 from joulecast.fleet.fleet_forecast import DeviceForecast, FleetEstimate
 from joulecast.records import Setup
-from joulecast.store.fleet_tables import StoredCampaign, StoredDevice
+from joulecast.store.campaigns import StoredCampaign, StoredDevice
 
 CAMPAIGN = StoredCampaign("k", "lenet5", "phone", "done", "9 points", 9, 0.05, 75.0, 0.0, 0.0)
 DEVICE = StoredDevice("phone", {"address": "http://phone"}, "ready", "", "0123456789abcdef", "", 0)

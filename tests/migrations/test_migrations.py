@@ -12,7 +12,7 @@ from alembic.script import ScriptDirectory
 import joulecast.migrations
 from joulecast.errors import StoreError
 from joulecast.store import open_store
-from joulecast.store.schema import HEAD, VERSION_TABLE, make_config
+from joulecast.store.database import HEAD, VERSION_TABLE, make_config
 from joulecast.testing.stores import make_observation, make_profile
 
 NO_PROFILES = Path(os.devnull) / "nothing"
@@ -66,9 +66,8 @@ def add_migration(tmp_path, monkeypatch):
             config.set_main_option("version_locations", f"{own}\n{folder}")
             return config
 
-        monkeypatch.setattr("joulecast.store.schema.make_config", make_longer_config)
-        for module in ("schema", "database"):
-            monkeypatch.setattr(f"joulecast.store.{module}.HEAD", "next")
+        monkeypatch.setattr("joulecast.store.database.make_config", make_longer_config)
+        monkeypatch.setattr("joulecast.store.database.HEAD", "next")
 
     return add
 

@@ -9,8 +9,8 @@ import pytest
 
 from joulecast.errors import MissingError, StoreError
 from joulecast.store import open_store
-from joulecast.store.campaign_tables import CampaignProgress
-from joulecast.store.transactions import Transactions
+from joulecast.store.campaigns import CampaignProgress
+from joulecast.store.database import Transactions
 
 KILLED = """
 import os, sys

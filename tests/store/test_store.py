@@ -19,8 +19,7 @@ from joulecast.errors import InputError, MissingError, StoreError
 from joulecast.files import write_profile
 from joulecast.records import Observation, find_fit_count, load_record
 from joulecast.store import open_store, profile_key
-from joulecast.store.database import find_file, find_url
-from joulecast.store.schema import VERSION_TABLE
+from joulecast.store.database import VERSION_TABLE, find_file, find_url
 from joulecast.testing.stores import StoreContract, make_observation, make_profile
 
 NOBODY_UID = 65534
@@ -468,7 +467,7 @@ def test_finding_a_profile_parses_no_observation(place, shipped, monkeypatch):
         store.save_fit(profile_key(own), "forest", {"trees": 3})
         with monkeypatch.context() as patch:
             patch.setattr(Observation, "from_dict", refuse)
-            patch.setattr("joulecast.store.rows.load_record", refuse_observations)
+            patch.setattr("joulecast.store.profile_database.load_record", refuse_observations)
             found = store.find_profile("H200")
             assert len(found.observations) == 2
             assert found.fits["forest"] == {"trees": 3}

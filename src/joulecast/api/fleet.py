@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from joulecast.fleet.fleet_checks import DeviceCheck
     from joulecast.fleet.fleet_forecast import FleetEstimate, RunQuestion
     from joulecast.store import Store
-    from joulecast.store.fleet_tables import StoredCampaign, StoredDevice
+    from joulecast.store.campaigns import StoredCampaign, StoredDevice
 
 ALL_DEVICES = "all"
 DEFAULT_PATIENCE_S = 120.0
@@ -101,7 +101,7 @@ def run_fleet(
     from joulecast.fleet.coordinator import Coordinator
     from joulecast.fleet.fleet_file import read_fleet
     from joulecast.store import open_store
-    from joulecast.store.fleet_tables import OPEN_STATES
+    from joulecast.store.campaigns import OPEN_STATES
 
     devices = read_fleet(file)
     place = _find_place(store)
@@ -210,7 +210,7 @@ def follow_request(
     Raises:
         MissingError: The fleet went down.
     """
-    from joulecast.store.fleet_tables import AWAY, RUNNING, WAITING
+    from joulecast.store.campaigns import AWAY, RUNNING, WAITING
 
     with _open_fleet(store) as opened:
         check_s = time.monotonic() + _CHECK_UP_S

@@ -17,7 +17,7 @@ from joulecast.records import Profile
 
 if TYPE_CHECKING:
     from joulecast.campaign.campaign import Progress
-    from joulecast.store.campaign_tables import CampaignProgress, CampaignTables
+    from joulecast.store.campaigns import CampaignProgress, CampaignTables
 
 STOPPED_BY_REQUEST = "it was stopped by request"
 ATLAS_NAME = "atlas"
@@ -54,7 +54,7 @@ class CampaignRecord:
 
     def store_progress(self, progress: Progress, *, is_last: bool = False) -> None:
         """Store how far the run is; moments that follow closely are stored together."""
-        from joulecast.store.campaign_tables import CampaignProgress
+        from joulecast.store.campaigns import CampaignProgress
 
         share = progress.uncertainty_share
         # An atlas has no uncertainty, and calls it 0.
@@ -78,9 +78,9 @@ class CampaignRecord:
 
     def finish(self, stopped: str) -> None:
         """Store that the run ended by itself or by request."""
-        from joulecast.store.campaign_tables import ENDED, STOPPED
+        from joulecast.store.campaigns import DONE, STOPPED
 
-        state = STOPPED if stopped == STOPPED_BY_REQUEST else ENDED
+        state = STOPPED if stopped == STOPPED_BY_REQUEST else DONE
         self._tables.finish(self.key, state, stopped)
 
 
@@ -114,17 +114,17 @@ def record_campaign(
     if not isinstance(log, RecordingLog):
         yield NoRecord()
         return
-    from joulecast.store.campaign_tables import BROKEN, INTERRUPTED
+    from joulecast.store.campaigns import FAILED, INTERRUPTED
 
     tables = log.campaigns
     with tables.add(name, profile.device.name, profile.key, profile.provenance) as key:
         try:
             yield CampaignRecord(tables, key)
         except JoulecastError as error:
-            tables.finish(key, BROKEN, str(error))
+            tables.finish(key, FAILED, str(error))
             raise
         except BaseException as error:
             is_bug = isinstance(error, Exception)
             reason = f"{type(error).__name__}: {error}" if is_bug else "it was interrupted"
-            tables.finish(key, BROKEN if is_bug else INTERRUPTED, reason)
+            tables.finish(key, FAILED if is_bug else INTERRUPTED, reason)
             raise

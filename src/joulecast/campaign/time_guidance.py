@@ -17,7 +17,7 @@ from joulecast.estimators.base import Json
 from joulecast.meters.later import STAND_IN_W
 from joulecast.records import Observation, Profile
 from joulecast.store import Store
-from joulecast.store.campaign_tables import CampaignTables
+from joulecast.store.campaigns import CampaignTables
 
 
 def drop_energy(observation: Observation) -> Observation:

@@ -49,7 +49,7 @@ from joulecast.cli.terminal import make_console, print_json
 from joulecast.errors import InputError, MeasurementError
 from joulecast.fleet.fleet_checks import DeviceCheck
 from joulecast.fleet.fleet_forecast import RunQuestion
-from joulecast.store.fleet_tables import DONE
+from joulecast.store.campaigns import DONE
 from joulecast.units import format_bytes, parse_duration, parse_share
 
 

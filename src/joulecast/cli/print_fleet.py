@@ -27,7 +27,7 @@ from joulecast.fleet.coordinator import FleetEvent
 from joulecast.fleet.fleet_checks import DeviceCheck
 from joulecast.fleet.fleet_forecast import DeviceForecast, FleetEstimate
 from joulecast.records import describe_inference, name_step
-from joulecast.store.fleet_tables import DONE, RUNNING, StoredCampaign, StoredDevice
+from joulecast.store.campaigns import DONE, RUNNING, StoredCampaign, StoredDevice
 from joulecast.units import format_duration, format_energy, format_share
 
 # Probabilities that are not worth printing.

@@ -19,7 +19,7 @@ from joulecast.errors import StoreError
 from joulecast.fleet.device_campaign import CampaignOutcome
 from joulecast.fleet.fleet_file import FleetDevice
 from joulecast.printable import make_printable
-from joulecast.store.fleet_tables import (
+from joulecast.store.campaigns import (
     AWAY,
     DONE,
     FAILED,

@@ -35,7 +35,7 @@ from joulecast.records.codec import Record, check_fields
 from joulecast.records.field_checks import Amount, PositiveCount
 from joulecast.records.hashing import stable_hash
 from joulecast.store import Store
-from joulecast.store.fleet_tables import (
+from joulecast.store.campaigns import (
     AWAY,
     DONE,
     FAILED,

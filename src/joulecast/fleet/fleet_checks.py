@@ -13,7 +13,7 @@ from joulecast.campaign import find_profile_key
 from joulecast.errors import DeviceAwayError, InputError, JoulecastError
 from joulecast.fleet.fleet_file import FleetDevice
 from joulecast.runtimes import PROFILE_NAMES
-from joulecast.store.fleet_tables import AWAY, READY, REFUSED
+from joulecast.store.campaigns import AWAY, READY, REFUSED
 
 # A device that answers does so in milliseconds; one over ssh has to start its agent first.
 CHECK_LIMITS = LinkLimits(connect_s=5.0, answer_s=60.0, retry_s=0.0)

@@ -16,7 +16,7 @@ from joulecast.errors import InputError, JoulecastError
 from joulecast.fleet.fleet_file import FleetDevice
 from joulecast.records import Estimate, Setup
 from joulecast.records.codec import Record
-from joulecast.store.fleet_tables import StoredDevice
+from joulecast.store.campaigns import StoredDevice
 from joulecast.units import battery_share, format_bytes, format_duration, format_energy
 from joulecast.uses.plan.run_forecast import RunForecast, forecast_run
 

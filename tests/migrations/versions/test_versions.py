@@ -5,8 +5,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from joulecast.store import open_store
-from joulecast.store.schema import HEAD, VERSION_TABLE
-from joulecast.store.tables import METADATA
+from joulecast.store.database import HEAD, METADATA, VERSION_TABLE
 
 
 def test_migrations_create_the_tables_of_the_store(tmp_path):
