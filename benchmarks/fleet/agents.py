@@ -11,8 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from joulecast.agent.server import serve_http
-from joulecast.agent.service import AgentOptions, AgentService
+from joulecast.agent.service import AgentOptions, AgentService, serve_http
 
 
 def main() -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent_processes import TOKEN, install_slow_device, make_trial, start_agent
-from joulecast.agent import open_remote_measurer
-from joulecast.agent.client import RemoteMeasurer
-from joulecast.agent.links import LinkLimits
+from joulecast.agent.client import open_remote_measurer
+from joulecast.agent.client import LinkLimits, RemoteMeasurer
 from joulecast.agent.messages import MOST_REQUEST_BYTES
 from joulecast.agent.service import AgentOptions, AgentService
 from joulecast.campaign import find_profile_key

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from agent_processes import PROGRAM, install_slow_device, make_trial, start_agent
-from joulecast.agent import open_remote_measurer
+from joulecast.agent.client import open_remote_measurer
 from joulecast.errors import MeasurementError
 
 

@@ -14,8 +14,7 @@ import pytest
 
 from agent_processes import make_trial
 from joulecast.agent.addresses import parse_address
-from joulecast.agent.client import open_remote_measurer
-from joulecast.agent.links import AgentSilentError, HttpLink, LinkLimits
+from joulecast.agent.client import AgentSilentError, HttpLink, LinkLimits, open_remote_measurer
 from joulecast.errors import DeviceAwayError, InputError, JoulecastError
 
 QUICK = LinkLimits(connect_s=1.0, answer_s=0.3, retry_s=0.5)

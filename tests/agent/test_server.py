@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from agent_processes import TOKEN, make_trial, start_agent
-from joulecast.agent import open_remote_measurer
+from joulecast.agent.client import open_remote_measurer
 from joulecast.agent.messages import AgentRequest, encode_message
-from joulecast.agent.server import DeadlineReader, serve_http
-from joulecast.agent.service import AgentOptions, AgentService
+from joulecast.agent.service import AgentOptions, AgentService, DeadlineReader, serve_http
 from joulecast.errors import InputError
 
 DESCRIBE = encode_message(AgentRequest("0" * 8, "describe"))

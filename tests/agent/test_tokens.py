@@ -3,7 +3,7 @@
 import pytest
 
 from agent_processes import TOKEN
-from joulecast.agent.tokens import read_token
+from joulecast.agent.addresses import read_token
 from joulecast.errors import InputError
 
 

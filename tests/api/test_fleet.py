@@ -4,7 +4,7 @@ import pytest
 
 import joulecast
 from fleet_examples import NETWORKS, REQUEST, AgentHere, make_device, run_fleet_here
-from joulecast.api.fleet import FleetOptions, follow_request, run_fleet
+from joulecast.api.fleet import follow_request, run_fleet
 from joulecast.errors import DeviceAwayError, InputError, MissingError
 from joulecast.store import open_store
 
@@ -47,14 +47,14 @@ def test_store_that_workers_cannot_share_is_refused(tmp_path):
     file = tmp_path / "fleet.toml"
     file.write_text('[[device]]\nname = "a"\naddress = "http://127.0.0.1:9"\n')
     with pytest.raises(InputError, match="a store that its workers share"):
-        run_fleet(str(file), ":memory:", FleetOptions(), print, print)
+        run_fleet(str(file), ":memory:", on_start=print, on_event=print)
 
 
 def test_devices_that_do_not_answer_are_stored_with_the_reason(tmp_path, place):
     file = tmp_path / "fleet.toml"
     file.write_text('[[device]]\nname = "a"\naddress = "http://127.0.0.1:9"\n')
     with pytest.raises(DeviceAwayError, match="no device of the fleet is ready: a: the agent at"):
-        run_fleet(str(file), place, FleetOptions(), print, print)
+        run_fleet(str(file), place, on_start=print, on_event=print)
     with open_store(place) as store:
         (device,) = store.fleet.list_devices()
     assert device.state == "away" and "cannot be reached" in device.reason
@@ -74,7 +74,7 @@ def test_fleet_with_open_campaigns_waits_for_its_devices(tmp_path, place, monkey
         key = store.fleet.add_request("lenet5", REQUEST.to_dict(), ["phone"])
         follow_request(key, place)
     with pytest.raises(StartedError):
-        run_fleet(str(file), place, FleetOptions(), print, print)
+        run_fleet(str(file), place, on_start=print, on_event=print)
 
 
 def test_question_about_an_unknown_option_is_refused(place):

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from agent_processes import TOKEN, install_slow_device, make_trial, start_agent
-from joulecast.agent import open_remote_measurer
+from joulecast.agent.client import open_remote_measurer
 from joulecast.store import open_store
 
 NET = ("lenet5:4,8,16,16", "--batch", "8")

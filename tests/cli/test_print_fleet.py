@@ -17,8 +17,7 @@ from joulecast.cli.print_fleet import (
     print_forecast,
     print_status,
 )
-from joulecast.fleet.coordinator import FleetEvent
-from joulecast.fleet.fleet_checks import DeviceCheck
+from joulecast.fleet.fleet_devices import DeviceCheck
 from joulecast.fleet.fleet_forecast import DeviceForecast, FleetEstimate
 from joulecast.records import Setup
 from joulecast.store.campaigns import StoredCampaign, StoredDevice
@@ -53,7 +52,7 @@ def test_checks_show_what_was_found_and_why_not(capsys):
 
 
 def test_events_have_a_time_and_go_to_stderr(capsys):
-    print_event(FleetEvent("phone", "away: unplugged"))
+    print_event("phone", "away: unplugged")
     output = capsys.readouterr()
     assert output.out == "" and output.err.endswith("  phone: away: unplugged\n")
 

@@ -7,7 +7,7 @@ import pytest
 from fleet_examples import REQUEST
 from joulecast.errors import MissingError
 from joulecast.fleet.cluster import open_cluster
-from joulecast.fleet.fleet_file import FleetDevice
+from joulecast.fleet.fleet_devices import FleetDevice
 from joulecast.store import open_store
 
 # Nobody listens on these ports.

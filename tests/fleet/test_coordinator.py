@@ -6,7 +6,7 @@ import pytest
 
 from fleet_examples import REQUEST, make_device
 from joulecast.errors import StoreError
-from joulecast.fleet.coordinator import Coordinator
+from joulecast.fleet.cluster import Coordinator
 from joulecast.fleet.device_campaign import CampaignOutcome
 from joulecast.store import open_store
 

@@ -5,9 +5,8 @@ import pytest
 from agent_processes import TOKEN, start_agent
 from fleet_examples import AgentHere, make_device
 from joulecast.errors import InputError
-from joulecast.fleet import fleet_checks
-from joulecast.fleet.fleet_checks import check_devices, open_device
-from joulecast.fleet.fleet_file import FleetDevice
+from joulecast.fleet import fleet_devices as fleet_checks
+from joulecast.fleet.fleet_devices import FleetDevice, check_devices, open_device
 
 
 @pytest.fixture

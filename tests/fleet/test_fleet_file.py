@@ -3,7 +3,7 @@
 import pytest
 
 from joulecast.errors import FileError
-from joulecast.fleet.fleet_file import FleetDevice, read_fleet
+from joulecast.fleet.fleet_devices import FleetDevice, read_fleet
 
 WHOLE = """
 [[device]]

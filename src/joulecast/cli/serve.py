@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from joulecast.agent.tokens import read_token
+from joulecast.agent.addresses import read_token
 from joulecast.api.nets import require_packages
 from joulecast.cli import options
 from joulecast.cli.option_records import collect
