@@ -23,7 +23,7 @@ from joulecast.store import open_store
 pytestmark = pytest.mark.journey
 PROGRAM = [sys.executable, "-c", "from joulecast.cli.main import main; main()"]
 NET = ("lenet5:4,6,8,8", "--batch", "2", "--threads", "1")
-LIMITS = ("--points", "12", "--rounds", "1")
+LIMITS = ("--points", "8", "--rounds", "1")
 DEVICES = {f"board-{seed}": f"simulated:{seed}" for seed in (1, 2, 3)}
 LONGEST_S = 400.0
 

@@ -85,7 +85,7 @@ def test_text_that_cannot_be_decoded_is_damage_at_once(place, no_profiles):
 def test_damaged_file_never_reads_as_something_else(place, no_profiles):
     before, content = read_all(place, no_profiles), place.read_bytes()
     rng = random.Random(14)
-    for _ in range(150):
+    for _ in range(60):
         for path in place.parent.glob("store.sqlite*"):
             path.unlink()
         place.write_bytes(damage_bytes(content, rng))
