@@ -74,7 +74,7 @@ from joulecast.gp.lognormal import lognormal_interval
 from joulecast.gp.logsums.posterior import FittedLogSums
 from joulecast.kinds import HOST_CALLS, network_work
 from joulecast.records import DataSheet, Network, Observation, Setup
-from joulecast.store.shipped import SHIPPED
+from joulecast.store.profiles import SHIPPED
 from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]

@@ -48,7 +48,7 @@ from joulecast.estimators.additive.operators import list_operators
 from joulecast.files import read_profile
 from joulecast.kinds import make_layer
 from joulecast.records import Layer, Network, Setup
-from joulecast.store.shipped import SHIPPED
+from joulecast.store.profiles import SHIPPED
 from joulecast.variants import BLOCK, Part, make_isolated_network, split_network
 
 HERE = Path(__file__).parent

@@ -23,8 +23,12 @@ from joulecast.reports.result_files import (
     report_result,
 )
 from joulecast.reports.score_report import report_scores
-from joulecast.store.campaign_tables import CampaignProgress, RecordedCampaign
-from joulecast.store.fleet_tables import StoredCampaign, StoredDevice
+from joulecast.store.campaigns import (
+    CampaignProgress,
+    RecordedCampaign,
+    StoredCampaign,
+    StoredDevice,
+)
 from joulecast.testing.hostile_inputs import damage_value
 from joulecast.uses.score import score_published
 from report_examples import SCORE, list_results, make_evaluation

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from joulecast.agent.tokens import read_token
+from joulecast.agent.addresses import read_token
 from joulecast.cli import options
 from joulecast.cli.option_records import collect
 from joulecast.cli.streams import write_message

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from joulecast.errors import MissingError
 
 if TYPE_CHECKING:
-    from joulecast.store.campaign_tables import CampaignProgress, RecordedCampaign
+    from joulecast.store.campaigns import CampaignProgress, RecordedCampaign
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ def match_name(known: Sequence[ProfileSummary], name: str) -> list[ProfileSummar
         InputError: Several devices match.
         MissingError: None matches.
     """
-    from joulecast.store.summaries import match_profiles
+    from joulecast.store.profiles import match_profiles
 
     if any(name.lower() in (one.device.lower(), one.key) for one in known):
         return match_profiles(known, name, {})
@@ -239,7 +239,7 @@ def _match_device(
     known: Sequence[ProfileSummary], device: Device, framework: str, on: str
 ) -> list[ProfileSummary]:
     """Return the profiles of a device in its framework and power mode, the best one first."""
-    from joulecast.store.summaries import match_profiles
+    from joulecast.store.profiles import match_profiles
 
     place = f"{on} ({device.name}" if is_remote(on) else f"{on} of this machine ({device.name}"
     other = "or name a device of `joulecast profiles list` or `joulecast devices` with --device"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from joulecast.figures import CampaignMoment, Caption, plot_campaign
 from joulecast.reports.report import Report, ReportTable, Section
 from joulecast.reports.report_values import count_things, format_time, list_values
-from joulecast.store.campaign_tables import CampaignProgress, RecordedCampaign
+from joulecast.store.campaigns import CampaignProgress, RecordedCampaign
 from joulecast.units import format_duration, format_share
 
 # An atlas has thousands.

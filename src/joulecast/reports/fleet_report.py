@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from joulecast.reports.report import Report, ReportTable, Section
 from joulecast.reports.report_values import count_things, format_time
-from joulecast.store.fleet_tables import FAILED, READY, StoredCampaign, StoredDevice
+from joulecast.store.campaigns import FAILED, READY, StoredCampaign, StoredDevice
 from joulecast.units import format_duration, format_share
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from starlette.requests import HTTPConnection
 
-from joulecast.agent.tokens import are_equal_secrets
+from joulecast.agent.addresses import are_equal_secrets
 
 COOKIE = "joulecast_session"
 SESSION_S = 12 * 3600

@@ -24,7 +24,7 @@ from joulecast.reports.campaign_report import (
     list_campaign_figures,
     report_campaign,
 )
-from joulecast.store.campaign_tables import RecordedCampaign
+from joulecast.store.campaigns import RecordedCampaign
 from joulecast.web.data_routes import DataRoute
 from joulecast.web.problems import document_problems
 from joulecast.web.rendering import DashboardPage, render

@@ -8,7 +8,7 @@ from fleet_examples import make_device
 from joulecast.errors import InputError, MissingError
 from joulecast.fleet.fleet_forecast import FleetEstimate, RunQuestion, forecast_fleet
 from joulecast.records import Estimate, Setup
-from joulecast.store.fleet_tables import StoredDevice
+from joulecast.store.campaigns import StoredDevice
 
 # 2 J in 10 ms, each within 10 % with 95 %.
 STEP = Estimate(
