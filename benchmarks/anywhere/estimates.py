@@ -13,7 +13,7 @@ import joulecast
 from joulecast.errors import JoulecastError
 from joulecast.estimators import DEFAULT, FittedProfile, fit_profile, list_estimator_names
 from joulecast.records import Estimate, Network, Observation, Profile, Setup
-from joulecast.runtimes.torch.example_inputs import find_first_tensor
+from joulecast.runtimes.torch.inputs import find_first_tensor
 from joulecast.store import open_store
 from training_examples import BenchmarkNetwork, TrainingExample
 

@@ -17,7 +17,7 @@ from joulecast.estimators.additive.pieces import make_piece
 from joulecast.kinds import check_network
 from joulecast.records import Device, Network, Setup
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.memory_format import make_empty_input
+from joulecast.runtimes.torch.inputs import make_empty_input
 from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
 from joulecast.variants import make_isolated_trial, split_network

@@ -6,7 +6,7 @@ from joulecast.runtimes.buildable import (
     DECOMPOSED_FUNCTIONS,
     can_build_op,
 )
-from joulecast.runtimes.torch import op_builders
+from joulecast.runtimes.torch import build as op_builders
 from joulecast.runtimes.torch.modules import DECOMPOSED_ACTIVATIONS
 
 

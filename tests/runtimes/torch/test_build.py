@@ -17,10 +17,9 @@ from joulecast.kinds import (
     output_shape,
 )
 from joulecast.records import Input, Layer, Network, Setup, fold_blocks
-from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.build import JOINS, build_net
 from joulecast.runtimes.torch.losses import cross_entropy_loss, mean_square_loss
 from joulecast.runtimes.torch.net_reader import read_net
-from joulecast.runtimes.torch.op_builders import JOINS
 from joulecast.variants.parts import single_input_shape
 
 BATCH = 3

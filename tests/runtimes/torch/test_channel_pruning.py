@@ -15,10 +15,15 @@ from joulecast.errors import InputError, NetError
 from joulecast.families import make_family
 from joulecast.kinds.channel_groups import ChannelGroup, narrow_network
 from joulecast.runtimes.torch.channel_pruning import PrunableChannels, find_channel_groups
-from joulecast.runtimes.torch.channel_removal import list_removed_channels, prune_channels
-from joulecast.runtimes.torch.importance import compute_importance, run_backward
+from joulecast.runtimes.torch.channel_removal import (
+    compute_importance,
+    list_removed_channels,
+    load_pruned,
+    prune_channels,
+    run_backward,
+    save_pruned,
+)
 from joulecast.runtimes.torch.load import LoadedNet, build_example_net, read_loaded_net
-from joulecast.runtimes.torch.pruned_files import load_pruned, save_pruned
 
 
 class Residual(nn.Module):

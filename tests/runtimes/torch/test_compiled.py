@@ -13,8 +13,8 @@ from joulecast.kinds import make_layer, make_op
 from joulecast.records import Device, Execution, Input, Network, Setup, Trial
 from joulecast.runtimes.base import Step
 from joulecast.runtimes.torch.build import build_seeded
-from joulecast.runtimes.torch.compiled import compile_module
 from joulecast.runtimes.torch.runtime import TorchRuntime
+from joulecast.runtimes.torch.training_step import compile_module
 from joulecast.testing.runtimes import RuntimeContract
 
 pytestmark = [

@@ -2,7 +2,7 @@
 
 import torch
 
-from joulecast.runtimes.torch.example_inputs import find_first_tensor, resize_batch
+from joulecast.runtimes.torch.inputs import find_first_tensor, resize_batch
 
 
 def test_only_tensors_with_samples_are_resized() -> None:

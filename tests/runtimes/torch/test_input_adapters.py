@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from joulecast.kinds import input_shape, make_layer, make_op, output_shape
 from joulecast.records import Device, Layer, Network, Setup
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.input_adapters import fit_channels
+from joulecast.runtimes.torch.inputs import fit_channels, make_empty_input
 from joulecast.runtimes.torch.losses import mean_square_loss
-from joulecast.runtimes.torch.memory_format import make_empty_input
 from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime, draw_inputs
 from joulecast.variants import (

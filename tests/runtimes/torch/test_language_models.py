@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from joulecast.errors import InputError, NetError
-from joulecast.runtimes.torch.language_models import make_sequence, read_at_tokens
+from joulecast.runtimes.torch.load import make_sequence, read_at_tokens
 
 
 class Model(nn.Module):

@@ -5,7 +5,7 @@ import torch
 
 from joulecast.errors import NetError
 from joulecast.records import Device, Setup
-from joulecast.runtimes.torch.example_inputs import resize_batch
+from joulecast.runtimes.torch.inputs import resize_batch
 from joulecast.runtimes.torch.load import load_net, read_named_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
 

@@ -10,8 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from joulecast.errors import InputError
 from joulecast.kinds import checkpoint_blocks
 from joulecast.records import Device, Network, Setup, Trial
-from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net
-from joulecast.runtimes.torch.module_checkpoints import checkpoint_module
+from joulecast.runtimes.torch.load import LoadedNet, checkpoint_module, read_loaded_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
 
 SETUP = Setup(batch=4, threads=1)

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from joulecast.errors import NetError
 from joulecast.kinds import layer_work, network_work
 from joulecast.records import Device, Input, Network, Setup
-from joulecast.runtimes.torch import trace_limits
+from joulecast.runtimes.torch import tracer as trace_limits
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.losses import cross_entropy_loss, mean_square_loss
 from joulecast.runtimes.torch.net_reader import read_net

@@ -12,7 +12,7 @@ from torch import nn
 from joulecast.errors import FileError
 from joulecast.families import make_family
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.pruned_files import ARCHITECTURE, WEIGHTS, load_pruned, save_pruned
+from joulecast.runtimes.torch.channel_removal import ARCHITECTURE, WEIGHTS, load_pruned, save_pruned
 
 NETWORK = make_family("lenet5:2,4,8,8")
 REMOVED = {"0": {"out": [1]}, "1": {"in": [1]}}

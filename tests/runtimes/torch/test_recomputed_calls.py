@@ -17,8 +17,8 @@ from joulecast.kinds import Work
 from joulecast.records import Network
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.net_reader import read_net
-from joulecast.runtimes.torch.recomputed_calls import RecomputedRun, assign_run
 from joulecast.runtimes.torch.trace_events import Event
+from joulecast.runtimes.torch.tracer import RecomputedRun, assign_run
 
 
 class Residual(nn.Module):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from joulecast.runtimes.torch.replaced_results import replace_result
+from joulecast.runtimes.torch.tracer import replace_result
 
 GROUPED = torch.ops.aten._grouped_mm.default
 

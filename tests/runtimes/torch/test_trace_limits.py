@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from joulecast.errors import NetError
-from joulecast.runtimes.torch import trace_limits
-from joulecast.runtimes.torch.trace_limits import TraceLimits, find_available_bytes
+from joulecast.runtimes.torch import tracer as trace_limits
+from joulecast.runtimes.torch.tracer import TraceLimits, find_available_bytes
 
 
 def test_memory_is_counted_with_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:

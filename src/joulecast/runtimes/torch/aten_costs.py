@@ -6,13 +6,15 @@ the shapes of their tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import flop_registry
 
 from joulecast.kinds import Work
-from joulecast.runtimes.torch.aten_flops import count_op_flops, is_product_name
 
 aten = torch.ops.aten
 
@@ -173,3 +175,265 @@ def _iterate_tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def _tensor_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
+
+
+FlopRule = Callable[[tuple[Any, ...], Any], float]
+"""A function from an operator's arguments and its result to FLOPs."""
+
+# Operators named like products, decompositions or transforms, in any namespace.
+_PRODUCT_NAME = re.compile(
+    r"(?<![a-z])(mm|bmm|\w*addmm|addbmm|baddbmm|mv|addmv|vdot|dot|matmul|\w*vecdot|einsum|tensordot|"
+    r"linear|bilinear|trilinear|\w*conv(olution)?(_?\d?d|_tbc)?|attention|rnn|lstm|gru|linalg|"
+    r"cholesky|qr|geqrf|orgqr|ormqr|svd|lu|solve|inverse|eig\w*|c2c|r2c|c2r|cdist|pdist|gemm)(?![a-z])"
+)
+# They only look like one.
+_NOT_PRODUCT_NAME = re.compile(
+    r"upsample|vector_norm|powsum|linalg_cross|diagonal|check_errors|cell|reorder|pack\b|prepack|"
+    r"flatten_weight|convert|slice_inverse|unpack|vander|plan_cache|cudnn_is|_coo|_csr|compute_linear"
+)
+
+
+def count_op_flops(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+) -> float | None:
+    """Return the FLOPs of a dispatched operator; None if there is no rule for it."""
+    rule = _RULES.get(_plain_name(func))
+    if rule is not None:
+        return float(rule(args, out))
+    if func.overloadpacket in flop_registry:
+        return float(flop_registry[func.overloadpacket](*args, **kwargs, out_val=out))
+    return None
+
+
+def is_product_name(name: str) -> bool:
+    """Return whether an operator of this name multiplies matrices, as far as a name can tell."""
+    return bool(_PRODUCT_NAME.search(name)) and not _NOT_PRODUCT_NAME.search(name)
+
+
+def _plain_name(func: Any) -> str:
+    """Return the name without the namespace ``aten``, and that of ``addmm_`` as ``addmm``."""
+    name: str = func._schema.name
+    return name.removeprefix("aten::").rstrip("_")
+
+
+# ---------------------------------------------------------------------------------------------
+# Products
+
+
+def count_product(left: torch.Tensor, right: torch.Tensor) -> float:
+    """Return the FLOPs of a matrix product, of vectors and of batches of matrices too."""
+    columns = right.shape[-1] if right.dim() > 1 else 1
+    rows = left.numel()
+    if right.dim() > 2:  # a batch of right-hand sides may be broadcast over the left ones
+        rows *= max(1, math.prod(right.shape[:-2]) // max(1, math.prod(left.shape[:-2])))
+    return 2.0 * rows * columns
+
+
+def count_grouped_product(left: torch.Tensor, right: torch.Tensor) -> float:
+    """Return the FLOPs of products of groups of rows, each with its own matrix.
+
+    Every row or column belongs to one group, whatever the offsets between groups are: experts of
+    a mixture multiply only the tokens that they see.
+    """
+    if left.dim() == 3 and right.dim() == 2:
+        return 2.0 * left.shape[1] * left.shape[2] * right.shape[1]
+    if left.dim() == 3:
+        return count_product(left, right)
+    return 2.0 * left.shape[0] * left.shape[1] * right.shape[-1]
+
+
+def _multiply(first: int, second: int) -> FlopRule:
+    return lambda args, out: count_product(args[first], args[second])
+
+
+def _multiply_sparse(first: int) -> FlopRule:
+    def count(args: tuple[Any, ...], out: Any) -> float:
+        left, right = args[first], args[first + 1]
+        elements = left.numel() if left.layout is torch.strided else left._nnz()
+        return 2.0 * elements * right.shape[-1]
+
+    return count
+
+
+def _multiply_by_weight(args: tuple[Any, ...], out: Any) -> float:
+    """Return the FLOPs of ``linear``, whose weight has one row for each output."""
+    return 2.0 * args[0].numel() * (args[1].shape[0] if args[1].dim() > 1 else 1)
+
+
+def _trilinear(args: tuple[Any, ...], out: Any) -> float:
+    tensors, expanded = args[:3], args[3:6]
+    sizes: dict[int, int] = {}
+    for tensor, missing in zip(tensors, expanded, strict=True):
+        axes = [axis for axis in range(tensor.dim() + len(missing)) if axis not in missing]
+        for axis, size in zip(axes, tensor.shape, strict=True):
+            sizes[axis] = max(sizes.get(axis, 1), size)
+    return 2.0 * math.prod(sizes.values())
+
+
+def _distances(args: tuple[Any, ...], out: Any) -> float:
+    return 2.0 * out.numel() * args[0].shape[-1]
+
+
+# ---------------------------------------------------------------------------------------------
+# Convolutions, attention and recurrent layers
+
+
+def _convolution(args: tuple[Any, ...], out: Any) -> float:
+    weight = args[1]
+    return 2.0 * _first(out).numel() * math.prod(weight.shape[1:])
+
+
+def _convolution_backward(args: tuple[Any, ...], out: Any) -> float:
+    grad_output, x, weight, *_ = args
+    transposed, output_mask = args[7], args[10]
+    positions = x.shape[2:] if transposed else grad_output.shape[2:]
+    # The weight's shape already contains cin / groups.
+    forward = 2.0 * x.shape[0] * math.prod(weight.shape) * math.prod(positions)
+    return forward * (bool(output_mask[0]) + bool(output_mask[1]))
+
+
+def _temporal_convolution(args: tuple[Any, ...], out: Any) -> float:
+    return 2.0 * _first(out).numel() * math.prod(args[1].shape[:2])
+
+
+def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> float:
+    return (
+        2.0 * query.numel() // query.shape[-1] * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+    )
+
+
+def _recurrent(args: tuple[Any, ...], out: Any) -> float:
+    x, input_weight, hidden_weight = args[0], args[1], args[2]
+    return 2.0 * x.shape[0] * x.shape[1] * (input_weight.numel() + hidden_weight.numel())
+
+
+def _fused_recurrent(args: tuple[Any, ...], out: Any) -> float:
+    tokens = args[0].numel() // args[0].shape[-1]
+    return 2.0 * tokens * sum(weight.numel() for weight in args[1] if weight.dim() > 1)
+
+
+# ---------------------------------------------------------------------------------------------
+# Decompositions of matrices, and Fourier transforms (Golub & Van Loan, Matrix Computations)
+
+
+def _decompose(per_cube: float) -> FlopRule:
+    """Return the rule of a decomposition: so many FLOPs times rows, columns and the smaller."""
+
+    def count(args: tuple[Any, ...], out: Any) -> float:
+        *batch, rows, columns = args[0].shape
+        return per_cube * math.prod(batch) * rows * columns * min(rows, columns)
+
+    return count
+
+
+def _solve(matrix: int, right: int, per_cube: float, per_column: float) -> FlopRule:
+    """Return the rule of a linear system: a decomposition, then substitutions for each column."""
+
+    def count(args: tuple[Any, ...], out: Any) -> float:
+        size = args[matrix].shape[-1]
+        systems = math.prod(args[matrix].shape[:-2])
+        return per_cube * systems * size**3 + per_column * size * args[right].numel()
+
+    return count
+
+
+def _transform(args: tuple[Any, ...], out: Any) -> float:
+    larger = max(args[0], _first(out), key=lambda tensor: tensor.numel())
+    length = math.prod(larger.shape[axis] for axis in args[1])
+    return 5.0 * larger.numel() * math.log2(max(2, length))
+
+
+_RULES: dict[str, FlopRule] = {
+    **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot", "matmul", "_int_mm"), _multiply(0, 1)),
+    **dict.fromkeys(("_scaled_mm", "_scaled_mm_v2", "linalg_matmul", "inner"), _multiply(0, 1)),
+    **dict.fromkeys(("_sparse_mm", "hspmm", "_sparse_sparse_matmul"), _multiply_sparse(0)),
+    **dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation"), _multiply(1, 2)),
+    **dict.fromkeys(("_sparse_addmm", "sspaddmm"), _multiply_sparse(1)),
+    "sparse_sampled_addmm": lambda args, out: 2.0 * args[0]._nnz() * args[1].shape[-1],
+    **dict.fromkeys(
+        ("linear", "mkldnn_linear", "_mixed_dtypes_linear", "_weight_int8pack_mm"),
+        _multiply_by_weight,
+    ),
+    **dict.fromkeys(
+        (
+            "_grouped_mm",
+            "_scaled_grouped_mm",
+            "_scaled_grouped_mm_v2",
+            "transformers::grouped_mm_fallback",
+        ),
+        lambda args, out: count_grouped_product(args[0], args[1]),
+    ),
+    "_foreach_mm": lambda args, out: sum(map(count_product, args[0], args[1])),
+    "linalg_vecdot": lambda args, out: 2.0 * args[0].numel(),
+    "_trilinear": _trilinear,
+    **dict.fromkeys(("_cdist_forward", "_pdist_forward"), _distances),
+    "_cdist_backward": lambda args, out: 2.0 * args[0].numel() * args[1].shape[-1],
+    **dict.fromkeys(
+        (
+            "mkldnn_convolution",
+            "miopen_convolution",
+            "miopen_depthwise_convolution",
+            "cudnn_convolution_relu",
+            "cudnn_convolution_add_relu",
+            "_conv_depthwise2d",
+            "conv_depthwise3d",
+            "slow_conv3d_forward",
+            "slow_conv_dilated2d",
+            "slow_conv_dilated3d",
+            "_nnpack_spatial_convolution",
+        ),
+        _convolution,
+    ),
+    "conv_tbc": _temporal_convolution,
+    "conv_tbc_backward": lambda args, out: 2 * _temporal_convolution((None, args[2]), args[0]),
+    "convolution_backward": _convolution_backward,
+    **dict.fromkeys(
+        (
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_fused_attention_overrideable",
+            "_scaled_dot_product_attention_math",
+            "_scaled_dot_product_attention_math_for_mps",
+        ),
+        lambda args, out: _attention(*args[:3]),
+    ),
+    **dict.fromkeys(
+        (
+            "_scaled_dot_product_flash_attention_for_cpu_backward",
+            "_scaled_dot_product_fused_attention_overrideable_backward",
+        ),
+        # A fused backward pass has five products where the forward pass has two.
+        lambda args, out: 2.5 * _attention(*args[1:4]),
+    ),
+    "mkldnn_rnn_layer": _recurrent,
+    "mkldnn_rnn_layer_backward": lambda args, out: 2.0 * _recurrent(args, out),
+    **dict.fromkeys(("_cudnn_rnn", "miopen_rnn"), _fused_recurrent),
+    **dict.fromkeys(
+        ("_cudnn_rnn_backward", "miopen_rnn_backward"),
+        lambda args, out: 2.0 * _fused_recurrent(args, out),
+    ),
+    **dict.fromkeys(("linalg_cholesky_ex", "cholesky"), _decompose(1 / 3)),
+    **dict.fromkeys(
+        ("linalg_lu_factor_ex", "linalg_lu", "_linalg_det", "_linalg_slogdet", "_lu_with_info"),
+        _decompose(2 / 3),
+    ),
+    **dict.fromkeys(("linalg_ldl_factor_ex",), _decompose(1 / 3)),
+    **dict.fromkeys(("linalg_inv_ex", "inverse", "cholesky_inverse"), _decompose(2.0)),
+    **dict.fromkeys(
+        ("linalg_qr", "geqrf", "linalg_householder_product", "orgqr", "linalg_lstsq"),
+        _decompose(2.0),
+    ),
+    "ormqr": lambda args, out: 4.0 * args[0].numel() * args[2].shape[-1],
+    **dict.fromkeys(("_linalg_eigh", "_linalg_eigvals"), _decompose(9.0)),
+    "linalg_eig": _decompose(25.0),
+    "_linalg_svd": _decompose(12.0),
+    "linalg_matrix_exp": _decompose(16.0),
+    "_linalg_solve_ex": _solve(0, 1, 2 / 3, 2.0),
+    "linalg_solve_triangular": _solve(0, 1, 0.0, 1.0),
+    "triangular_solve": _solve(1, 0, 0.0, 1.0),
+    **dict.fromkeys(("cholesky_solve", "_cholesky_solve_helper"), _solve(1, 0, 0.0, 2.0)),
+    **dict.fromkeys(("linalg_lu_solve", "linalg_ldl_solve"), _solve(0, 2, 0.0, 2.0)),
+    "lu_solve": _solve(1, 0, 0.0, 2.0),
+    "_fft_c2c": _transform,
+    # Real input or output halves the work.
+    **dict.fromkeys(("_fft_r2c", "_fft_c2r"), lambda args, out: _transform(args, out) / 2),
+}

@@ -22,9 +22,8 @@ from torch.nn.functional import cross_entropy
 from joulecast.kinds.channel_groups import ChannelGroup
 from joulecast.records import Network, Setup
 from joulecast.runtimes.torch.channel_pruning import PrunableChannels, find_channel_groups
-from joulecast.runtimes.torch.channel_removal import prune_channels
+from joulecast.runtimes.torch.channel_removal import compute_importance, prune_channels
 from joulecast.runtimes.torch.drawn_faces import DrawBatch, make_drawn_faces, read_celeba
-from joulecast.runtimes.torch.importance import compute_importance
 
 CLASSES = 2
 NETWORK_NAME = "faces"

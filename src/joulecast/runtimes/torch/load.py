@@ -18,21 +18,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
-from joulecast.errors import NetError
+from joulecast.errors import InputError, NetError
 from joulecast.records import Network, Trial
 from joulecast.runtimes.base import Step
-from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.example_inputs import find_first_tensor, resize_batch
+from joulecast.runtimes.torch.build import build_net, run_checkpointed
+from joulecast.runtimes.torch.inputs import find_first_tensor, resize_batch
 from joulecast.runtimes.torch.losses import LossFunction, cross_entropy_loss, mean_square_loss
-from joulecast.runtimes.torch.module_checkpoints import checkpoint_module, checkpointed_blocks
-from joulecast.runtimes.torch.net_reader import read_net
-from joulecast.runtimes.torch.trace_limits import find_available_bytes
+from joulecast.runtimes.torch.net_reader import find_block_modules, read_net
+from joulecast.runtimes.torch.tracer import find_available_bytes
 from joulecast.units import format_bytes
 from joulecast.user_errors import describe_user_error
 
 if TYPE_CHECKING:
     from joulecast.runtimes.torch.runtime import TorchRuntime
+
 
 RETURNS_NET = "returns a module"
 _DEFAULT_BATCH = 32
@@ -240,3 +241,119 @@ def _make_default_inputs(
             "(module, inputs)"
         )
     return torch.zeros(batch or _DEFAULT_BATCH, *input_shape)
+
+
+Undo = Callable[[], None]
+
+
+@contextmanager
+def checkpointed_blocks(net: nn.Module, inputs: Any, loss: LossFunction | None) -> Iterator[None]:
+    """Checkpoint the blocks of a module as long as the context lasts."""
+    undo = checkpoint_module(net, inputs, loss)
+    try:
+        yield
+    finally:
+        undo()
+
+
+def checkpoint_module(net: nn.Module, inputs: Any, loss: LossFunction | None) -> Undo:
+    """Checkpoint the blocks of a module, unless it does so itself; return what undoes it.
+
+    Models of transformers know how to do so themselves. A block of any other module is called by
+    ``torch.utils.checkpoint`` while it trains.
+
+    Args:
+        net: The module, which is changed.
+        inputs: What it is called on, to find its blocks.
+        loss: Computes a scalar from its output.
+
+    Raises:
+        InputError: The module repeats no block.
+    """
+    if getattr(net, "is_gradient_checkpointing", False):
+        return lambda: None
+    if getattr(net, "supports_gradient_checkpointing", False):
+        model: Any = net
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        undo_own: Undo = model.gradient_checkpointing_disable
+        return undo_own
+    found = find_block_modules(net, inputs, loss)
+    if found.is_checkpointed:
+        return lambda: None
+    if not found.paths:
+        raise InputError(
+            f"{type(net).__name__} repeats no block to checkpoint: leave --checkpoint out, or call "
+            "torch.utils.checkpoint in the module itself"
+        )
+    modules = [net.get_submodule(path) for path in found.paths]
+    for module in modules:
+        module.forward = _make_checkpointed(module)
+
+    def undo() -> None:
+        for module in modules:
+            # The class has the method that the attribute hides.
+            del module.forward
+
+    return undo
+
+
+def _make_checkpointed(module: nn.Module) -> Callable[..., Any]:
+    forward = module.forward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not (module.training and torch.is_grad_enabled()):
+            return forward(*args, **kwargs)
+        return run_checkpointed(forward, *args, **kwargs)
+
+    return run
+
+
+def read_at_tokens(net: Any, inputs: Any, tokens: int) -> Network:
+    """Return the network of a module with one sequence of this many tokens.
+
+    Labels, masks and further inputs are left out: generation has none of them.
+
+    Args:
+        net: The name of a callable that makes the module, or the module itself.
+        inputs: For a module, what it is called on.
+        tokens: Number of tokens.
+
+    Raises:
+        InputError: It is not a module, or has no inputs.
+        NetError: It does not read tokens, or fails on that many.
+    """
+    loaded, name = _load(net, inputs)
+    sequences = make_sequence(loaded.inputs, tokens)
+    return read_net(loaded.net, sequences, name=name)
+
+
+def make_sequence(inputs: Any, tokens: int) -> Any:
+    """Return inputs that consist of one sequence of tokens.
+
+    Raises:
+        NetError: No input is a batch of token numbers.
+    """
+    named = inputs.items() if isinstance(inputs, dict) else enumerate(pytree.tree_leaves(inputs))
+    for name, value in named:
+        if _is_batch_of_tokens(value):
+            sequence = torch.zeros((1, tokens), dtype=value.dtype, device=value.device)
+            if isinstance(inputs, dict):
+                return {name: sequence}
+            return sequence if isinstance(inputs, torch.Tensor) else (sequence,)
+    raise NetError("the example inputs have no batch of token numbers: give a language model")
+
+
+def _is_batch_of_tokens(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return False
+    return value.dim() == 2 and value.dtype in (torch.int64, torch.int32)
+
+
+def _load(net: Any, inputs: Any) -> tuple[LoadedNet, str]:
+    if isinstance(net, str):
+        return load_net(net, on_meta=True), net
+    if not isinstance(net, nn.Module) or inputs is None:
+        raise InputError(
+            f"net is {net!r}: give file.py:make_net, or a PyTorch module with its example inputs"
+        )
+    return LoadedNet(net, inputs, None), type(net).__name__

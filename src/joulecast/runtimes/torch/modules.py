@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from joulecast.records import Op, Sizes
-from joulecast.runtimes.input_fits import Shape
-from joulecast.runtimes.torch.input_adapters import fit_channels, fit_shape
+from joulecast.runtimes.input_fits import Shape, find_operand_shape
+from joulecast.runtimes.torch.inputs import fit_channels, fit_shape
 
 
 class PackedSdpa(nn.Module):
@@ -246,3 +247,308 @@ class FunctionModule(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         return self.function(*inputs)
+
+
+SampleFunction = Callable[[torch.Tensor, Shape], torch.Tensor]
+"""A function of a batch and of the shape of an output sample."""
+
+
+class OperandModule(nn.Module):
+    """Arithmetic with a tensor that no layer computes: a learned scale, a table of rotations.
+
+    Args:
+        fn: ``add``, ``sub``, ``mul`` or ``div``.
+        size: Elements of the operand.
+        shape: Shape of a sample.
+        is_learned: Whether it is a parameter.
+    """
+
+    def __init__(self, fn: str, size: int, shape: Shape, is_learned: bool) -> None:
+        super().__init__()
+        self.function = _ARITHMETIC[fn]
+        operand = torch.ones(find_operand_shape(size, shape))
+        if is_learned:
+            self.operand = nn.Parameter(operand)
+        else:
+            self.register_buffer("operand", operand, persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x, self.operand)
+
+
+def find_function(fn: str, shape: Shape, out: Shape) -> Callable[..., torch.Tensor] | None:
+    """Return the function that is called so, if it turns samples of one shape into the other."""
+    function = _FUNCTIONS.get(fn)
+    if function is None:
+        return None
+    sample = torch.empty((1, *shape), device="meta")
+    try:
+        found = function(sample, out)
+    except (RuntimeError, ValueError, IndexError, NotImplementedError):
+        return None
+    # Further inputs, such as labels, are not differentiated.
+    return (lambda x, *_: function(x, out)) if tuple(found.shape[1:]) == out else None
+
+
+def _make_reduction(function: Callable[..., torch.Tensor]) -> SampleFunction:
+    def reduce(x: torch.Tensor, out: Shape) -> torch.Tensor:
+        shape = tuple(x.shape[1:])
+        for axis in range(len(shape)):
+            if out == shape[:axis] + shape[axis + 1 :]:
+                return function(x, axis + 1)
+            if out == (*shape[:axis], 1, *shape[axis + 1 :]):
+                return function(x, axis + 1).unsqueeze(axis + 1)
+        return function(x.flatten(1), 1).reshape(-1, *out)
+
+    return reduce
+
+
+def _make_interpolation(mode: str) -> SampleFunction:
+    return lambda x, out: F.interpolate(x, size=out[1:], mode=mode)
+
+
+def _apply(function: Callable[[torch.Tensor], torch.Tensor]) -> SampleFunction:
+    return lambda x, out: function(x)
+
+
+def _halve_axis(x: torch.Tensor, out: Shape) -> torch.Tensor:
+    return F.glu(x, _find_changed_axis(x, out))
+
+
+def _repeat(x: torch.Tensor, out: Shape) -> torch.Tensor:
+    axis = _find_changed_axis(x, out)
+    return x.repeat_interleave(out[axis - 1] // x.shape[axis], axis)
+
+
+def _find_changed_axis(x: torch.Tensor, out: Shape) -> int:
+    """Return the axis of a batch that has another size in the output."""
+    axes = [i for i, size in enumerate(out, start=1) if i < x.dim() and size != x.shape[i]]
+    if len(axes) != 1:
+        raise ValueError(f"{tuple(x.shape[1:])} does not become {out} along one axis")
+    return axes[0]
+
+
+def _compute_loss(x: torch.Tensor, out: Shape) -> torch.Tensor:
+    logits = x.flatten(0, -2)
+    labels = torch.zeros(len(logits), dtype=torch.long, device=x.device)
+    loss = F.cross_entropy(logits, labels)
+    return loss.expand(len(x), *out)
+
+
+def _roll(x: torch.Tensor) -> torch.Tensor:
+    axes = tuple(range(1, x.dim()))[:2]
+    return torch.roll(x, (1,) * len(axes), axes)
+
+
+_ARITHMETIC: dict[str, Callable[..., torch.Tensor]] = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+}
+_FUNCTIONS: dict[str, SampleFunction] = {
+    **{
+        name: _make_reduction(getattr(torch, name))
+        for name in ("sum", "mean", "amax", "amin", "var", "std", "logsumexp", "norm")
+    },
+    "max": _make_reduction(lambda x, axis: x.max(axis).values),
+    "min": _make_reduction(lambda x, axis: x.min(axis).values),
+    **{
+        f"interpolate {mode}": _make_interpolation(mode)
+        for mode in ("nearest", "linear", "bilinear", "bicubic", "trilinear", "area")
+    },
+    **{
+        name: _apply(getattr(torch, name))
+        for name in ("exp", "log", "log1p", "sqrt", "rsqrt", "square", "abs", "sin", "cos", "erf")
+    },
+    "clamp": _apply(lambda x: x.clamp(-1.0, 1.0)),
+    "pow": _apply(lambda x: x.pow(2)),
+    "float": _apply(lambda x: x.float()),
+    "logsigmoid": _apply(F.logsigmoid),
+    "celu": _apply(F.celu),
+    "normalize": _apply(lambda x: F.normalize(x, dim=-1)),
+    "roll": _apply(_roll),
+    "glu": _halve_axis,
+    "repeat_interleave": _repeat,
+    "cross_entropy": _compute_loss,
+}
+
+
+# Grouped products refuse rows that are not a multiple of this.
+_ALIGNED_BYTES = 16
+
+
+class BagOfEmbeddings(nn.Module):
+    """Sums of embeddings, ``bags`` for each sample."""
+
+    def __init__(self, vocabulary: int, width: int, bags: int) -> None:
+        super().__init__()
+        self.bags = bags
+        self.inner = nn.EmbeddingBag(vocabulary, width, mode="sum")
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        if self.bags == 1:
+            out: torch.Tensor = self.inner(tokens)
+            return out
+        per_bag = max(1, tokens.shape[1] // self.bags)
+        inner = self.inner(tokens[:, : per_bag * self.bags].reshape(-1, per_bag))
+        return fit_shape(inner.reshape(tokens.shape[0], -1), (self.bags, inner.shape[-1]))
+
+
+class GroupedLinear(nn.Module):
+    """Experts of a mixture, each multiplying an equal share of the rows."""
+
+    def __init__(self, experts: int, cin: int, cout: int, is_half: bool) -> None:
+        super().__init__()
+        self.is_half = is_half
+        self.weight = nn.Parameter(torch.randn(experts, cout, cin) / math.sqrt(cin))
+        self.offsets: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        # Autocast casts neither rows nor weights of a grouped product; some modules do.
+        dtype = torch.bfloat16 if self.is_half else self.weight.dtype
+        weight = self.weight.to(dtype).transpose(1, 2)
+        out = _multiply_groups(rows.to(dtype), weight, self._find_offsets(rows))
+        return out.reshape(*x.shape[:-1], -1)
+
+    def _find_offsets(self, rows: torch.Tensor) -> torch.Tensor:
+        experts = self.weight.shape[0]
+        if self.offsets is None or self.offsets.device != rows.device:
+            ends = [rows.shape[0] * (one + 1) // experts for one in range(experts)]
+            self.offsets = torch.tensor(ends, dtype=torch.int32, device=rows.device)
+        return self.offsets
+
+
+class IndexedElements(nn.Module):
+    """Selection by index tensors along some axes, across samples, or for each element."""
+
+    def __init__(self, sizes: Sizes, shape: Shape) -> None:
+        super().__init__()
+        self.axes, self.across, self.out = sizes["axes"], sizes["across"], tuple(sizes["out"])
+        self.table: nn.Parameter | None = None
+        if sizes["params"]:
+            self.table = nn.Parameter(torch.randn(sizes["params"]))
+        self.indices: tuple[torch.Tensor, ...] = ()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.table is not None:
+            return self._select_rows(self.table, x.shape[0])
+        if self.across and x.dim() > 1:
+            rows = x.flatten(0, 1)
+            wanted = x.shape[0] * self.out[0]
+            (index,) = self._draw(x, [rows.shape[0]], wanted)
+            return fit_shape(rows[index].reshape(x.shape[0], -1), self.out)
+        if not self.axes or max(self.axes) + 1 >= x.dim():
+            flat = x.flatten(1)
+            (index,) = self._draw(x, [flat.shape[1]], x.shape[0] * math.prod(self.out))
+            return flat.gather(1, index.reshape(x.shape[0], -1)).reshape(-1, *self.out)
+        rest = math.prod(size for i, size in enumerate(x.shape[1:]) if i not in self.axes)
+        wanted = max(1, math.prod(self.out) // rest)
+        indices = self._draw(x, [x.shape[axis + 1] for axis in self.axes], wanted)
+        selected: list[Any] = [slice(None)] * (max(self.axes) + 2)
+        for axis, one in zip(self.axes, indices, strict=True):
+            selected[axis + 1] = one
+        return fit_shape(x[tuple(selected)], self.out)
+
+    def _select_rows(self, table: torch.Tensor, batch: int) -> torch.Tensor:
+        width = self.out[-1] if table.numel() % self.out[-1] == 0 else 1
+        rows = table.reshape(-1, width)
+        (index,) = self._draw(rows, [rows.shape[0]], batch * math.prod(self.out) // width)
+        return rows[index].reshape(batch, *self.out)
+
+    def _draw(self, x: torch.Tensor, limits: list[int], count: int) -> tuple[torch.Tensor, ...]:
+        is_fitting = self.indices and self.indices[0].numel() == count
+        if not is_fitting or self.indices[0].device != x.device:
+            self.indices = tuple(
+                torch.randint(0, limit, (count,), device=x.device) for limit in limits
+            )
+        return self.indices
+
+
+class ScatteredElements(nn.Module):
+    """Addition of rows to arbitrary places of a tensor."""
+
+    def __init__(self, sizes: Sizes, shape: Shape) -> None:
+        super().__init__()
+        self.source, self.copies = tuple(sizes["source"]), sizes["copies"]
+        self.index: torch.Tensor | None = None
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        x, source = inputs[0].flatten(1), fit_shape(inputs[-1], self.source).flatten(1)
+        if self.index is None or self.index.shape != source.shape:
+            self.index = torch.randint(0, x.shape[1], source.shape, device=x.device)
+        target = x if self.copies else x * 1.0
+        return target.scatter_add(1, self.index, source.to(x.dtype)).reshape(inputs[0].shape)
+
+
+class SortedElements(nn.Module):
+    """A sort of the last axis, or its largest elements."""
+
+    def __init__(self, fn: str, out: Shape) -> None:
+        super().__init__()
+        self.fn, self.out = fn, tuple(out)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.fn == "topk" and self.out[-1] < x.shape[-1]:
+            return fit_shape(x.topk(self.out[-1], dim=-1).values, self.out)
+        return fit_shape(x.sort(dim=-1).values, self.out)
+
+
+def slice_twice(out: Shape, x: torch.Tensor) -> torch.Tensor:
+    """Return the first elements of each sample in shape ``out``, and read one other slice.
+
+    The gradients of both are padded with zeros and summed.
+    """
+    flat = x.flatten(1)
+    first = fit_shape(flat, out)
+    return first + flat[:, -1:].reshape(-1, *([1] * len(out)))
+
+
+def view_and_copy_gradient(out: Shape, x: torch.Tensor) -> torch.Tensor:
+    """Return each sample in shape ``out`` without a copy; its gradient is copied.
+
+    Of a larger tensor these are the first elements, as if the others were parts like them. A
+    smaller one is expanded.
+    """
+    found: torch.Tensor = _CopiedGradient.apply(x, tuple(out))
+    return found
+
+
+class _CopiedGradient(torch.autograd.Function):
+    """A view. The parts of its gradient are concatenated, or an expanded axis is summed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, out: Shape) -> torch.Tensor:
+        ctx.shape = x.shape
+        size, wanted = math.prod(x.shape[1:]), math.prod(out)
+        flat = x.reshape(len(x), size)
+        if wanted > size:
+            return flat[:, 0].view(-1, *(1 for _ in out)).expand(-1, *out)
+        return flat[:, :wanted].view(len(x), *out)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        flat = grads[0].flatten(1)
+        size = math.prod(ctx.shape[1:])
+        if flat.shape[1] > size:
+            times = flat.shape[1] // size
+            return flat[:, : times * size].view(len(flat), size, times).sum(-1).view(
+                ctx.shape
+            ), None
+        times, rest = divmod(size, flat.shape[1])
+        parts = [flat] * times + ([flat[:, :rest]] if rest else [])
+        whole = torch.cat(parts, dim=1) if len(parts) > 1 else flat.clone()
+        return whole.view(ctx.shape), None
+
+
+def _multiply_groups(
+    rows: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor
+) -> torch.Tensor:
+    grouped_mm = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
+    is_aligned = all(size * rows.element_size() % _ALIGNED_BYTES == 0 for size in weight.shape[1:])
+    if grouped_mm is not None and is_aligned:
+        out: torch.Tensor = grouped_mm(rows, weight, offs=offsets)
+        return out
+    shares = rows.tensor_split(weight.shape[0])
+    return torch.cat([share @ one for share, one in zip(shares, weight, strict=True)])

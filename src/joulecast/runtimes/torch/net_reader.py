@@ -6,7 +6,10 @@ A module that the layers do not describe well enough to rebuild it gives a Netwo
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,22 +20,21 @@ from torch.utils import _pytree as pytree
 from joulecast.errors import NetError
 from joulecast.kinds import Work, network_work
 from joulecast.records import Network, Setup, StepTotals, name_layout
-from joulecast.runtimes.torch.block_detection import find_blocks, fuse_plain_modules
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.example_inputs import find_first_tensor, resize_batch
-from joulecast.runtimes.torch.losses import LossFunction, mean_square_loss
-from joulecast.runtimes.torch.memory_format import make_empty_input
-from joulecast.runtimes.torch.module_checks import (
-    check_trainable_types,
-    has_other_precision,
-    list_module_notes,
-    run_uncompiled,
-    unwrap_compiled,
+from joulecast.runtimes.torch.inputs import find_first_tensor, make_empty_input, resize_batch
+from joulecast.runtimes.torch.losses import LossFunction, cross_entropy_loss, mean_square_loss
+from joulecast.runtimes.torch.network_assembly import (
+    assemble_network,
+    find_blocks,
+    fuse_plain_modules,
 )
-from joulecast.runtimes.torch.network_assembly import assemble_network
 from joulecast.runtimes.torch.op_readers import name_leaf_module
 from joulecast.runtimes.torch.trace_events import Trace
-from joulecast.runtimes.torch.tracer import trace_on_fake_tensors, trace_on_real_tensors
+from joulecast.runtimes.torch.tracer import (
+    OTHER_PRECISIONS,
+    trace_on_fake_tensors,
+    trace_on_real_tensors,
+)
 from joulecast.user_errors import describe_user_error
 
 # A buildable network may leave at most this share of FLOPs and parameters to no layer.
@@ -235,3 +237,99 @@ def _share_missing(total: float, explained: float) -> float:
 
 def _share_exceeded(total: float, explained: float) -> float:
     return max(0.0, explained / total - 1.0) if total else 0.0
+
+
+_QUANTISED_PACKAGES = (
+    "torch.ao.nn.quantized",
+    "torch.ao.nn.intrinsic.quantized",
+    "torch.nn.quantized",
+    "torch.nn.intrinsic.quantized",
+)
+
+
+def unwrap_compiled(net: nn.Module) -> nn.Module:
+    """Return the module that ``torch.compile`` wraps; any other module as it is."""
+    while type(net).__name__ == "OptimizedModule":
+        inner = getattr(net, "_orig_mod", None)
+        if not isinstance(inner, nn.Module):
+            break
+        net = inner
+    return net
+
+
+@contextlib.contextmanager
+def run_uncompiled() -> Iterator[None]:
+    """Run compiled modules and functions as they are written."""
+    # Importing the compiler takes seconds, and without it nothing can have been compiled.
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def check_trainable_types(net: nn.Module) -> None:
+    """Raise an error for a module that was quantised for inference.
+
+    Raises:
+        NetError: It was; the message names its first quantised part.
+    """
+    for path, module in net.named_modules():
+        if type(module).__module__.startswith(_QUANTISED_PACKAGES):
+            raise NetError(
+                f"{path or 'the module'} is quantised ({type(module).__name__}) and cannot be "
+                "trained: give the floating-point module"
+            )
+
+
+def list_module_notes(net: nn.Module) -> list[str]:
+    """Return what a reader of an estimate should know about a module, in sentences."""
+    notes = []
+    if any(map(_is_compiled, net.modules())):
+        notes.append(
+            "torch.compile was left out: the module was read as it runs without, which costs more."
+        )
+    params = list(net.parameters())
+    types = {p.dtype for p in params}
+    names = sorted(OTHER_PRECISIONS[one] for one in types if one in OTHER_PRECISIONS)
+    if names:
+        share = "All" if len(types) == 1 else "Some"
+        advice = (
+            "no setup describes that, and the real step costs more than estimated"
+            if "float64" in names
+            else "the estimate is for the precision of the setup, so give the one that you train in"
+        )
+        notes.append(f"{share} weights are {' and '.join(names)}: {advice}.")
+    packed = sum(not (p.is_floating_point() or p.is_complex()) for p in params)
+    if packed:
+        notes.append(
+            f"{packed} weights are integers (quantised): what their operators multiply is only "
+            "counted where PyTorch shows it."
+        )
+    if params and not any(p.requires_grad for p in params):
+        notes.append("No weight requires a gradient: a step is a forward pass and the loss.")
+    return notes
+
+
+def has_other_precision(net: nn.Module) -> bool:
+    """Return whether any weight is in another floating-point type than float32."""
+    return any(p.dtype in OTHER_PRECISIONS for p in net.parameters())
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    is_wrapper = type(module).__name__ == "OptimizedModule"
+    return is_wrapper or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def count_step_totals(network: Network, batch: int) -> StepTotals:
+    """Build a network on the meta device and count the operators of one step; allocate no memory.
+
+    Raises:
+        NetError: The network cannot be built.
+    """
+    with torch.device("meta"):
+        net = build_net(network)
+        inputs = make_empty_input(network, batch)
+    totals = read_net(net, inputs, cross_entropy_loss).totals
+    assert totals is not None, "read_net always counts the step"
+    return totals

@@ -24,18 +24,18 @@ from joulecast.errors import (
 from joulecast.records import MODES, Device, Execution, Network, Setup, Trial
 from joulecast.runtimes.setup_checks import refuse_cuda_graphs, refuse_int8, refuse_processor
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.compiled import (
-    CompiledStep,
-    compile_replicas,
-    explain_compile_errors,
-)
+from joulecast.runtimes.torch.inputs import format_input
 from joulecast.runtimes.torch.losses import LossFunction, make_loss
-from joulecast.runtimes.torch.memory_format import format_input
-from joulecast.runtimes.torch.step_settings import HALF_DTYPES, apply_settings, convert_floats
 from joulecast.runtimes.torch.training_step import (
+    HALF_DTYPES,
+    CompiledStep,
     Replica,
     TorchStep,
+    apply_settings,
     call_net,
+    compile_replicas,
+    convert_floats,
+    explain_compile_errors,
     is_out_of_memory,
     prepare_step,
 )

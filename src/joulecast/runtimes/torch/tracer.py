@@ -14,25 +14,33 @@ from __future__ import annotations
 import bisect
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from joulecast.errors import NetError
 from joulecast.kinds import Work
 from joulecast.runtimes.torch.aten_costs import count_op_cost, lacks_cost_rule, matmul_sizes
 from joulecast.runtimes.torch.losses import LossFunction, first_float_tensor
-from joulecast.runtimes.torch.module_checks import OTHER_PRECISIONS
-from joulecast.runtimes.torch.recomputed_calls import RecomputeLog, assign_run, next_sequence_number
-from joulecast.runtimes.torch.replaced_results import replace_result
 from joulecast.runtimes.torch.trace_events import INPUT, Event, ModuleCall, Trace
-from joulecast.runtimes.torch.trace_limits import TraceLimits
+from joulecast.units import format_bytes
+
+OTHER_PRECISIONS = {
+    torch.float64: "float64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+}
+"""Types of weights that are counted as if they were float32, with their names."""
 
 _BACKWARD = (torch.autograd.backward, torch.Tensor.backward)
 LeafNamer = Callable[[nn.Module], str]
@@ -450,3 +458,205 @@ class _DispatchMode(TorchDispatchMode):
         finally:
             self.tracer.in_operator = before
         return out
+
+
+MAX_TRACE_S = 60.0
+# Weights are copied and get gradients, so that the module is not changed.
+_COPIES_OF_WEIGHTS = 2
+# Share of the free memory that a trace may take.
+_MEMORY_SHARE = 0.7
+
+
+class TraceLimits:
+    """What a trace may still take.
+
+    Args:
+        net: The module to trace.
+
+    Raises:
+        NetError: Copies of its weights alone take too much memory.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        self.deadline_s = time.monotonic() + MAX_TRACE_S
+        self.limit_bytes = _MEMORY_SHARE * find_available_bytes()
+        weights = sum(p.numel() * p.element_size() for p in net.parameters())
+        self.used_bytes = float(_COPIES_OF_WEIGHTS * weights)
+        self._check_memory()
+
+    def spend(self, out: Any) -> None:
+        """Count an operator's result, which the trace keeps.
+
+        Raises:
+            NetError: The trace takes too long, or too much memory.
+        """
+        tensors = (t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor))
+        self.used_bytes += sum(t.numel() * t.element_size() for t in tensors)
+        self._check_memory()
+        if time.monotonic() > self.deadline_s:
+            raise NetError(
+                "its control flow depends on values, and a step of two samples takes more than "
+                f"{MAX_TRACE_S:.0f} s on this CPU: give smaller inputs"
+            )
+
+    def _check_memory(self) -> None:
+        if self.used_bytes > self.limit_bytes:
+            raise NetError(
+                "its control flow depends on values, and a step of two samples takes more memory "
+                f"than is free ({format_bytes(self.limit_bytes)}): give smaller inputs"
+            )
+
+
+def find_available_bytes() -> float:
+    """Return the memory that is free on this machine; infinite where that is unknown."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024.0 * int(line.split()[1])
+    return float("inf")
+
+
+# A random number that decides whether a layer is skipped: most are not.
+_TYPICAL_DRAW = 0.5
+
+
+def replace_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the result of such an operator; None for all others."""
+    name = func._schema.name
+    if name == "aten::_grouped_mm":
+        offsets = kwargs.get("offs", args[2] if len(args) > 2 else None)
+        return _multiply_groups(args[0], args[1], offsets)
+    if name == "aten::rand" and list(args[0]) == []:
+        return _draw_once(func, args, kwargs)
+    return None
+
+
+def _multiply_groups(left: Any, right: Any, offsets: Any) -> torch.Tensor | None:
+    """Return the empty result of a grouped product.
+
+    On fake tensors PyTorch refuses all types but bfloat16, and strides that its kernels pad.
+    """
+    if not isinstance(left, FakeTensor):
+        return None
+    if left.dim() == right.dim() == 2:
+        return left.new_empty(offsets.shape[0], left.shape[0], right.shape[1])
+    if left.dim() == right.dim():
+        return left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+    return left.new_empty(left.shape[-2], right.shape[-1])
+
+
+def _draw_once(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """Return a random scalar with a typical value, so that a module can compare it (LayerDrop)."""
+    out: torch.Tensor = func(*args, **kwargs)
+    if not isinstance(out, FakeTensor):
+        return out.fill_(_TYPICAL_DRAW)
+    if out.constant is None:
+        with unset_fake_temporarily():
+            out.constant = torch.full((), _TYPICAL_DRAW, dtype=out.dtype, device="cpu")
+    return out
+
+
+# What adds up the gradients of weights has no number of its own.
+_NO_SEQUENCE_NUMBER = 2**64 - 1
+
+
+@dataclass
+class RecomputedRun:
+    """Calls while autograd ran one node.
+
+    Attributes:
+        sequence_number: Number that autograd gave the node.
+    """
+
+    sequence_number: int
+    calls: list[Event] = field(default_factory=list)
+
+    @property
+    def work(self) -> Work:
+        """Return the cost of all calls."""
+        return sum((call.forward for call in self.calls), Work())
+
+
+class RecomputeLog:
+    """Records calls during backward, which may be calls of the forward pass that run again."""
+
+    def __init__(self) -> None:
+        self.runs: list[RecomputedRun] = []
+        self.calls: list[Event] = []
+        self.first_numbers: list[int] = []
+
+    def open_call(self, event: Event, weights: Collection[int]) -> None:
+        """Record a call.
+
+        Args:
+            event: The call.
+            weights: Identities of parameters and buffers, which are no inputs.
+        """
+        node: Any = torch._C._current_autograd_node()
+        number = node._sequence_nr()
+        if not self.runs or self.runs[-1].sequence_number != number:
+            self.runs.append(RecomputedRun(number))
+        self.runs[-1].calls.append(event)
+        self.calls.append(event)
+        self.first_numbers.append(next_sequence_number())
+        event.needs_input_grad = any(
+            value.requires_grad
+            for value in pytree.tree_leaves((event.args, event.kwargs))
+            if isinstance(value, torch.Tensor) and id(value) not in weights
+        )
+
+    def close_call(self, event: Event, has_result: bool) -> None:
+        """Forget a call that neither computed nor returned anything."""
+        calls = self.runs[-1].calls
+        if not has_result and not event.forward.launches and calls[-1] is event:
+            calls.pop()
+
+    def find_call(self, sequence_number: int) -> Event | None:
+        """Return the recorded call that created a node of autograd, by the node's number."""
+        index = bisect.bisect_right(self.first_numbers, sequence_number) - 1
+        is_numbered = sequence_number < _NO_SEQUENCE_NUMBER
+        return self.calls[index] if index >= 0 and is_numbered else None
+
+
+def next_sequence_number() -> int:
+    """Return the number that autograd gives to the next node it creates."""
+    number: int = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+    return number
+
+
+def assign_run(run: RecomputedRun, events: list[Event]) -> bool:
+    """Add the cost of a run to the calls that it repeats; return whether they were found.
+
+    The last ones that are not repeated yet are taken, because backward starts at the end.
+    """
+    for calls in _list_trimmed(run.calls):
+        for start in range(len(events) - len(calls), -1, -1):
+            repeated = events[start : start + len(calls)]
+            if all(map(_repeats, calls, repeated)):
+                for call, event in zip(calls, repeated, strict=True):
+                    _assign_call(call, event)
+                return True
+    return False
+
+
+def _list_trimmed(calls: list[Event]) -> Iterator[list[Event]]:
+    """Yield the calls, and without views at either end: PyTorch itself makes some of them."""
+    computing = [at for at, call in enumerate(calls) if call.forward.launches]
+    if not computing:
+        return
+    for start in range(computing[0] + 1):
+        for stop in range(len(calls), computing[-1], -1):
+            yield calls[start:stop]
+
+
+def _repeats(call: Event, event: Event) -> bool:
+    is_same = (call.name, call.param_names) == (event.name, event.param_names)
+    return is_same and not event.is_recomputed
+
+
+def _assign_call(call: Event, event: Event) -> None:
+    event.recomputed += call.forward
+    event.backward += call.backward
+    event.needs_input_grad |= call.needs_input_grad
+    # The last call of a run may be stopped before it computes anything.
+    event.is_recomputed = call.forward.launches > 0 or not event.forward.launches

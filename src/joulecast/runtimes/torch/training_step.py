@@ -12,18 +12,28 @@ same gradients.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
-from joulecast.errors import InputError, NetError, NotTrainingError, OutOfMemoryError
+from joulecast.errors import (
+    InputError,
+    JoulecastError,
+    NetError,
+    NotTrainingError,
+    OutOfMemoryError,
+)
+from joulecast.kinds import uses_autocast
 from joulecast.records import Execution, Setup
+from joulecast.runtimes.base import Step
 from joulecast.runtimes.torch.losses import LossFunction, first_float_tensor
-from joulecast.runtimes.torch.step_settings import apply_settings
 
 _LEARNING_RATES = {"sgd": 0.01, "adam": 1e-3, "adamw": 1e-3}
 _GRAPH_WARMUP_STEPS = 3
@@ -387,3 +397,147 @@ def _make_optimizer(
     if setup.optimizer == "adam":
         return torch.optim.Adam(weights, lr=rate, capturable=is_capturable)
     return torch.optim.AdamW(weights, lr=rate, fused=is_cuda, capturable=is_capturable)
+
+
+HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@contextlib.contextmanager
+def apply_settings(setup: Setup, device: torch.device) -> Iterator[None]:
+    """Set threads, TF32, ``cudnn.benchmark`` and autocast; restore them afterwards."""
+    with contextlib.ExitStack() as stack:
+        if setup.threads:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(setup.threads)
+        if device.type == "cuda":
+            stack.enter_context(_apply_cuda_settings(setup))
+        if uses_autocast(setup):
+            dtype = HALF_DTYPES[setup.precision]
+            # A captured graph must not hold casts cached by another step.
+            stack.enter_context(torch.autocast(device.type, dtype=dtype, cache_enabled=False))
+        yield
+
+
+def convert_floats(values: Any, setup: Setup) -> Any:
+    """Return a module or inputs in the format of inference: half precision converts them.
+
+    Training keeps weights in full precision, and autocast converts as it goes.
+    """
+    if setup.phase == "train" or setup.precision not in HALF_DTYPES:
+        return values
+    dtype = HALF_DTYPES[setup.precision]
+    if isinstance(values, torch.nn.Module):
+        return values.to(dtype)
+
+    def convert(x: torch.Tensor) -> torch.Tensor:
+        return x.to(dtype) if x.is_floating_point() else x
+
+    return pytree.tree_map_only(torch.Tensor, convert, values)
+
+
+@contextlib.contextmanager
+def _apply_cuda_settings(setup: Setup) -> Iterator[None]:
+    settings: tuple[tuple[Any, str, Any], ...] = (
+        (torch.backends.cuda.matmul, "allow_tf32", setup.precision == "tf32"),
+        (torch.backends.cudnn, "allow_tf32", setup.precision == "tf32"),
+        (torch.backends.cudnn, "benchmark", setup.cudnn_benchmark),
+    )
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in settings]
+    for owner, name, value in settings:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+# Compiling in this process leaves none that could disturb the measurement.
+_OPTIONS: dict[str, str | int | bool] = {"compile_threads": 1}
+_LONGEST_MESSAGE = 300
+
+
+class CompiledStep:
+    """A step of compiled modules, which are forgotten after the last one is closed."""
+
+    _open_count = 0
+
+    def __init__(self, step: Step) -> None:
+        self._step: Step | None = step
+        CompiledStep._open_count += 1
+
+    def run(self, count: int) -> None:
+        """Issue ``count`` steps without waiting for them."""
+        self._get().run(count)
+
+    def wait(self) -> None:
+        """Wait until the device has finished."""
+        self._get().wait()
+
+    def peak_memory_bytes(self) -> int:
+        """Return the peak of allocated device memory; 0 where it is unknown."""
+        return self._get().peak_memory_bytes()
+
+    def close(self) -> None:
+        """Release all tensors, and what was compiled if no other step needs it."""
+        if self._step is None:
+            return
+        self._step.close()
+        self._step = None
+        CompiledStep._open_count -= 1
+        self.forget_compiled()
+
+    @classmethod
+    def forget_compiled(cls) -> None:
+        """Forget all that was compiled in this process, unless a step needs it."""
+        if not cls._open_count:
+            torch.compiler.reset()
+
+    def _get(self) -> Step:
+        if self._step is None:
+            raise NetError("this step is closed: prepare it again")
+        return self._step
+
+
+def compile_replicas(replicas: list[Replica], setup: Setup) -> list[Replica]:
+    """Return replicas that are compiled when they are first called.
+
+    In inference several are compiled as one module: each call of a compiled module takes time on
+    the host, which a network pays once.
+    """
+    if setup.phase == "train" or len(replicas) == 1:
+        return [replace(one, net=compile_module(one.net)) for one in replicas]
+    together = ModulesTogether(one.net for one in replicas)
+    return [Replica(compile_module(together), tuple(one.inputs for one in replicas), None)]
+
+
+class ModulesTogether(nn.Module):
+    """Modules that are called one after another, each on its own input."""
+
+    def __init__(self, nets: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nets)
+
+    def forward(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        return [net(x) for net, x in zip(self.nets, inputs, strict=True)]
+
+
+def compile_module(net: nn.Module) -> nn.Module:
+    """Return a module that is compiled when it is first called."""
+    return cast(nn.Module, torch.compile(net, dynamic=False, options=dict(_OPTIONS)))
+
+
+@contextmanager
+def explain_compile_errors(device: torch.device) -> Iterator[None]:
+    """Raise one line that says why a module cannot be compiled for a device."""
+    try:
+        yield
+    except JoulecastError:
+        raise
+    except RuntimeError as error:
+        # What follows explains how to debug PyTorch.
+        text = " ".join(str(error).split()).partition(" Set TORCHDYNAMO")[0][:_LONGEST_MESSAGE]
+        advice = "run it without --compile"
+        if "compiler" in text.lower() and device.type == "cpu":
+            advice = "install g++, or name a C++ compiler in CXX"
+        raise NetError(f"torch.compile fails on {device} ({text}): {advice}") from error
