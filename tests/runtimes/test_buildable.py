@@ -6,12 +6,11 @@ from joulecast.runtimes.buildable import (
     DECOMPOSED_FUNCTIONS,
     can_build_op,
 )
-from joulecast.runtimes.torch import build as op_builders
-from joulecast.runtimes.torch.modules import DECOMPOSED_ACTIVATIONS
+from joulecast.runtimes.torch.modules import _FUNCTIONS, DECOMPOSED_ACTIVATIONS
 
 
 def test_every_named_function_has_a_builder():
-    assert set(op_builders._FUNCTIONS) == BUILDABLE_FUNCTIONS
+    assert set(_FUNCTIONS) == BUILDABLE_FUNCTIONS
     assert set(DECOMPOSED_ACTIVATIONS) == DECOMPOSED_FUNCTIONS
 
 

@@ -18,7 +18,7 @@ from joulecast.records import Network
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.trace_events import Event
-from joulecast.runtimes.torch.tracer import RecomputedRun, assign_run
+from joulecast.runtimes.torch.tracer import assign_run
 
 
 class Residual(nn.Module):
@@ -148,8 +148,8 @@ def marks_of(network: Network, group: tuple[int, int]) -> list[bool]:
 def test_calls_that_are_found_nowhere_are_not_assigned() -> None:
     busy = Work(0.0, 8.0, 1)
     events = [Event(name, (), {}, "", 0, forward=busy) for name in ("linear", "relu", "linear")]
-    foreign = RecomputedRun(7, [Event("matmul", (), {}, "", 0, forward=busy)])
+    foreign = [Event("matmul", (), {}, "", 0, forward=busy)]
     assert not assign_run(foreign, events)
-    assert assign_run(RecomputedRun(8, [replace(events[0]), replace(events[1])]), events)
+    assert assign_run([replace(events[0]), replace(events[1])], events)
     assert [event.is_recomputed for event in events] == [True, True, False]
     assert events[0].recomputed == busy

@@ -220,7 +220,7 @@ def test_accumulation_runs_a_stage_once_per_batch(runtime: TorchRuntime, stage: 
 def test_accumulated_gradients_are_those_of_one_batch(runtime: TorchRuntime) -> None:
     # All batches are the same one, and the loss is divided by their number.
     one, many = (
-        runtime.prepare_net(make_linear(), torch.ones(4, 3), sum_squares, setup)._step
+        runtime.prepare_net(make_linear(), torch.ones(4, 3), sum_squares, setup)
         for setup in (SETUP, replace(SETUP, accumulate=4))
     )
     for a, b in zip(one.weights, many.weights, strict=True):
@@ -230,7 +230,7 @@ def test_accumulated_gradients_are_those_of_one_batch(runtime: TorchRuntime) -> 
 
 def test_gradients_add_up_without_an_update(runtime: TorchRuntime) -> None:
     setup = replace(SETUP, accumulate=0)
-    step = runtime.prepare_net(make_linear(), torch.ones(4, 3), sum_squares, setup)._step
+    step = runtime.prepare_net(make_linear(), torch.ones(4, 3), sum_squares, setup)
     (weight, _), before = step.weights, [w.detach().clone() for w in step.weights]
     assert weight.grad is not None
     first = weight.grad.clone()

@@ -18,11 +18,11 @@ from joulecast.kinds import check_network, network_work
 from joulecast.kinds.channel_groups import ChannelGroup, Coupling, check_counts
 from joulecast.records import Network, Setup, load_record
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.channel_dependencies import import_torch_pruning
+from joulecast.runtimes.torch.channel_dependencies import get_attribute, import_torch_pruning
+from joulecast.runtimes.torch.inputs import call_net
 from joulecast.runtimes.torch.load import LoadedNet
 from joulecast.runtimes.torch.losses import cross_entropy_loss
 from joulecast.runtimes.torch.modules import PackedSdpa
-from joulecast.runtimes.torch.training_step import call_net
 
 RemovedChannels = Mapping[str, Mapping[str, Sequence[int]]]
 """Channels to remove, by module and side."""
@@ -105,10 +105,12 @@ def restore_tied_parameters(net: nn.Module, tied: Sequence[Sequence[str]]) -> No
 
 def _remove_from(net: nn.Module, path: str, side: str, channels: list[int]) -> None:
     owner_path, _, name = path.rpartition(".")
-    owner = net.get_submodule(owner_path)
-    target = getattr(owner, name) if name else net
+    owner, target = net.get_submodule(owner_path), get_attribute(net, path)
     if isinstance(target, nn.Parameter):
-        setattr(owner, name, _drop_indices(target, channels, _find_channel_axis(target)))
+        axis = _find_channel_axis(target)
+        kept = [index for index in range(target.shape[axis]) if index not in set(channels)]
+        left = target.detach().index_select(axis, torch.tensor(kept, device=target.device).long())
+        setattr(owner, name, nn.Parameter(left, requires_grad=target.requires_grad))
         if isinstance(owner, nn.RMSNorm):
             owner.normalized_shape = tuple(getattr(owner, name).shape)
     elif isinstance(target, PackedSdpa):
@@ -125,14 +127,6 @@ def _remove_from(net: nn.Module, path: str, side: str, channels: list[int]) -> N
 def _find_channel_axis(value: torch.Tensor) -> int:
     """Return the axis of a parameter that Torch-Pruning prunes: the last one longer than 1."""
     return max((axis for axis, size in enumerate(value.shape) if size > 1), default=0)
-
-
-def _drop_indices(value: nn.Parameter, indices: Sequence[int], axis: int) -> nn.Parameter:
-    dropped = set(indices)
-    kept = [index for index in range(value.shape[axis]) if index not in dropped]
-    selection = torch.tensor(kept, dtype=torch.long, device=value.device)
-    left = value.detach().index_select(axis, selection)
-    return nn.Parameter(left, requires_grad=value.requires_grad)
 
 
 IMPORTANCES = ("magnitude", "taylor")
@@ -198,10 +192,9 @@ def _average_by_step(scores: torch.Tensor, coupling: Coupling) -> torch.Tensor:
 
 def _iterate_tensors(net: nn.Module, coupling: Coupling) -> Iterator[tuple[torch.Tensor, int]]:
     """Yield the tensors of a coupling, each with the axis of its channels."""
-    owner, _, name = coupling.path.rpartition(".")
-    target: Any = getattr(net.get_submodule(owner), name) if name else net
+    target = get_attribute(net, coupling.path)
     if isinstance(target, nn.Parameter):
-        yield target, max((axis for axis, size in enumerate(target.shape) if size > 1), default=0)
+        yield target, _find_channel_axis(target)
     elif isinstance(target, nn.MultiheadAttention):
         yield target.out_proj.weight, 0
         if target.in_proj_weight is not None:
@@ -236,7 +229,10 @@ def save_pruned(
     path = Path(folder)
     data: dict[str, Any] = {"format": FORMAT, "version": 1, "network": network.to_dict()}
     if source:
-        data.update(net=_make_absolute(source), removed=removed)
+        file, colon, name = source.rpartition(":")
+        if file.endswith(".py"):
+            source = f"{Path(file).resolve()}{colon}{name}"
+        data.update(net=source, removed=removed)
     path.mkdir(parents=True, exist_ok=True)
     (path / ARCHITECTURE).write_text(json.dumps(data) + "\n", encoding="utf-8")
     _import_safetensors().torch.save_model(net, str(path / WEIGHTS))
@@ -261,7 +257,10 @@ def load_pruned(folder: str | Path, net: nn.Module | None = None) -> nn.Module:
     safetensors = _import_safetensors()
     damages = (InputError, KeyError, OSError, RuntimeError, TypeError, ValueError, AttributeError)
     try:
-        pruned = _make_pruned(data, net, str(path))
+        if net is not None and "net" in data:
+            pruned = remove_channels(net, data["removed"])
+        else:
+            pruned = _build_pruned(data, path)
         safetensors.torch.load_model(pruned, str(path / WEIGHTS))
     except (*damages, safetensors.SafetensorError) as error:
         reason = " ".join(str(error).split())[:300]
@@ -269,16 +268,13 @@ def load_pruned(folder: str | Path, net: nn.Module | None = None) -> nn.Module:
     return pruned
 
 
-def _make_pruned(data: Mapping[str, Any], net: nn.Module | None, path: str) -> nn.Module:
-    if "net" not in data:
-        network = load_record(Network, data.get("network"), f"{path}/{ARCHITECTURE}")
-        check_network(network)
-        # Without its weights, a damaged network could take any amount of memory.
-        if network_work(network, Setup()).params > (Path(path) / WEIGHTS).stat().st_size:
-            raise FileError(f"{WEIGHTS} is smaller than {ARCHITECTURE} says")
-        return build_net(network)
-    assert net is not None, "its absence was reported"
-    return remove_channels(net, data["removed"])
+def _build_pruned(data: Mapping[str, Any], path: Path) -> nn.Module:
+    network = load_record(Network, data.get("network"), f"{path}/{ARCHITECTURE}")
+    check_network(network)
+    # Without its weights, a damaged network could take any amount of memory.
+    if network_work(network, Setup()).params > (path / WEIGHTS).stat().st_size:
+        raise FileError(f"{WEIGHTS} is smaller than {ARCHITECTURE} says")
+    return build_net(network)
 
 
 def _read_architecture(path: Path) -> Mapping[str, Any]:
@@ -293,12 +289,6 @@ def _read_architecture(path: Path) -> Mapping[str, Any]:
             f"{path} is not a pruned network: give a folder that `joulecast prune --save` wrote"
         )
     return data
-
-
-def _make_absolute(source: str) -> str:
-    """Return a callable's name with an absolute path, if it is in a file."""
-    path, colon, name = source.rpartition(":")
-    return f"{Path(path).resolve()}{colon}{name}" if path.endswith(".py") else source
 
 
 def _import_safetensors() -> Any:

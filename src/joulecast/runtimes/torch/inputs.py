@@ -1,8 +1,8 @@
-"""Detect and set the channels-last memory format of images, volumes and weights.
+"""Arrange the tensors that a module is called on: batch size, shape and memory format.
 
-A tensor's format is read from its strides, as PyTorch does when it chooses a kernel. A tensor is
-channels-last because it was converted, because it was permuted from a tensor whose last axis holds
-the channels, or because an operator propagated the format of its input.
+A tensor's memory format is read from its strides, as PyTorch does when it chooses a kernel. A
+tensor is channels-last because it was converted, because it was permuted from a tensor whose last
+axis holds the channels, or because an operator propagated the format of its input.
 """
 
 from __future__ import annotations
@@ -16,40 +16,61 @@ from typing import Any
 import torch
 from torch import nn
 from torch._prims_common import suggest_memory_format
-from torch.utils import _pytree as pytree
+from torch.utils._pytree import tree_leaves, tree_map_only
 
+from joulecast.kinds import Shape
 from joulecast.records import Layer, Network
-from joulecast.runtimes.input_fits import InputFit, Shape, plan_input_fits
+from joulecast.runtimes.input_fits import InputFit, plan_input_fits
 
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+Adapter = Callable[[torch.Tensor], torch.Tensor]
+
+
+def call_net(net: nn.Module, inputs: Any) -> Any:
+    """Call a module on one tensor, a tuple of positional or a dict of named inputs."""
+    if isinstance(inputs, dict):
+        return net(**inputs)
+    return net(*inputs) if isinstance(inputs, (tuple, list)) else net(inputs)
+
+
+def list_tensors(values: Any) -> list[torch.Tensor]:
+    """Return all tensors in nested lists, tuples and dicts."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def find_first_tensor(inputs: Any) -> torch.Tensor | None:
+    """Return the first tensor, whose first axis is the batch; None if there is none."""
+    return next(iter(list_tensors(inputs)), None)
+
+
+def resize_batch(inputs: Any, batch: int) -> Any:
+    """Return inputs with another batch size: samples are repeated or dropped.
+
+    Only tensors as long as the first one hold samples; masks and positions are not changed.
+    """
+    first = find_first_tensor(inputs)
+    length = () if first is None else first.shape[:1]
+
+    def resize(value: torch.Tensor) -> torch.Tensor:
+        if not value.shape or value.shape[:1] != length or not value.shape[0]:
+            return value
+        if value.device.type == "meta":
+            resized = value.new_empty(batch, *value.shape[1:])
+        else:
+            resized = value[torch.arange(batch) % value.shape[0]]
+        return to_channels_last(resized) if is_channels_last(value) else resized
+
+    return tree_map_only(torch.Tensor, resize, inputs)
+
+
+# ---------------------------------------------------------------------------------------------
+# Memory format
 
 
 def is_channels_last(x: torch.Tensor) -> bool:
     """Return whether a batch of images or volumes, or a weight, is in channels-last format."""
     return x.dim() in _FORMATS and suggest_memory_format(x) in _FORMATS.values()
-
-
-def is_transposed(x: torch.Tensor, shape: tuple[int, ...]) -> bool:
-    """Return whether the last axis of a batch of such samples is not the innermost in memory.
-
-    ``x.transpose(1, 2)`` is an example; an image in channels-last format is not.
-    """
-    if x.dim() != len(shape) + 1 or len(shape) < 2 or not x.is_floating_point():
-        return False
-    strides = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
-    is_inner = x.shape[-1] == 1 or x.stride(-1) == min((s for s in strides if s), default=0)
-    return not is_inner and not is_channels_last(x)
-
-
-def view_transposed(x: torch.Tensor) -> torch.Tensor:
-    """Return the elements of a batch as if it had been transposed to its shape; nothing is copied.
-
-    A batch that is transposed already is returned as it is.
-    """
-    if x.dim() < 3 or not x.is_floating_point() or is_transposed(x, tuple(x.shape[1:])):
-        return x
-    *lead, rows, columns = x.shape
-    return x.reshape(*lead, columns, rows).transpose(-1, -2)
 
 
 def to_channels_last(x: torch.Tensor) -> torch.Tensor:
@@ -64,9 +85,27 @@ def convert_weights_to_channels_last(module: nn.Module) -> None:
             weight.data = to_channels_last(weight.data)
 
 
-def match_memory_format(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return ``x`` in the memory format of another tensor with as many axes."""
-    return to_channels_last(x) if is_channels_last(other) else x
+def is_transposed(x: torch.Tensor, shape: Shape) -> bool:
+    """Return whether the last axis of a batch of such samples is not the innermost in memory.
+
+    ``x.transpose(1, 2)`` is an example; an image in channels-last format is not.
+    """
+    if x.dim() != len(shape) + 1 or len(shape) < 2 or not x.is_floating_point():
+        return False
+    strides = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
+    is_inner = x.shape[-1] == 1 or x.stride(-1) == min((s for s in strides if s), default=0)
+    return not is_inner and not is_channels_last(x)
+
+
+def view_transposed(x: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a batch as if it had been transposed to its shape; nothing is copied.
+
+    A batch that is transposed already is returned unchanged.
+    """
+    if x.dim() < 3 or not x.is_floating_point() or is_transposed(x, tuple(x.shape[1:])):
+        return x
+    *lead, rows, columns = x.shape
+    return x.reshape(*lead, columns, rows).transpose(-1, -2)
 
 
 def format_input(x: torch.Tensor, network: Network) -> torch.Tensor:
@@ -84,45 +123,21 @@ def make_empty_input(network: Network, batch: int) -> torch.Tensor:
     return format_input(torch.empty(batch, *network.input.shape, dtype=dtype), network)
 
 
-def find_image(values: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
+def find_image(values: Any, shape: Shape) -> torch.Tensor | None:
     """Return the batch of images or volumes of this sample shape among a function's arguments.
 
     Other arguments may be weights or tensors that are broadcast. Where inputs are concatenated none
     of them has the shape, and the first image is returned.
     """
     axes = len(shape) + 1
-    tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-    images = [x for x in tensors if x.dim() == axes in _FORMATS and x.is_floating_point()]
+    images = [x for x in list_tensors(values) if x.dim() == axes in _FORMATS]
+    images = [x for x in images if x.is_floating_point()]
     matching = [x for x in images if tuple(x.shape[1:]) == shape]
     return next(iter(matching or images), None)
 
 
-def resize_batch(inputs: Any, batch: int) -> Any:
-    """Return inputs with another batch size: samples are repeated or dropped.
-
-    Only tensors as long as the first one hold samples; masks and positions are not changed.
-    """
-    first = find_first_tensor(inputs)
-    length = () if first is None else first.shape[:1]
-
-    def resize(value: torch.Tensor) -> torch.Tensor:
-        if not value.shape or value.shape[:1] != length or not value.shape[0]:
-            return value
-        if value.device.type == "meta":
-            return match_memory_format(value.new_empty(batch, *value.shape[1:]), value)
-        indices = torch.arange(batch) % value.shape[0]
-        return match_memory_format(value[indices], value)
-
-    return pytree.tree_map_only(torch.Tensor, resize, inputs)
-
-
-def find_first_tensor(inputs: Any) -> torch.Tensor | None:
-    """Return the first tensor, whose first axis is the batch; None if there is none."""
-    tensors = (leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor))
-    return next(tensors, None)
-
-
-Adapter = Callable[[torch.Tensor], torch.Tensor]
+# ---------------------------------------------------------------------------------------------
+# Shapes that a layer which is built alone accepts
 
 
 def choose_adapters(layer: Layer, shapes: Sequence[Shape]) -> tuple[Adapter | None, ...]:

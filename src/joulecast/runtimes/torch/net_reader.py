@@ -11,11 +11,10 @@ import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from joulecast.errors import NetError
 from joulecast.kinds import Work, network_work
@@ -41,6 +40,9 @@ from joulecast.user_errors import describe_user_error
 _MAX_UNATTRIBUTED_SHARE = 0.01
 # Samples of a step on real tensors: at full batch, a Whisper took 14 GiB and 89 s.
 _REAL_BATCH = 2
+_QUANTISED_PACKAGES = tuple(
+    f"torch.{package}.quantized" for package in ("ao.nn", "ao.nn.intrinsic", "nn", "nn.intrinsic")
+)
 
 
 def read_net(
@@ -66,13 +68,20 @@ def read_net(
         warnings.simplefilter("ignore")
         trace = _trace_net(net, inputs, loss or mean_square_loss)
         per_sample = _trace_one_sample(net, inputs, loss or mean_square_loss, trace)
-    batch, wanted = _find_batch(trace.inputs), _find_batch(_list_tensors(inputs))
+    batch, wanted = _find_batch(trace.inputs), _find_batch(inputs)
     try:
         network, calls_between = assemble_network(trace, batch, name or type(net).__name__)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise NetError(f"the module calls a function in an unsupported way: {error}") from error
     if trace.is_real:
-        notes.append(_describe_real_trace(batch, wanted))
+        reason = "The module's control flow depends on values, so it ran on real tensors"
+        scaled = (
+            ": another batch may take another path."
+            if batch == wanted
+            else f", with {batch} samples; counts were scaled to {wanted}, and other samples may "
+            "take another path."
+        )
+        notes.append(reason + scaled)
     totals = _count_totals(trace, network, batch)
     totals = replace(
         totals,
@@ -92,17 +101,12 @@ def read_net(
     return replace(network, totals=totals, buildable=is_complete)
 
 
-class FoundBlocks(NamedTuple):
-    """The names of modules that a module repeats, and whether it checkpoints any of them."""
-
-    paths: tuple[str, ...]
-    is_checkpointed: bool
-
-
 def find_block_modules(
     net: nn.Module, inputs: Any, loss: LossFunction | None = None
-) -> FoundBlocks:
-    """Return the modules that a module repeats as blocks, in call order.
+) -> tuple[list[str], bool]:
+    """Return the paths of modules that a module repeats as blocks, in call order.
+
+    Also return whether the module checkpoints any call itself.
 
     Raises:
         NetError: Forward or backward fails.
@@ -111,15 +115,16 @@ def find_block_modules(
         warnings.simplefilter("ignore")
         trace = _trace_net(unwrap_compiled(net), inputs, loss or mean_square_loss)
     calls = find_blocks(trace, fuse_plain_modules(trace))
-    paths = tuple(dict.fromkeys(call.path for call in calls))
-    return FoundBlocks(paths, any(event.is_recomputed for event in trace.events))
+    paths = list(dict.fromkeys(call.path for call in calls))
+    return paths, any(event.is_recomputed for event in trace.events)
 
 
 def _trace_net(net: nn.Module, inputs: Any, loss: LossFunction) -> Trace:
     """Trace a step on fake tensors; where that fails, on real ones with few samples."""
     error: BaseException | None = None
     # Weights of another precision are counted in that of the setup, as all formulas are.
-    for in_float32 in (True, False) if has_other_precision(net) else (False,):
+    has_other_precision = any(p.dtype in OTHER_PRECISIONS for p in net.parameters())
+    for in_float32 in (True, False) if has_other_precision else (False,):
         try:
             return trace_on_fake_tensors(net, inputs, loss, name_leaf_module, in_float32)
         except NetError:
@@ -129,8 +134,7 @@ def _trace_net(net: nn.Module, inputs: Any, loss: LossFunction) -> Trace:
     assert error is not None
     if any(value.device.type == "meta" for value in net.parameters()):
         raise NetError(_describe_failure(error)) from error
-    first = find_first_tensor(inputs)
-    if first is not None and first.dim() and first.shape[0] > _REAL_BATCH:
+    if _find_batch(inputs) > _REAL_BATCH:
         inputs = resize_batch(inputs, _REAL_BATCH)
     try:
         return trace_on_real_tensors(net, inputs, loss, name_leaf_module)
@@ -143,7 +147,7 @@ def _trace_net(net: nn.Module, inputs: Any, loss: LossFunction) -> Trace:
 def _trace_one_sample(net: nn.Module, inputs: Any, loss: LossFunction, trace: Trace) -> Work:
     """Return the cost of one more sample, for a step that ran with fewer samples than wanted."""
     batch = _find_batch(trace.inputs)
-    if batch == _find_batch(_list_tensors(inputs)):
+    if batch == _find_batch(inputs):
         return Work()
     share = 1.0 / batch
     try:
@@ -158,24 +162,11 @@ def _describe_failure(error: BaseException) -> str:
     return f"the training step fails on the example input: {describe_user_error(error)}"
 
 
-def _describe_real_trace(batch: int, wanted: int) -> str:
-    reason = "The module's control flow depends on values, so it ran on real tensors"
-    if batch == wanted:
-        return f"{reason}: another batch may take another path."
-    return (
-        f"{reason}, with {batch} samples; counts were scaled to {wanted}, and other samples may "
-        "take another path."
-    )
-
-
-def _list_tensors(inputs: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
-
-
-def _find_batch(inputs: list[torch.Tensor]) -> int:
-    if not inputs or not inputs[0].shape:
+def _find_batch(inputs: Any) -> int:
+    first = find_first_tensor(inputs)
+    if first is None or not first.shape:
         raise NetError("the example input needs a tensor whose first axis is the batch")
-    return int(inputs[0].shape[0])
+    return int(first.shape[0])
 
 
 def _keeps_memory_formats(network: Network, batch: int) -> bool:
@@ -239,21 +230,14 @@ def _share_exceeded(total: float, explained: float) -> float:
     return max(0.0, explained / total - 1.0) if total else 0.0
 
 
-_QUANTISED_PACKAGES = (
-    "torch.ao.nn.quantized",
-    "torch.ao.nn.intrinsic.quantized",
-    "torch.nn.quantized",
-    "torch.nn.intrinsic.quantized",
-)
+# ---------------------------------------------------------------------------------------------
+# What a module is: compiled, quantised, frozen, of another precision
 
 
 def unwrap_compiled(net: nn.Module) -> nn.Module:
-    """Return the module that ``torch.compile`` wraps; any other module as it is."""
-    while type(net).__name__ == "OptimizedModule":
-        inner = getattr(net, "_orig_mod", None)
-        if not isinstance(inner, nn.Module):
-            break
-        net = inner
+    """Return the module that ``torch.compile`` wraps; any other module unchanged."""
+    while type(net).__name__ == "OptimizedModule" and isinstance(net._orig_mod, nn.Module):
+        net = net._orig_mod
     return net
 
 
@@ -269,11 +253,7 @@ def run_uncompiled() -> Iterator[None]:
 
 
 def check_trainable_types(net: nn.Module) -> None:
-    """Raise an error for a module that was quantised for inference.
-
-    Raises:
-        NetError: It was; the message names its first quantised part.
-    """
+    """Raise NetError for a module that was quantised for inference."""
     for path, module in net.named_modules():
         if type(module).__module__.startswith(_QUANTISED_PACKAGES):
             raise NetError(
@@ -285,7 +265,11 @@ def check_trainable_types(net: nn.Module) -> None:
 def list_module_notes(net: nn.Module) -> list[str]:
     """Return what a reader of an estimate should know about a module, in sentences."""
     notes = []
-    if any(map(_is_compiled, net.modules())):
+    if any(
+        type(module).__name__ == "OptimizedModule"
+        or getattr(module, "_compiled_call_impl", None) is not None
+        for module in net.modules()
+    ):
         notes.append(
             "torch.compile was left out: the module was read as it runs without, which costs more."
         )
@@ -311,18 +295,8 @@ def list_module_notes(net: nn.Module) -> list[str]:
     return notes
 
 
-def has_other_precision(net: nn.Module) -> bool:
-    """Return whether any weight is in another floating-point type than float32."""
-    return any(p.dtype in OTHER_PRECISIONS for p in net.parameters())
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    is_wrapper = type(module).__name__ == "OptimizedModule"
-    return is_wrapper or getattr(module, "_compiled_call_impl", None) is not None
-
-
 def count_step_totals(network: Network, batch: int) -> StepTotals:
-    """Build a network on the meta device and count the operators of one step; allocate no memory.
+    """Count the operators of one step without the formulas of ``kinds``; allocate no memory.
 
     Raises:
         NetError: The network cannot be built.

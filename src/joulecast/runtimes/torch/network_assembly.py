@@ -9,11 +9,11 @@ results.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from joulecast.errors import InputError
 from joulecast.kinds import KINDS, Shape, Work, check_chain, find_kind, output_shape
@@ -44,6 +44,9 @@ _JOINS = {"add", "mul", "concat"}
 # share of the bytes of a step: more than a fifth where attention takes queries, keys and values out
 # of one tensor, and more than everything else in a scan that slices every token.
 _MIN_VIEW_SHARE = 0.01
+_CONTAINERS = {"Sequential", "ModuleList", "ModuleDict"}
+# A class that covers this share of the heavy events of the best class competes with it.
+_COVERAGE_SHARE = 0.9
 
 
 def assemble_network(trace: Trace, batch: int, name: str) -> tuple[Network, int]:
@@ -99,7 +102,11 @@ class _NetworkAssembler:
         )
         self.layers_of_call: dict[tuple[str, int], int] = Counter()
         self.costly_views = _find_costly_views(trace)
-        self.calls_between = sum(_is_between_layers(event) for event in trace.events)
+        # Calls that handle masks or positions; a norm's batch counter is not counted.
+        self.calls_between = sum(
+            not event.is_dynamic and bool(event.input_ids or event.name != "add_")
+            for event in trace.events
+        )
 
     def assemble(self, name: str) -> Network:
         """Return the Network of all events."""
@@ -118,8 +125,11 @@ class _NetworkAssembler:
         )
         buildable = self.buildable and _can_build(network)
         if not buildable:
+            # Views matter where permutes determine the memory format.
+            views_matter = any(layer.channels_last for layer in layers)
+            shapes = [draft.shape if views_matter else None for draft in self.drafts]
             self.calls_between += sum(len(layer.tail) for layer in layers)
-            layers = tuple(map(_drop_views, layers, self._list_shapes(layers)))
+            layers = tuple(map(_drop_views, layers, shapes))
             self.calls_between -= sum(len(layer.tail) for layer in layers)
         return replace(network, layers=layers, buildable=buildable)
 
@@ -131,7 +141,9 @@ class _NetworkAssembler:
                 event.param_names += (name,)
                 if event.matmuls:
                     event.has_trainable_params |= self.params[name].requires_grad
-                    event.needs_input_grad = _first_requires_grad(event)
+                    # The weight beside the first argument is not an input.
+                    first = event.args[0] if event.args else None
+                    event.needs_input_grad = getattr(first, "requires_grad", False)
         op = self._add_constant(read_op(event, self.batch), event)
         is_sole_reader = self._is_sole_reader(index, event)
         if op is None or (find_kind(op.kind).is_view and not is_sole_reader):
@@ -296,11 +308,6 @@ class _NetworkAssembler:
             draft.sources = tuple(new_index[source] for source in draft.sources)
         return merged
 
-    def _list_shapes(self, layers: tuple[Layer, ...]) -> list[Shape | None]:
-        """Return output shapes where views matter: permutes determine the memory format."""
-        views_matter = any(layer.channels_last for layer in layers)
-        return [draft.shape if views_matter else None for draft in self.drafts]
-
     def _find_block(self, index: int) -> int:
         for block, call in enumerate(self.blocks):
             if call.start <= index < call.stop:
@@ -316,12 +323,6 @@ class _NetworkAssembler:
                     vocabulary = draft.op.sizes["vocabulary"]
                     break
         return Input(tuple(int(size) for size in first.shape[1:]), vocabulary)
-
-
-def _first_requires_grad(event: Event) -> bool:
-    """Return whether the first argument gets a gradient; the weight beside it is not an input."""
-    first = event.args[0] if event.args else None
-    return isinstance(first, torch.Tensor) and first.requires_grad
 
 
 def _find_costly_views(trace: Trace) -> set[str]:
@@ -341,11 +342,6 @@ def _is_costly_view(event: Event) -> bool:
     """
     is_view = event.outputs and not event.forward.launches and not event.param_names
     return bool(is_view and event.is_dynamic and event.backward.launches)
-
-
-def _is_between_layers(event: Event) -> bool:
-    """Return whether it handles masks or positions; a norm's batch counter is not counted."""
-    return not event.is_dynamic and bool(event.input_ids or event.name != "add_")
 
 
 def _with_size(op: Op, name: str, value: int) -> Op:
@@ -425,22 +421,13 @@ def _name_layer(draft: _LayerDraft) -> str:
 
 def _drop_views(layer: Layer, shape: Shape | None) -> Layer:
     """Return a layer without its views, unless they are known to give the shape that they gave."""
-    if shape is not None and _find_output_shape(layer) == shape:
-        return layer
-    kept = (op for op in layer.tail if not _only_reshapes(op))
+    with suppress(InputError, IndexError):
+        if shape is not None and output_shape(layer) == shape:
+            return layer
+    kinds = [find_kind(op.kind) for op in layer.tail]
+    only_reshapes = [kind.is_view and not kind.selects_elements for kind in kinds]
+    kept = (op for op, drops in zip(layer.tail, only_reshapes, strict=True) if not drops)
     return replace(layer, tail=tuple(kept))
-
-
-def _only_reshapes(op: Op) -> bool:
-    kind = find_kind(op.kind)
-    return kind.is_view and not kind.selects_elements
-
-
-def _find_output_shape(layer: Layer) -> Shape | None:
-    try:
-        return output_shape(layer)
-    except (InputError, IndexError):
-        return None
 
 
 def _can_build(network: Network) -> bool:
@@ -456,9 +443,8 @@ def _can_build(network: Network) -> bool:
     return True
 
 
-_CONTAINERS = {"Sequential", "ModuleList", "ModuleDict"}
-# A class that covers this share of the heavy events of the best class competes with it.
-_COVERAGE_SHARE = 0.9
+# ---------------------------------------------------------------------------------------------
+# Groups of events: hand-written activations, and repeated blocks of layers
 
 
 def fuse_plain_modules(trace: Trace) -> list[Event]:
@@ -467,10 +453,13 @@ def fuse_plain_modules(trace: Trace) -> list[Event]:
     Hand-written activations are such modules: several small functions in a row.
     """
     events = list(trace.events)
-    computed_tensors = [*trace.inputs, *_list_computed(trace)]
+    computed_tensors = [t for event in events if event.is_dynamic for t in event.outputs]
+    computed_tensors += trace.inputs
     for call in trace.calls:
         inside = [event for event in trace.events[call.start : call.stop] if event.is_dynamic]
-        if not call.is_leaf or not _is_hand_written(inside):
+        # One function that casts its input before is itself.
+        is_several = sum(event.forward.launches > 0 for event in inside) > 1
+        if not call.is_leaf or not is_several or not all(map(_is_plain, inside)):
             continue
         if any(find_largest_constant(event, computed_tensors, batch=1) for event in inside):
             continue
@@ -502,6 +491,10 @@ def find_blocks(trace: Trace, events: list[Event]) -> list[ModuleCall]:
     Candidates are classes that are called at least twice, with at least two heavy events per call.
     Of those that cover nearly as many heavy events as the best one, the most often called wins.
     """
+
+    def get_range(call: ModuleCall) -> tuple[int, int]:
+        return call.start, call.stop
+
     is_heavy = [event.forward.flops > 0 for event in events]
     by_class: dict[str, list[ModuleCall]] = {}
     for call in trace.calls:
@@ -509,7 +502,7 @@ def find_blocks(trace: Trace, events: list[Event]) -> list[ModuleCall]:
         if is_candidate and sum(is_heavy[call.start : call.stop]) > 1:
             by_class.setdefault(call.class_name, []).append(call)
     if Block.__name__ in by_class:
-        return sorted(by_class[Block.__name__], key=_range_of)
+        return sorted(by_class[Block.__name__], key=get_range)
     repeated = {name: calls for name, calls in by_class.items() if len(calls) > 1}
     if not repeated:
         return []
@@ -520,28 +513,14 @@ def find_blocks(trace: Trace, events: list[Event]) -> list[ModuleCall]:
     best = max(coverage.values())
     rivals = [name for name in repeated if coverage[name] >= _COVERAGE_SHARE * best]
     chosen = max(rivals, key=lambda name: (len(repeated[name]), coverage[name]))
-    calls = sorted(repeated[chosen], key=_range_of)
-    ranges = list(map(_range_of, calls))
+    calls = sorted(repeated[chosen], key=get_range)
+    ranges = list(map(get_range, calls))
     # Drop ranges inside another one: a class may contain instances of itself.
     return [
         call
         for call, r in zip(calls, ranges, strict=True)
         if not any(o != r and o[0] <= r[0] and r[1] <= o[1] for o in ranges)
     ]
-
-
-def _range_of(call: ModuleCall) -> tuple[int, int]:
-    return call.start, call.stop
-
-
-def _is_hand_written(events: list[Event]) -> bool:
-    """Return whether several plain functions do the work; one that casts its input is itself."""
-    working = sum(event.forward.launches > 0 for event in events)
-    return working > 1 and all(map(_is_plain, events))
-
-
-def _list_computed(trace: Trace) -> list[Tensor]:
-    return [tensor for event in trace.events if event.is_dynamic for tensor in event.outputs]
 
 
 def _is_plain(event: Event) -> bool:
