@@ -11,8 +11,8 @@ from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
 from joulecast.variants import BLOCK, make_isolated_trial, split_blocks
 
-SETUP = Setup(batch=2, optimizer="adamw")
-WIDTH, HEADS, TOKENS = 32, 4, 8
+TWO = Setup(batch=2, optimizer="adamw")
+WIDTH, HEADS, ROW = 32, 4, 8
 
 
 class RotaryAttention(nn.Module):
@@ -47,14 +47,14 @@ class WindowAttention(nn.Module):
         self.norm = nn.LayerNorm(WIDTH)
         self.mix = nn.Linear(WIDTH, 3 * WIDTH)
         self.bias = nn.Parameter(torch.randn(10, HEADS))
-        self.register_buffer("positions", torch.arange(TOKENS * TOKENS // 4) % 10)
+        self.register_buffer("positions", torch.arange(ROW * ROW // 4) % 10)
         self.out = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x):
-        windows = self.norm(x).reshape(-1, TOKENS // 2, WIDTH)
+        windows = self.norm(x).reshape(-1, ROW // 2, WIDTH)
         mixed = self.mix(windows).reshape(*windows.shape[:2], 3, HEADS, -1).permute(2, 0, 3, 1, 4)
         scores = mixed[0] * 0.3 @ mixed[1].transpose(-2, -1)
-        bias = self.bias[self.positions].view(TOKENS // 2, TOKENS // 2, HEADS).permute(2, 0, 1)
+        bias = self.bias[self.positions].view(ROW // 2, ROW // 2, HEADS).permute(2, 0, 1)
         result = (scores + bias.contiguous().unsqueeze(0)).softmax(-1) @ mixed[2]
         return x + self.out(result.transpose(1, 2).reshape(windows.shape)).view(x.shape)
 
@@ -77,13 +77,13 @@ class PatchMerging(nn.Module):
 )
 def test_repeated_block_runs_alone_with_the_same_flops(make):
     net = nn.Sequential(nn.Linear(WIDTH, WIDTH), make(), make(), nn.Linear(WIDTH, 5))
-    network = read_net(net, torch.randn(2, TOKENS, WIDTH))
+    network = read_net(net, torch.randn(2, ROW, WIDTH))
     blocks = [place.part for place in split_blocks(network) if place.part.role == BLOCK]
     assert len(blocks) == 2
-    trial = make_isolated_trial(blocks[0], SETUP)
+    trial = make_isolated_trial(blocks[0], TWO)
     step = TorchRuntime("cpu", Device("here")).prepare(trial)
     inner = step.replicas[0].net
     again = read_net(inner, step.replicas[0].inputs)
     step.close()
-    alone = sum(layer_work(layer, SETUP).total.flops for layer in again.layers)
-    assert alone == sum(layer_work(layer, SETUP).total.flops for layer in blocks[0].layers)
+    alone = sum(layer_work(layer, TWO).total.flops for layer in again.layers)
+    assert alone == sum(layer_work(layer, TWO).total.flops for layer in blocks[0].layers)

@@ -10,20 +10,20 @@ from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.variants import make_isolated_network, split_network
 
-BATCH, FRAMES = 3, 5
-SETUP = Setup(BATCH)
+SAMPLES, FRAMES = 3, 5
+THREE = Setup(SAMPLES)
 
 
 def flops_share(network: Network) -> float:
     """Return the FLOPs of the layers over those that were traced."""
     assert network.totals is not None
-    works = [layer_work(layer, SETUP) for layer in network.layers]
+    works = [layer_work(layer, THREE) for layer in network.layers]
     return sum(one.forward.flops + one.backward.flops for one in works) / network.totals.flops
 
 
 def bytes_share(network: Network) -> float:
     assert network.totals is not None
-    works = [layer_work(layer, SETUP) for layer in network.layers]
+    works = [layer_work(layer, THREE) for layer in network.layers]
     moved = sum(one.forward.size_bytes + one.backward.size_bytes for one in works)
     return moved / network.totals.size_bytes
 
@@ -44,7 +44,7 @@ class Frames(nn.Module):
 
 
 def test_frames_in_the_batch_are_counted_in_one_call():
-    network = read_net(Frames(), torch.randn(BATCH, FRAMES, 3, 8, 8))
+    network = read_net(Frames(), torch.randn(SAMPLES, FRAMES, 3, 8, 8))
     first = network.layers[0]
     assert first.sizes["space"] == (FRAMES * 8, 8)
     assert {layer.calls for layer in network.layers} == {1}
@@ -64,7 +64,7 @@ class Channels(nn.Module):
 
 
 def test_sequences_in_the_batch_of_attention_are_windows():
-    network = read_net(Channels(), torch.randn(BATCH, FRAMES, 7, 16))
+    network = read_net(Channels(), torch.randn(SAMPLES, FRAMES, 7, 16))
     (layer,) = (one for one in network.layers if one.kind == "attention")
     assert layer.sizes["windows"] == FRAMES
     assert flops_share(network) == pytest.approx(1.0, abs=0.02)
@@ -73,14 +73,14 @@ def test_sequences_in_the_batch_of_attention_are_windows():
 def run_alone(network: Network, layer: Layer) -> torch.Tensor:
     part = next(one.part for one in split_network(network) if one.part.layers[0].kind == layer.kind)
     alone = make_isolated_network(part)
-    out: torch.Tensor = build_net(alone)(torch.randn(BATCH, *alone.input.shape))
+    out: torch.Tensor = build_net(alone)(torch.randn(SAMPLES, *alone.input.shape))
     return out
 
 
 def test_windowed_attention_runs_alone():
-    network = read_net(Channels(), torch.randn(BATCH, FRAMES, 7, 16))
+    network = read_net(Channels(), torch.randn(SAMPLES, FRAMES, 7, 16))
     (layer,) = (one for one in network.layers if one.kind == "attention")
-    assert run_alone(network, layer).shape == (BATCH, FRAMES, 7, 16)
+    assert run_alone(network, layer).shape == (SAMPLES, FRAMES, 7, 16)
 
 
 class Towers(nn.Module):
@@ -95,12 +95,12 @@ class Towers(nn.Module):
 
 
 def test_matrix_that_all_samples_share_is_a_weight_without_update():
-    inputs = torch.randn(BATCH, 8)
+    inputs = torch.randn(SAMPLES, 8)
     network = read_net(Towers(), inputs)
     product = network.layers[-1]
-    assert (product.kind, product.sizes["cin"], product.sizes["cout"]) == ("linear", 6, BATCH)
+    assert (product.kind, product.sizes["cin"], product.sizes["cout"]) == ("linear", 6, SAMPLES)
     assert product.tied and product.trains and product.input_grad
-    assert not layer_work(product, SETUP).update.size_bytes
+    assert not layer_work(product, THREE).update.size_bytes
     assert flops_share(network) == pytest.approx(1.0, abs=0.02)
     assert bytes_share(network) == pytest.approx(1.0, abs=0.2)
 
@@ -118,7 +118,7 @@ class FourierFeatures(nn.Module):
 
 
 def test_fixed_matrix_gets_no_gradient():
-    network = read_net(FourierFeatures(), torch.randn(BATCH, 8))
+    network = read_net(FourierFeatures(), torch.randn(SAMPLES, 8))
     product = network.layers[0]
     assert product.kind == "linear"
     assert not product.trains

@@ -2,7 +2,7 @@
 
 import torch
 
-from joulecast.runtimes.torch.inputs import find_first_tensor, resize_batch
+from joulecast.runtimes.torch.inputs import resize_batch
 
 
 def test_only_tensors_with_samples_are_resized() -> None:
@@ -18,9 +18,3 @@ def test_meta_tensors_are_resized_without_memory() -> None:
     resized = resize_batch(torch.empty(3, 2, device="meta"), 1000)
     assert resized.shape == (1000, 2)
     assert resized.device.type == "meta"
-
-
-def test_first_tensor_is_found_anywhere() -> None:
-    x = torch.zeros(2)
-    assert find_first_tensor((1, [x])) is x
-    assert find_first_tensor({"a": 1}) is None

@@ -1,11 +1,9 @@
 """Modules are loaded by name, with their example inputs and their loss."""
 
 import pytest
-import torch
 
 from joulecast.errors import NetError
 from joulecast.records import Device, Setup
-from joulecast.runtimes.torch.inputs import resize_batch
 from joulecast.runtimes.torch.load import load_net, read_named_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
 
@@ -60,12 +58,6 @@ def test_wrong_names_raise_a_one_line_error(net_file: str, name: str, message: s
     with pytest.raises(NetError, match=message) as caught:
         read_named_net(name.format(file=net_file))
     assert "\n" not in str(caught.value)
-
-
-def test_only_samples_are_resized_to_another_batch() -> None:
-    inputs = {"x": torch.zeros(4, 10, 8), "mask": torch.zeros(10, 10), "at": torch.zeros(1, 10)}
-    resized = resize_batch(inputs, 16)
-    assert [tuple(value.shape) for value in resized.values()] == [(16, 10, 8), (10, 10), (1, 10)]
 
 
 def test_weights_that_do_not_fit_are_not_allocated(tmp_path, monkeypatch) -> None:

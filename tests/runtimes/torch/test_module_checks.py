@@ -12,7 +12,7 @@ from joulecast.runtimes.torch.net_reader import read_net
 X = torch.randn(4, 8)
 
 
-def make_net() -> nn.Module:
+def make_small_net() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.LayerNorm(16), nn.Linear(16, 2))
 
 
@@ -26,7 +26,7 @@ def test_quantised_module_is_refused() -> None:
     engines = torch.backends.quantized.supported_engines
     if "none" in engines and len(engines) == 1:
         pytest.skip("this PyTorch cannot quantise")
-    net = torch.ao.quantization.quantize_dynamic(make_net(), {nn.Linear})
+    net = torch.ao.quantization.quantize_dynamic(make_small_net(), {nn.Linear})
     with pytest.raises(NetError, match=r"^0 is quantised \(Linear\) and cannot be trained"):
         read_net(net, X)
 
@@ -34,8 +34,8 @@ def test_quantised_module_is_refused() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_module_of_another_precision_is_counted_as_float32(dtype: torch.dtype) -> None:
     """The setup decides the precision of an estimate; the note names that of the module."""
-    network = read_net(make_net().to(dtype), X.to(dtype))
-    usual = read_net(make_net(), X)
+    network = read_net(make_small_net().to(dtype), X.to(dtype))
+    usual = read_net(make_small_net(), X)
     assert network == usual
     assert totals_of(network).flops == totals_of(usual).flops
     assert totals_of(network).size_bytes == totals_of(usual).size_bytes
@@ -45,7 +45,7 @@ def test_module_of_another_precision_is_counted_as_float32(dtype: torch.dtype) -
 
 
 def test_half_precision_module_reads_float32_inputs() -> None:
-    assert read_net(make_net().to(torch.bfloat16), X) == read_net(make_net(), X)
+    assert read_net(make_small_net().to(torch.bfloat16), X) == read_net(make_small_net(), X)
 
 
 def test_explicit_casts_of_a_half_precision_module_are_read() -> None:
@@ -62,23 +62,23 @@ def test_explicit_casts_of_a_half_precision_module_are_read() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_module_is_read_as_it_is_written() -> None:
-    network = read_net(torch.compile(make_net()), X)
-    assert network == read_net(make_net(), X)
+    network = read_net(torch.compile(make_small_net()), X)
+    assert network == read_net(make_small_net(), X)
     assert network.name == "Sequential"
     assert ["torch.compile" in note for note in totals_of(network).notes] == [True]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_part_of_a_module_is_read_as_it_is_written() -> None:
-    net = make_net()
+    net = make_small_net()
     net[0] = torch.compile(net[0])
     network = read_net(net, X)
-    assert network == read_net(make_net(), X)
+    assert network == read_net(make_small_net(), X)
     assert ["torch.compile" in note for note in totals_of(network).notes] == [True]
 
 
 def test_frozen_module_has_a_forward_pass_only() -> None:
-    network = read_net(make_net().requires_grad_(False), X)
+    network = read_net(make_small_net().requires_grad_(False), X)
     work = network_work(network, Setup(batch=4))
     assert work.backward.flops == work.update.size_bytes == 0
     assert work.forward.flops == totals_of(network).flops > 0

@@ -102,30 +102,6 @@ def test_decomposed_activations_of_libraries_are_rebuilt() -> None:
         torch.testing.assert_close(built(x), net(x))
 
 
-class Looped(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell = nn.Linear(8, 8)
-        self.head = nn.Linear(8, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(5):
-            x = torch.tanh(self.cell(x))
-        return self.head(x)
-
-
-def test_looped_layer_counts_its_calls() -> None:
-    """The first call needs no input gradient, so it is a separate layer from the other four."""
-    network = read_net(Looped(), X)
-    cell, again, head = network.layers
-    assert (cell.calls, again.calls, head.calls) == (1, 4, 1)
-    assert [op.sizes["fn"] for op in again.tail] == ["tanh"]
-    assert network.totals is not None
-    assert network.totals.params == 8 * 8 + 8 + 8 * 2 + 2
-    assert network_work(network, Setup(batch=4)).params == network.totals.params
-    assert not network.buildable
-
-
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -76,9 +76,3 @@ def test_other_files_are_refused(folder, text):
     (folder / ARCHITECTURE).write_text(text)
     with pytest.raises(FileError, match=r"give (the|a) folder"):
         load_pruned(folder)
-
-
-def test_another_folder_is_refused_with_the_option_that_writes_one(tmp_path):
-    (tmp_path / ARCHITECTURE).write_text('{"format": "other"}')
-    with pytest.raises(FileError, match="give a folder that `joulecast prune --save` wrote"):
-        load_pruned(tmp_path)

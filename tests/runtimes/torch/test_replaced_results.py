@@ -28,12 +28,6 @@ def test_grouped_products_of_fake_tensors_have_a_shape(
     assert tuple(made.shape) == out
 
 
-def test_real_products_are_left_to_pytorch() -> None:
-    args = (torch.zeros(10, 8), torch.zeros(4, 8, 8))
-    assert replace_result(GROUPED, args, {"offs": None}) is None
-    assert replace_result(torch.ops.aten.mm.default, args, {}) is None
-
-
 def test_random_scalars_are_typical_and_can_be_compared() -> None:
     rand = torch.ops.aten.rand.default
     assert replace_result(rand, ([],), {}) == 0.5
