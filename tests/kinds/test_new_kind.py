@@ -19,7 +19,8 @@ from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Input, Network, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
-from joulecast.runtimes.torch.build import OP_BUILDERS, build_net
+from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.modules import OP_BUILDERS
 from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.op_readers import LEAF_MODULES, OP_READERS
 from joulecast.simulation import make_simulated_device

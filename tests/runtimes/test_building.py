@@ -1,4 +1,4 @@
-"""How the inputs of a layer that is built alone are fitted to it."""
+"""How layers are wired, fitted and said to be buildable, for every runtime that builds them."""
 
 from dataclasses import replace
 

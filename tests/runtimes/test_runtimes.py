@@ -1,4 +1,4 @@
-"""Opening the runtime of a device."""
+"""Opening the runtime of a device; its version, threads and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Narrowed records equal the Network that is read from the pruned module."""
+"""Narrowed records equal what is read from pruned modules; saved modules are data, not code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpointed modules are read with the layers that backward runs again."""
+"""Activation checkpoints are read, put on users' blocks, and run by built networks."""
 
 from __future__ import annotations
 

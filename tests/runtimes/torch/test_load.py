@@ -1,4 +1,4 @@
-"""Modules are loaded by name, with their example inputs and their loss."""
+"""Modules are loaded by name; their inputs get another batch or number of tokens."""
 
 import pytest
 import torch

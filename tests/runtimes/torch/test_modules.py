@@ -1,4 +1,4 @@
-"""Modules that stand for operators of read networks."""
+"""Modules of operators run the kernels that networks run, at any width."""
 
 from dataclasses import replace
 

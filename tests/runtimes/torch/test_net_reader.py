@@ -1,4 +1,4 @@
-"""Modules with shared, looped, frozen and functional layers, data-dependent and real ones."""
+"""Modules of all sorts are read, and what cannot be read is named in one line."""
 
 import math
 from dataclasses import replace

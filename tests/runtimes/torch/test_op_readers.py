@@ -1,4 +1,4 @@
-"""Indexing, sorting, scattering and slicing have costs; experts count the tokens they see."""
+"""Functions are read as operators with their work: indexing, experts, folded samples, blocks."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Steps train, stages run alone, and modules that cannot train are rejected."""
+"""Steps train, also compiled; stages run alone; modules that cannot train are rejected."""
 
 from __future__ import annotations
 
