@@ -196,7 +196,7 @@ def measure(args: argparse.Namespace, folder: RunFolder) -> None:
             return truth.measure_truth(entry, args.on, meter, rules, args.tiny)
 
     def estimate_shipped(entry: BenchmarkNetwork, example: TrainingExample) -> Json:
-        from joulecast.runtimes.torch.example_inputs import find_first_tensor
+        from joulecast.runtimes.torch.inputs import find_first_tensor
 
         # The batch is the first axis of the inputs: where a sample has two views, that is twice
         # the batch of the table.

@@ -282,7 +282,7 @@ class HostileFolder:
     def _damage_pruned(self, rng: random.Random) -> Read:
         # PyTorch is imported when the first folder is read.
         from joulecast.runtimes.torch.build import build_net
-        from joulecast.runtimes.torch.pruned_files import load_pruned, save_pruned
+        from joulecast.runtimes.torch.channel_removal import load_pruned, save_pruned
 
         folder = self.folder / "pruned"
         if not folder.exists():

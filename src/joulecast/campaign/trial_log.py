@@ -334,10 +334,10 @@ class CampaignRecord:
     def finish(self, stopped: str) -> None:
         """Store that the run ended by itself or by request."""
         if self._tables is not None:
-            from joulecast.store.campaign_tables import ENDED
+            from joulecast.store.campaigns import DONE
             from joulecast.store.campaigns import STOPPED
 
-            state = STOPPED if stopped == STOPPED_BY_REQUEST else ENDED
+            state = STOPPED if stopped == STOPPED_BY_REQUEST else DONE
             self._tables.finish(self.key, state, stopped)
 
 
@@ -353,7 +353,7 @@ def record_campaign(log: object, profile: Profile, name: str) -> Iterator[Campai
     if not isinstance(log, RecordingLog):
         yield CampaignRecord(None)
         return
-    from joulecast.store.campaign_tables import BROKEN
+    from joulecast.store.campaigns import FAILED
     from joulecast.store.campaigns import INTERRUPTED
 
     tables = log.campaigns
@@ -361,12 +361,12 @@ def record_campaign(log: object, profile: Profile, name: str) -> Iterator[Campai
         try:
             yield CampaignRecord(tables, key)
         except JoulecastError as error:
-            tables.finish(key, BROKEN, str(error))
+            tables.finish(key, FAILED, str(error))
             raise
         except BaseException as error:
             is_bug = isinstance(error, Exception)
             reason = f"{type(error).__name__}: {error}" if is_bug else "it was interrupted"
-            tables.finish(key, BROKEN if is_bug else INTERRUPTED, reason)
+            tables.finish(key, FAILED if is_bug else INTERRUPTED, reason)
             raise
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from types import FrameType
 
+from typing import Any
+
 import click
 
 from joulecast.features.agent_bundle import bundle_agent

@@ -1,13 +1,24 @@
-"""Indexing, sorting, scattering and slicing have costs; experts count the tokens they see."""
+"""Functions are read as operators with their work: indexing, experts, folded samples, blocks."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from joulecast.kinds import layer_work, network_work
-from joulecast.records import Layer, Network, Setup, StepTotals
+from joulecast.records import Device, Layer, Network, Setup, StepTotals
+from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.net_reader import read_net
+from joulecast.runtimes.torch.runtime import TorchRuntime
+from joulecast.runtimes.torch.tracer import replace_result
+from joulecast.variants import (
+    BLOCK,
+    make_isolated_network,
+    make_isolated_trial,
+    split_blocks,
+    split_network,
+)
 
 
 def find_layers(network: Network, kind: str) -> list[Layer]:
@@ -249,3 +260,227 @@ def test_loop_over_experts_is_traced_with_two_samples() -> None:
     network = read_net(Experts("loop"), torch.randn(6, 16, 16))
     assert network.totals is not None
     assert ["with 2 samples" in note for note in network.totals.notes] == [True]
+
+
+SAMPLES, FRAMES = 3, 5
+THREE = Setup(SAMPLES)
+
+
+def flops_share(network: Network) -> float:
+    """Return the FLOPs of the layers over those that were traced."""
+    assert network.totals is not None
+    works = [layer_work(layer, THREE) for layer in network.layers]
+    return sum(one.forward.flops + one.backward.flops for one in works) / network.totals.flops
+
+
+def bytes_share(network: Network) -> float:
+    assert network.totals is not None
+    works = [layer_work(layer, THREE) for layer in network.layers]
+    moved = sum(one.forward.size_bytes + one.backward.size_bytes for one in works)
+    return moved / network.totals.size_bytes
+
+
+class Frames(nn.Module):
+    """Convolutions over frames that are folded into the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 2, 2)
+        )
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = self.body(x.flatten(0, 1)).mean((2, 3))
+        return self.head(features.view(len(x), FRAMES, 4).mean(1))
+
+
+def test_frames_in_the_batch_are_counted_in_one_call():
+    network = read_net(Frames(), torch.randn(SAMPLES, FRAMES, 3, 8, 8))
+    first = network.layers[0]
+    assert first.sizes["space"] == (FRAMES * 8, 8)
+    assert {layer.calls for layer in network.layers} == {1}
+    assert flops_share(network) == pytest.approx(1.0, abs=0.02)
+
+
+class Channels(nn.Module):
+    """Attention inside each of several sequences of a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        each = x.flatten(0, 1)
+        return self.attention(each, each, each, need_weights=False)[0]
+
+
+def test_sequences_in_the_batch_of_attention_are_windows():
+    network = read_net(Channels(), torch.randn(SAMPLES, FRAMES, 7, 16))
+    (layer,) = (one for one in network.layers if one.kind == "attention")
+    assert layer.sizes["windows"] == FRAMES
+    assert flops_share(network) == pytest.approx(1.0, abs=0.02)
+
+
+def run_alone(network: Network, layer: Layer) -> torch.Tensor:
+    part = next(one.part for one in split_network(network) if one.part.layers[0].kind == layer.kind)
+    alone = make_isolated_network(part)
+    out: torch.Tensor = build_net(alone)(torch.randn(SAMPLES, *alone.input.shape))
+    return out
+
+
+def test_windowed_attention_runs_alone():
+    network = read_net(Channels(), torch.randn(SAMPLES, FRAMES, 7, 16))
+    (layer,) = (one for one in network.layers if one.kind == "attention")
+    assert run_alone(network, layer).shape == (SAMPLES, FRAMES, 7, 16)
+
+
+class Towers(nn.Module):
+    """Similarities of every sample with all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(8, 6), nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.query(x) @ self.key(x).T
+
+
+def test_matrix_that_all_samples_share_is_a_weight_without_update():
+    inputs = torch.randn(SAMPLES, 8)
+    network = read_net(Towers(), inputs)
+    product = network.layers[-1]
+    assert (product.kind, product.sizes["cin"], product.sizes["cout"]) == ("linear", 6, SAMPLES)
+    assert product.tied and product.trains and product.input_grad
+    assert not layer_work(product, THREE).update.size_bytes
+    assert flops_share(network) == pytest.approx(1.0, abs=0.02)
+    assert bytes_share(network) == pytest.approx(1.0, abs=0.2)
+
+
+class FourierFeatures(nn.Module):
+    """A product with a matrix that is not learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("matrix", torch.randn(8, 32))
+        self.head = nn.Linear(32, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.sin(x @ self.matrix))
+
+
+def test_fixed_matrix_gets_no_gradient():
+    network = read_net(FourierFeatures(), torch.randn(SAMPLES, 8))
+    product = network.layers[0]
+    assert product.kind == "linear"
+    assert not product.trains
+    assert flops_share(network) == pytest.approx(1.0, abs=0.02)
+
+
+TWO = Setup(batch=2, optimizer="adamw")
+WIDTH, HEADS, ROW = 32, 4, 8
+
+
+class RotaryAttention(nn.Module):
+    """Decoder attention with rotary embeddings and shared key-value heads."""
+
+    def __init__(self, kv_heads):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.query = nn.Linear(WIDTH, WIDTH)
+        self.key = nn.Linear(WIDTH, WIDTH // HEADS * kv_heads)
+        self.value = nn.Linear(WIDTH, WIDTH // HEADS * kv_heads)
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def rotate(self, x):
+        x = x.view(*x.shape[:2], -1, WIDTH // HEADS).transpose(1, 2)
+        half = x.shape[-1] // 2
+        return x * 0.9 + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * 0.1
+
+    def forward(self, x):
+        inner = self.norm(x)
+        value = self.value(inner).view(*x.shape[:2], -1, WIDTH // HEADS).transpose(1, 2)
+        query, key = self.rotate(self.query(inner)), self.rotate(self.key(inner))
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        return x + self.out(mixed.transpose(1, 2).reshape(x.shape))
+
+
+class WindowAttention(nn.Module):
+    """Window attention with a learnt position bias, written with matrix products."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.mix = nn.Linear(WIDTH, 3 * WIDTH)
+        self.bias = nn.Parameter(torch.randn(10, HEADS))
+        self.register_buffer("positions", torch.arange(ROW * ROW // 4) % 10)
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        windows = self.norm(x).reshape(-1, ROW // 2, WIDTH)
+        mixed = self.mix(windows).reshape(*windows.shape[:2], 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        scores = mixed[0] * 0.3 @ mixed[1].transpose(-2, -1)
+        bias = self.bias[self.positions].view(ROW // 2, ROW // 2, HEADS).permute(2, 0, 1)
+        result = (scores + bias.contiguous().unsqueeze(0)).softmax(-1) @ mixed[2]
+        return x + self.out(result.transpose(1, 2).reshape(windows.shape)).view(x.shape)
+
+
+class PatchMerging(nn.Module):
+    """Concatenates neighbours along the last axis, as between stages of a Swin Transformer."""
+
+    def __init__(self):
+        super().__init__()
+        self.halve = nn.Linear(2 * WIDTH, WIDTH)
+        self.again = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        pairs = torch.cat((x, x.flip(1)), dim=2)
+        return x + self.again(F.gelu(self.halve(pairs)))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: RotaryAttention(2), lambda: RotaryAttention(4), WindowAttention, PatchMerging]
+)
+def test_repeated_block_runs_alone_with_the_same_flops(make):
+    net = nn.Sequential(nn.Linear(WIDTH, WIDTH), make(), make(), nn.Linear(WIDTH, 5))
+    network = read_net(net, torch.randn(2, ROW, WIDTH))
+    blocks = [place.part for place in split_blocks(network) if place.part.role == BLOCK]
+    assert len(blocks) == 2
+    trial = make_isolated_trial(blocks[0], TWO)
+    step = TorchRuntime("cpu", Device("here")).prepare(trial)
+    inner = step.replicas[0].net
+    again = read_net(inner, step.replicas[0].inputs)
+    step.close()
+    alone = sum(layer_work(layer, TWO).total.flops for layer in again.layers)
+    assert alone == sum(layer_work(layer, TWO).total.flops for layer in blocks[0].layers)
+
+
+GROUPED = torch.ops.aten._grouped_mm.default
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "out"),
+    [
+        ((10, 8), (4, 8, 6), (10, 6)),
+        ((4, 6, 8), (8, 10), (6, 10)),
+        ((6, 10), (10, 8), (4, 6, 8)),
+        ((4, 5, 8), (4, 8, 6), (4, 5, 6)),
+    ],
+)
+def test_grouped_products_of_fake_tensors_have_a_shape(
+    left: tuple[int, ...], right: tuple[int, ...], out: tuple[int, ...]
+) -> None:
+    with FakeTensorMode():
+        offsets = torch.zeros(4, dtype=torch.int32)
+        args = (torch.zeros(left), torch.zeros(right))
+        made = replace_result(GROUPED, args, {"offs": offsets})
+    assert tuple(made.shape) == out
+
+
+def test_random_scalars_are_typical_and_can_be_compared() -> None:
+    rand = torch.ops.aten.rand.default
+    assert replace_result(rand, ([],), {}) == 0.5
+    assert replace_result(rand, ([3],), {}) is None
+    with FakeTensorMode():
+        drawn = replace_result(rand, ([],), {"device": torch.device("cpu")})
+        assert not drawn < 0.1

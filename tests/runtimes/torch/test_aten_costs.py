@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from joulecast.records import StepTotals
-from joulecast.runtimes.torch.aten_flops import (
+from joulecast.runtimes.torch.aten_costs import (
     _RULES,
     count_grouped_product,
     count_op_flops,
