@@ -3,14 +3,19 @@
 A layer is an operator with parameters and the operators that follow it: an operator without
 weights, and a norm, joins the tail of the layer whose result only it reads. A new layer starts
 where two operators read a result, where a repeated block ends, and where an operator reads two
-results.
+results. Modules and blocks are found from the names of nodes.
 """
 
 from __future__ import annotations
 
+import ast
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import onnx
 
 from joulecast.errors import InputError
 from joulecast.kinds import Shape, check_chain, find_kind, make_op
@@ -18,14 +23,14 @@ from joulecast.records import Input, Layer, Network, Op, Sizes
 from joulecast.records.blocks import group_by_block
 from joulecast.records.operand_order import order_operands
 from joulecast.runtimes.buildable import can_build_op
-from joulecast.runtimes.onnx_files.batch_axes import take_sample
-from joulecast.runtimes.onnx_files.elementwise_nodes import read_unknown
-from joulecast.runtimes.onnx_files.graph_reader import ReadGraph
-from joulecast.runtimes.onnx_files.graph_values import GraphCall
-from joulecast.runtimes.onnx_files.module_paths import name_after_weight
-from joulecast.runtimes.onnx_files.node_counts import count_flops, list_weights
-from joulecast.runtimes.onnx_files.node_readers import has_reader, read_call
-from joulecast.runtimes.onnx_files.path_blocks import find_path_blocks
+from joulecast.runtimes.onnx_files.graph import GraphCall, ReadGraph
+from joulecast.runtimes.onnx_files.operators import (
+    count_flops,
+    has_reader,
+    list_weights,
+    read_call,
+    read_unknown,
+)
 
 _JOINS = ("add", "mul", "concat")
 # Functions whose other operand may be a tensor that no layer computes.
@@ -57,18 +62,10 @@ class _LayerDraft:
     is_tied: bool = False
 
 
-@dataclass
-class AssembledNetwork:
-    """A network, and how many calls lie between its layers."""
-
-    network: Network
-    calls_between: int
-
-
 def assemble_layers(
     graph: ReadGraph, calls: Sequence[GraphCall], batch: int, costly: frozenset[str], name: str
-) -> AssembledNetwork:
-    """Return the Network of a graph.
+) -> tuple[Network, int]:
+    """Return the Network of a graph, and how many calls lie between its layers.
 
     Args:
         graph: The graph.
@@ -79,7 +76,7 @@ def assemble_layers(
     """
     assembler = _LayerAssembler(graph, calls, batch, costly)
     network = assembler.assemble(name)
-    return AssembledNetwork(network, assembler.calls_between)
+    return network, assembler.calls_between
 
 
 class _LayerAssembler:
@@ -360,8 +357,8 @@ def _name_layer(draft: _LayerDraft) -> str:
 
 
 def _read_costly_view(call: GraphCall, batch: int) -> Op:
-    shape = take_sample(call.read(0), batch) or (1,)
-    out = take_sample(call.outputs[0], batch) or (1,)
+    shape = call.read(0).take_sample(batch) or (1,)
+    out = call.outputs[0].take_sample(batch) or (1,)
     kind = "slice" if len(call.node.outputs) == 1 else "gradient_copy"
     return make_op(kind, out=out, shape=shape)
 
@@ -405,3 +402,89 @@ def _can_build(network: Network) -> bool:
     except InputError:
         return False
     return True
+
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_LONGEST_SCOPES = 10_000
+_LONGEST_PATH = 200
+_WEIGHT_SUFFIXES = (".weight", ".bias", ".kernel")
+
+
+def find_module_path(node: onnx.NodeProto) -> str:
+    """Return the name of a node's module, ``layer1.0.conv1``; empty if it is not known."""
+    for entry in node.metadata_props:
+        if entry.key == _SCOPES and len(entry.value) <= _LONGEST_SCOPES:
+            return _parse_scopes(entry.value)
+    *segments, _ = node.name.strip("/").split("/")
+    path: list[str] = []
+    for segment in segments:
+        if path and segment.startswith(f"{path[-1]}."):
+            path.pop()
+        path.append(segment)
+    return ".".join(path)[:_LONGEST_PATH]
+
+
+def name_after_weight(weight: str) -> str:
+    """Return the module that a weight is named after; empty if the exporter renamed it."""
+    for suffix in _WEIGHT_SUFFIXES:
+        if weight.endswith(suffix) and "::" not in weight:
+            return weight[: -len(suffix)][:_LONGEST_PATH]
+    return ""
+
+
+def _parse_scopes(text: str) -> str:
+    try:
+        scopes = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return ""
+    if not isinstance(scopes, list) or not all(isinstance(one, str) for one in scopes):
+        return ""
+    # The last one is the node itself.
+    return next((one for one in reversed(scopes[:-1]) if one), "")[:_LONGEST_PATH]
+
+
+# A name that covers this share of the heavy calls of the best one competes with it.
+_COVERAGE_SHARE = 0.9
+_NUMBERS = re.compile(r"\d+")
+
+Range = tuple[int, int]
+
+
+def find_path_blocks(paths: Sequence[str], is_heavy: Sequence[bool]) -> list[Range]:
+    """Return the half-open ranges of calls that the network repeats.
+
+    Candidates are modules with at least two heavy calls whose names differ only in numbers. Of
+    those that cover nearly as many heavy calls as the best ones, the most often repeated win.
+
+    Args:
+        paths: The module of each call; empty where it is not known.
+        is_heavy: Whether each call multiplies.
+    """
+    ranges: dict[str, dict[str, Range]] = {}
+    for place, path in enumerate(paths):
+        parts = path.split(".") if path else []
+        for size in range(1, len(parts) + 1):
+            name = ".".join(parts[:size])
+            alike = ranges.setdefault(_NUMBERS.sub("#", name), {})
+            start, _ = alike.get(name, (place, place))
+            alike[name] = (start, place + 1)
+    repeated = {}
+    for key, alike in ranges.items():
+        large = [one for one in alike.values() if sum(is_heavy[one[0] : one[1]]) > 1]
+        if len(large) > 1 and not _overlap(large):
+            repeated[key] = sorted(large)
+    if not repeated:
+        return []
+    coverage = {
+        key: sum(sum(is_heavy[start:stop]) for start, stop in found)
+        for key, found in repeated.items()
+    }
+    best = max(coverage.values())
+    rivals = [key for key in repeated if coverage[key] >= _COVERAGE_SHARE * best]
+    # Of names that cover the same, the outermost is the block.
+    return repeated[max(rivals, key=lambda key: (len(repeated[key]), coverage[key], -len(key)))]
+
+
+def _overlap(ranges: Sequence[Range]) -> bool:
+    ordered = sorted(ranges)
+    return any(first[1] > second[0] for first, second in pairwise(ordered))
