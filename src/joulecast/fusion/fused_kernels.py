@@ -1,7 +1,7 @@
 """List the kernels that a runtime runs for a network, and describe each.
 
-A kernel is also a network, so that it can be built and measured alone. Its features are DeepEn2023's
-for the kernels of that dataset, and similar ones for others:
+A kernel is also a network, so that it can be built and measured alone. Its features are those of
+DeepEn2023 for the kernels of that dataset, and similar ones for others:
 
 HW          side of the image; the root of the number of positions where it is not square
 C_in, C_out channels in and out

@@ -11,10 +11,13 @@ import numpy as np
 from joulecast.kinds import make_layer, make_op
 from joulecast.records import Execution, Input, Network, Setup, Trial
 from joulecast.runtimes import open_runtime
-from joulecast.runtimes.onnx.edge_conversions import find_block_size, open_without_conversions
-from joulecast.runtimes.onnx.quantise import quantise_model
 from joulecast.runtimes.onnx.runtime import build_model
-from joulecast.runtimes.onnx.sessions import open_session
+from joulecast.runtimes.onnx.sessions import (
+    find_block_size,
+    open_session,
+    open_without_conversions,
+    quantise_model,
+)
 
 SETUP = Setup(batch=1, phase="inference", threads=1)
 CHANNELS = 32

@@ -15,8 +15,8 @@ from joulecast.families import make_family
 from joulecast.records import Input, Network, Setup, Trial
 from joulecast.runtimes import open_runtime
 from joulecast.runtimes.onnx.own_file import OnnxFile, check_external_files
-from joulecast.runtimes.onnx.quantise import quantise_model
 from joulecast.runtimes.onnx.runtime import build_model
+from joulecast.runtimes.onnx.sessions import quantise_model
 
 SETUP = Setup(batch=2, phase="inference", threads=1)
 NETWORK = make_family("lenet5")

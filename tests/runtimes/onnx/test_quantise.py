@@ -9,9 +9,13 @@ pytest.importorskip("onnxruntime")
 
 from joulecast.families import make_family
 from joulecast.records import Setup, Trial
-from joulecast.runtimes.onnx.quantise import is_quantised, list_integer_kernels, quantise_model
 from joulecast.runtimes.onnx.runtime import build_model
-from joulecast.runtimes.onnx.sessions import open_session
+from joulecast.runtimes.onnx.sessions import (
+    is_quantised,
+    list_integer_kernels,
+    open_session,
+    quantise_model,
+)
 
 CONVOLUTIONS = "resnet18:8,1,1,1,1"
 

@@ -49,7 +49,6 @@ def prepare_file(runtime: OnnxRuntime, file: OnnxFile, trial: Trial) -> Step:
         NetError: ONNX Runtime cannot run it, or its output is not finite.
     """
     # The network is read without NumPy and without ONNX Runtime.
-    from joulecast.runtimes.onnx.quantise import is_quantised
     from joulecast.runtimes.onnx.runtime import (
         OnnxStep,
         check_finite,
@@ -57,7 +56,7 @@ def prepare_file(runtime: OnnxRuntime, file: OnnxFile, trial: Trial) -> Step:
         explain_errors,
         prepare_model,
     )
-    from joulecast.runtimes.onnx.sessions import open_session
+    from joulecast.runtimes.onnx.sessions import is_quantised, open_session
     from joulecast.runtimes.onnx_files.model_file import parse_model
     from joulecast.runtimes.onnx_files.net_file import MOST_MODEL_BYTES
 
