@@ -12,12 +12,12 @@ import onnx
 import onnxruntime
 
 from joulecast.devices import detect_device
-from joulecast.errors import InputError, NetError, OutOfMemoryError
+from joulecast.errors import InputError, NetError
 from joulecast.families import make_family
 from joulecast.kinds import make_layer
 from joulecast.records import Execution, Input, Network, Setup, Trial
 from joulecast.runtimes import open_runtime
-from joulecast.runtimes.onnx.runtime import OnnxRuntime, build_model
+from joulecast.runtimes.onnx.runtime import build_model
 from joulecast.runtimes.onnx.sessions import open_session
 from joulecast.testing.runtimes import SMALL, RuntimeContract
 
@@ -140,12 +140,6 @@ def test_graph_without_products_runs_in_8_bits(precision):
     layer = make_layer("elementwise", fn="relu", shape=(1,))
     setup = replace(INFERENCE, precision=precision)
     open_runtime("onnx").prepare(Trial(Network((layer,), Input((1,))), setup)).close()
-
-
-def test_trial_that_needs_more_memory_is_refused_before_it_is_built():
-    device = replace(detect_device("cpu"), memory_bytes=1000)
-    with pytest.raises(OutOfMemoryError, match=r"needs .* MiB but"):
-        OnnxRuntime(device).prepare(Trial(SMALL.network, INFERENCE))
 
 
 def test_closed_step_does_not_run():

@@ -29,7 +29,6 @@ from joulecast.runtimes.onnx_files.operators import (
     has_reader,
     list_weights,
     read_call,
-    read_unknown,
 )
 
 _JOINS = ("add", "mul", "concat")
@@ -58,41 +57,27 @@ class _LayerDraft:
     join: str
     last_value: str
     shape: Shape | None
+    is_tied: bool
     tail: list[Op] = field(default_factory=list)
-    is_tied: bool = False
 
 
-def assemble_layers(
-    graph: ReadGraph, calls: Sequence[GraphCall], batch: int, costly: frozenset[str], name: str
-) -> tuple[Network, int]:
-    """Return the Network of a graph, and how many calls lie between its layers.
+class LayerAssembler:
+    """Makes a Network of the calls of a graph.
 
     Args:
         graph: The graph.
         calls: Its calls, with patterns replaced by single ones.
         batch: Samples that it was read with.
         costly: Slicing operators that are layers, because their gradients move many bytes.
-        name: A label for people.
+
+    Attributes:
+        calls_between: How many calls lie between the layers.
     """
-    assembler = _LayerAssembler(graph, calls, batch, costly)
-    network = assembler.assemble(name)
-    return network, assembler.calls_between
-
-
-class _LayerAssembler:
-    """One pass over the calls of a graph."""
 
     def __init__(
-        self,
-        graph: ReadGraph,
-        calls: Sequence[GraphCall],
-        batch: int,
-        costly: frozenset[str],
+        self, graph: ReadGraph, calls: Sequence[GraphCall], batch: int, costly: frozenset[str]
     ) -> None:
-        self.graph = graph
-        self.calls = calls
-        self.batch = batch
-        self.costly = costly
+        self.graph, self.calls, self.batch, self.costly = graph, calls, batch, costly
         self.drafts: list[_LayerDraft] = []
         self.layer_of_value: dict[str, int] = dict.fromkeys(graph.inputs, -1)
         self.readers = Counter(name for call in calls for name in set(call.node.inputs) if name)
@@ -100,77 +85,64 @@ class _LayerAssembler:
         self.claimed: set[str] = set()
         self.buildable = len(graph.inputs) == 1
         self.calls_between = 0
-        paths = [_find_path(call) for call in calls]
-        blocks = find_path_blocks(paths, [count_flops(call) > 0 for call in calls])
+        blocks = find_path_blocks(
+            [_find_path(call) for call in calls], [count_flops(call) > 0 for call in calls]
+        )
         self.block_of_call = [-1] * len(calls)
         for block, (start, stop) in enumerate(blocks):
             self.block_of_call[start:stop] = [block] * (stop - start)
 
     def assemble(self, name: str) -> Network:
+        """Return the network, under this name."""
         for place, call in enumerate(self.calls):
             self._add_call(place, call)
         if self.drafts and self.graph.outputs[:1] != [self.drafts[-1].last_value]:
             self.buildable = False
-        layers = order_operands([self._finish(i, draft) for i, draft in enumerate(self.drafts)])
-        network = Network(
-            layers,
-            self._make_input(),
-            group_by_block(draft.block for draft in self.drafts),
-            name=name,
-        )
+        layers = self._finish()
+        blocks = group_by_block(draft.block for draft in self.drafts)
+        network = Network(layers, self._make_input(), blocks, name=name)
         if self.buildable and _can_build(network):
             return network
+        shorter = tuple(map(_drop_views, layers))
         self.calls_between += sum(len(layer.tail) for layer in layers)
-        layers = tuple(map(_drop_views, layers))
-        self.calls_between -= sum(len(layer.tail) for layer in layers)
-        return replace(network, layers=layers, buildable=False)
+        self.calls_between -= sum(len(layer.tail) for layer in shorter)
+        return replace(network, layers=shorter, buildable=False)
 
     # -- calls -----------------------------------------------------------------------------
 
     def _add_call(self, place: int, call: GraphCall) -> None:
-        values = self._list_inputs(call)
-        if not call.outputs or call.outputs[0].shape is None or not self._is_sized(call):
+        # Those that layers or the network's input gave.
+        values = [*dict.fromkeys(one for one in call.node.inputs if one in self.layer_of_value)]
+        given = [value for _, value in call.named_inputs]
+        if not call.outputs or any(one.shape is None for one in (call.outputs[0], *given)):
             self.buildable = False
             self._pass_through(call, values)
             return
-        if not has_reader(call.op):
+        op = read_call(call, self.batch)
+        self.buildable = self.buildable and has_reader(call.op)
+        op = None if op is None else _add_constant(op, call)
+        draft = self._find_sole_source(place, values)
+        if op is None or (find_kind(op.kind).is_view and draft is None):
+            if op is not None and _changes_nothing(op):
+                self._pass_through(call, values)
+                return
             self.buildable = False
-            op: Op | None = read_unknown(call, self.batch)
-        else:
-            op = read_call(call, self.batch)
-        op = None if op is None else self._add_constant(op, call)
-        is_sole_reader = self._is_sole_reader(place, values)
-        is_view = op is not None and find_kind(op.kind).is_view
-        if op is None or (is_view and not is_sole_reader):
-            self._skip_view(place, op, call, values)
-        elif is_sole_reader and self._fits_in_tail(op, call, values[0]):
-            self._append_to_tail(op, call, values[0])
+            if call.op in self.costly:
+                self._start_layer(place, _read_costly_view(call, self.batch), call)
+            else:
+                self._pass_through(call, values)
+        elif draft is not None and _fits_in_tail(op, call, draft):
+            kind = find_kind(op.kind)
+            if kind.is_view and _keeps_shape(op, draft):
+                self.calls_between += 1
+            else:
+                # In a tail the shape follows from the operators before.
+                sizes = {name: size for name, size in op.sizes.items() if name != "shape"}
+                draft.tail.append(Op(op.kind, Sizes(sizes)))
+                draft.shape = _find_out_shape(op, draft.shape)
+            self._extend(draft, call)
         elif not self._deepen(op, call, values):
             self._start_layer(place, op, call)
-
-    def _skip_view(self, place: int, op: Op | None, call: GraphCall, values: list[str]) -> None:
-        """Leave a view out, unless its gradient is worth a layer."""
-        if op is not None and self._changes_nothing(op):
-            self._pass_through(call, values)
-            return
-        self.buildable = False
-        if call.op in self.costly:
-            self._start_layer(place, _read_costly_view(call, self.batch), call)
-        else:
-            self._pass_through(call, values)
-
-    def _is_sized(self, call: GraphCall) -> bool:
-        return all(value is None or value.shape is not None for value in call.inputs)
-
-    def _add_constant(self, op: Op, call: GraphCall) -> Op:
-        """Return an operator with the size of a tensor operand that no layer computes."""
-        if not find_kind(op.kind).combines_inputs or op.sizes["fn"] not in _ARITHMETIC:
-            return op
-        others = [value for value in call.inputs if value is not None and value.is_constant]
-        size = max((v.elements for v in others if v.is_float and not v.weights), default=0)
-        if size <= 1 or any(value.is_weight for value in others):
-            return op
-        return _with_size(op, "constant", size)
 
     def _pass_through(self, call: GraphCall, values: Sequence[str]) -> None:
         """Let the results of a view belong to the layer that computed its input."""
@@ -178,66 +150,34 @@ class _LayerAssembler:
         if not values:
             return
         layer = self.layer_of_value[values[0]]
-        for name in call.node.outputs:
-            self.layer_of_value[name] = layer
+        self.layer_of_value.update(dict.fromkeys(call.node.outputs, layer))
         is_only = self.readers[values[0]] == 1 and len(call.node.outputs) == 1
         if layer >= 0 and is_only and self.drafts[layer].last_value == values[0]:
             self.drafts[layer].last_value = call.node.outputs[0]
 
-    def _is_sole_reader(self, place: int, values: Sequence[str]) -> bool:
-        """Return whether only this call reads the newest result of one layer of its block."""
-        if len(values) != 1:
-            return False
+    def _find_sole_source(self, place: int, values: Sequence[str]) -> _LayerDraft | None:
+        """Return the layer of the same block whose newest result only this call reads."""
+        if len(values) != 1 or self.readers[values[0]] != 1:
+            return None
         layer = self.layer_of_value[values[0]]
-        if layer < 0 or self.readers[values[0]] != 1:
-            return False
-        draft = self.drafts[layer]
-        return draft.last_value == values[0] and draft.block == self.block_of_call[place]
+        draft = self.drafts[layer] if layer >= 0 else None
+        if draft is None or draft.last_value != values[0]:
+            return None
+        return draft if draft.block == self.block_of_call[place] else None
 
-    def _fits_in_tail(self, op: Op, call: GraphCall, value: str) -> bool:
-        kind = find_kind(op.kind)
-        tail = self.drafts[self.layer_of_value[value]].tail
-        if not kind.can_be_in_tail or len(tail) >= _LONGEST_TAIL:
-            return False
-        return not (kind.counts_params and list_weights(call))
-
-    def _append_to_tail(self, op: Op, call: GraphCall, value: str) -> None:
-        layer = self.layer_of_value[value]
-        draft = self.drafts[layer]
-        kind = find_kind(op.kind)
-        if not kind.is_view or not self._keeps_shape(op, draft):
-            # In a tail the shape follows from the operators before.
-            sizes = {name: size for name, size in op.sizes.items() if name != "shape"}
-            draft.tail.append(Op(op.kind, Sizes(sizes)))
-            draft.shape = _find_out_shape(op, draft.shape)
-        else:
-            self.calls_between += 1
+    def _extend(self, draft: _LayerDraft, call: GraphCall) -> None:
+        """Let the results of a call be those of a layer."""
         self._claim(call)
+        layer = self.layer_of_value[draft.call.node.outputs[0]]
         draft.last_value = call.node.outputs[0]
-        self.layer_of_value.update((name, layer) for name in call.node.outputs)
-
-    def _keeps_shape(self, op: Op, draft: _LayerDraft) -> bool:
-        """Return whether a view only says what the operators before it say already."""
-        if find_kind(op.kind).permutes_axes or find_kind(op.kind).selects_elements:
-            return self._changes_nothing(op)
-        shape = find_kind(op.kind).out_shape(op.sizes, op.sizes["shape"])
-        return draft.shape == shape
-
-    def _changes_nothing(self, op: Op) -> bool:
-        kind = find_kind(op.kind)
-        if kind.permutes_axes:
-            return tuple(op.sizes["order"]) == tuple(range(len(op.sizes["order"])))
-        if kind.selects_elements:
-            return False
-        shape = tuple(op.sizes["shape"])
-        return kind.out_shape(op.sizes, shape) == shape
+        self.layer_of_value.update(dict.fromkeys(call.node.outputs, layer))
 
     def _deepen(self, op: Op, call: GraphCall, values: Sequence[str]) -> bool:
         """Add a recurrent layer to the one below it, as one stack; return whether it is one."""
-        if not find_kind(op.kind).is_recurrent or not values:
+        if not find_kind(op.kind).is_recurrent or not values or self.readers[values[0]] != 1:
             return False
         layer = self.layer_of_value[values[0]]
-        if layer < 0 or self.readers[values[0]] != 1:
+        if layer < 0:
             return False
         draft = self.drafts[layer]
         below, same = draft.op, ("hidden", "tokens", "bidirectional", "bias")
@@ -249,14 +189,15 @@ class _LayerAssembler:
         draft.op = _with_size(below, "depth", below.sizes["depth"] + 1)
         draft.tail.clear()
         draft.shape = _find_out_shape(draft.op, find_kind(op.kind).in_shape(draft.op.sizes))
-        self._claim(call)
-        draft.last_value = call.node.outputs[0]
-        self.layer_of_value.update((name, layer) for name in call.node.outputs)
+        self._extend(draft, call)
         return True
 
     def _start_layer(self, place: int, op: Op, call: GraphCall) -> None:
         kind = find_kind(op.kind)
-        operands = self._list_operands(op, call)
+        pairs = [pair for pair in call.named_inputs if pair[0] in self.layer_of_value]
+        # Labels and masks beside numbers do not count.
+        numbers = [name for name, value in pairs if value.is_float]
+        operands = numbers if numbers and kind.combines_inputs else [name for name, _ in pairs]
         sources = [self.layer_of_value[name] for name in operands]
         if not kind.combines_inputs:
             sources = list(dict.fromkeys(sources))
@@ -269,27 +210,11 @@ class _LayerAssembler:
         if kind.counts_params and params:
             op = _with_size(op, "params", params)
         shape = _find_out_shape(op, kind.in_shape(op.sizes))
-        block, value = self.block_of_call[place], call.node.outputs[0]
-        draft = _LayerDraft(op, call, block, tuple(sources), join, value, shape)
-        draft.is_tied = is_tied
-        self.layer_of_value.update((name, len(self.drafts)) for name in call.node.outputs)
-        self.drafts.append(draft)
-
-    def _list_inputs(self, call: GraphCall) -> list[str]:
-        """Return the names of its inputs that layers or the network's input gave."""
-        names = dict.fromkeys(name for name in call.node.inputs if name in self.layer_of_value)
-        return list(names)
-
-    def _list_operands(self, op: Op, call: GraphCall) -> list[str]:
-        """Return the inputs that a layer reads; labels and masks beside numbers do not count."""
-        pairs = [
-            (name, value)
-            for name, value in zip(call.node.inputs, call.inputs, strict=True)
-            if name in self.layer_of_value and value is not None
-        ]
-        numbers = [name for name, value in pairs if value.is_float]
-        is_choice = numbers and find_kind(op.kind).combines_inputs
-        return numbers if is_choice else [name for name, _ in pairs]
+        value, block = call.node.outputs[0], self.block_of_call[place]
+        self.layer_of_value.update(dict.fromkeys(call.node.outputs, len(self.drafts)))
+        self.drafts.append(
+            _LayerDraft(op, call, block, tuple(sources), join, value, shape, is_tied)
+        )
 
     def _claim(self, call: GraphCall) -> tuple[int, bool]:
         """Return how many parameters it is the first to use, and whether it only shares others."""
@@ -300,49 +225,76 @@ class _LayerAssembler:
 
     # -- layers ----------------------------------------------------------------------------
 
-    def _finish(self, index: int, draft: _LayerDraft) -> Layer:
-        return Layer(
-            draft.op.kind,
-            draft.op.sizes,
-            tail=tuple(draft.tail),
-            input_grad=any(self._has_gradient(source) for source in draft.sources),
-            reads=tuple(index - source for source in draft.sources),
-            join=draft.join,
-            tied=draft.is_tied,
-            name=_name_layer(draft),
-        )
-
-    def _has_gradient(self, index: int) -> bool:
-        """Return whether the result of a layer depends on weights."""
-        if not hasattr(self, "_gradients"):
-            self._gradients: list[bool] = []
-            for draft in self.drafts:
-                own = bool(list_weights(draft.call)) or any(_has_weights(op) for op in draft.tail)
-                below = any(self._gradients[one] for one in draft.sources if one >= 0)
-                self._gradients.append(own or below)
-        return index >= 0 and self._gradients[index]
+    def _finish(self) -> tuple[Layer, ...]:
+        layers: list[Layer] = []
+        # Whether the result of each layer depends on weights.
+        depends: list[bool] = []
+        for index, draft in enumerate(self.drafts):
+            has_gradient = any(depends[one] for one in draft.sources if one >= 0)
+            has_norm = any(op.sizes.get("affine", 0) for op in draft.tail)
+            depends.append(has_gradient or has_norm or bool(list_weights(draft.call)))
+            layers.append(
+                Layer(
+                    draft.op.kind,
+                    draft.op.sizes,
+                    tail=tuple(draft.tail),
+                    input_grad=has_gradient,
+                    reads=tuple(index - source for source in draft.sources),
+                    join=draft.join,
+                    tied=draft.is_tied,
+                    name=_name_layer(draft),
+                )
+            )
+        return tuple(order_operands(layers))
 
     def _make_input(self) -> Input:
-        name = self.graph.inputs[0]
-        value = self.graph.values[name]
-        vocabulary = 0
-        if not value.is_float:
-            for draft in self.drafts:
-                if find_kind(draft.op.kind).reads_tokens and -1 in draft.sources:
-                    vocabulary = draft.op.sizes["vocabulary"]
-                    break
+        value, vocabulary = self.graph.values[self.graph.inputs[0]], 0
+        for draft in self.drafts if not value.is_float else ():
+            if find_kind(draft.op.kind).reads_tokens and -1 in draft.sources:
+                vocabulary = draft.op.sizes["vocabulary"]
+                break
         return Input(value.dims[1:], vocabulary)
 
 
-def _has_weights(op: Op) -> bool:
-    return bool(op.sizes.get("affine", 0))
+def _add_constant(op: Op, call: GraphCall) -> Op:
+    """Return an operator with the size of a tensor operand that no layer computes."""
+    if not find_kind(op.kind).combines_inputs or op.sizes["fn"] not in _ARITHMETIC:
+        return op
+    others = [value for _, value in call.named_inputs if value.is_constant]
+    size = max((one.elements for one in others if one.is_float and not one.weights), default=0)
+    if size <= 1 or any(value.is_weight for value in others):
+        return op
+    return _with_size(op, "constant", size)
+
+
+def _fits_in_tail(op: Op, call: GraphCall, draft: _LayerDraft) -> bool:
+    kind = find_kind(op.kind)
+    if not kind.can_be_in_tail or len(draft.tail) >= _LONGEST_TAIL:
+        return False
+    return not (kind.counts_params and list_weights(call))
+
+
+def _keeps_shape(op: Op, draft: _LayerDraft) -> bool:
+    """Return whether a view only says what the operators before it say already."""
+    kind = find_kind(op.kind)
+    if kind.permutes_axes or kind.selects_elements:
+        return _changes_nothing(op)
+    return draft.shape == kind.out_shape(op.sizes, op.sizes["shape"])
+
+
+def _changes_nothing(op: Op) -> bool:
+    kind = find_kind(op.kind)
+    if kind.permutes_axes:
+        return tuple(op.sizes["order"]) == tuple(range(len(op.sizes["order"])))
+    shape = tuple(op.sizes["shape"])
+    return not kind.selects_elements and kind.out_shape(op.sizes, shape) == shape
 
 
 def _find_path(call: GraphCall) -> str:
     if call.node.path:
         return call.node.path
     names = [name for value in list_weights(call) for name in value.weights]
-    return next(filter(None, map(name_after_weight, names)), "")
+    return next(filter(None, map(_name_after_weight, names)), "")
 
 
 def _name_layer(draft: _LayerDraft) -> str:
@@ -381,7 +333,7 @@ def _drop_views(layer: Layer) -> Layer:
     kept = list(layer.tail)
     while kept and _only_reshapes(kept[-1]):
         kept.pop()
-    if not any(_has_weights(op) for op in kept):
+    if not any(op.sizes.get("affine", 0) for op in kept):
         kept = [op for op in kept if not _only_reshapes(op)]
     return replace(layer, tail=tuple(kept))
 
@@ -424,7 +376,7 @@ def find_module_path(node: onnx.NodeProto) -> str:
     return ".".join(path)[:_LONGEST_PATH]
 
 
-def name_after_weight(weight: str) -> str:
+def _name_after_weight(weight: str) -> str:
     """Return the module that a weight is named after; empty if the exporter renamed it."""
     for suffix in _WEIGHT_SUFFIXES:
         if weight.endswith(suffix) and "::" not in weight:
@@ -471,8 +423,9 @@ def find_path_blocks(paths: Sequence[str], is_heavy: Sequence[bool]) -> list[Ran
     repeated = {}
     for key, alike in ranges.items():
         large = [one for one in alike.values() if sum(is_heavy[one[0] : one[1]]) > 1]
-        if len(large) > 1 and not _overlap(large):
-            repeated[key] = sorted(large)
+        large.sort()
+        if len(large) > 1 and not any(one[1] > two[0] for one, two in pairwise(large)):
+            repeated[key] = large
     if not repeated:
         return []
     coverage = {
@@ -483,8 +436,3 @@ def find_path_blocks(paths: Sequence[str], is_heavy: Sequence[bool]) -> list[Ran
     rivals = [key for key in repeated if coverage[key] >= _COVERAGE_SHARE * best]
     # Of names that cover the same, the outermost is the block.
     return repeated[max(rivals, key=lambda key: (len(repeated[key]), coverage[key], -len(key)))]
-
-
-def _overlap(ranges: Sequence[Range]) -> bool:
-    ordered = sorted(ranges)
-    return any(first[1] > second[0] for first, second in pairwise(ordered))

@@ -17,7 +17,7 @@ from joulecast.kinds import Shape, check_network, network_work
 from joulecast.records import INT8_PRECISIONS, Network, Setup, StepTotals
 from joulecast.records.network import MOST_LAYERS
 from joulecast.runtimes.onnx_files.graph import GraphCall, ReadGraph, read_graph
-from joulecast.runtimes.onnx_files.layers import assemble_layers, find_module_path
+from joulecast.runtimes.onnx_files.layers import LayerAssembler, find_module_path
 from joulecast.runtimes.onnx_files.model_file import (
     GraphError,
     GraphInput,
@@ -114,8 +114,11 @@ def _make_network(graph: ReadGraph, batch: int, counted_batch: int, name: str) -
     try:
         calls = merge_slices(split_fused(graph.calls))
         calls = insert_copies(fuse_patterns(calls, graph.outputs))
-        network, between = assemble_layers(graph, calls, batch, _find_costly(calls), name)
-    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        assembler = LayerAssembler(graph, calls, batch, _find_costly(calls))
+        network = assembler.assemble(name)
+    except (GraphError, InputError):
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         raise GraphError(f"it uses an operator in an unsupported way ({error})") from error
     if not network.layers:
         raise NetError(_explain_no_layers(calls))
@@ -125,7 +128,9 @@ def _make_network(graph: ReadGraph, batch: int, counted_batch: int, name: str) -
     totals = _count_step(graph, calls, network, counted_batch, counted_batch / batch)
     missing = max(totals.unattributed_flops_share, totals.unattributed_params_share)
     buildable = network.buildable and missing < _MAX_UNATTRIBUTED_SHARE
-    return replace(network, totals=replace(totals, between=between), buildable=buildable)
+    return replace(
+        network, totals=replace(totals, between=assembler.calls_between), buildable=buildable
+    )
 
 
 def _explain_no_layers(calls: Sequence[GraphCall]) -> str:

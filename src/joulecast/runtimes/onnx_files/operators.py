@@ -8,7 +8,7 @@ over what they read and return. The counts at the end do not use the formulas of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from joulecast.errors import InputError
@@ -41,6 +41,7 @@ _BIASED_PRODUCTS = {
     f"{FUSED}linear": 2, f"{MICROSOFT}DynamicQuantizeMatMul": 4,
     f"{MICROSOFT}MatMulIntegerToFloat": 6, f"{MICROSOFT}MatMulNBits": 5,
 }  # fmt: skip
+_PACKED = f"{FUSED}packed_attention"
 _GROUP_NORMS = ("GroupNormalization", "InstanceNormalization", f"{FUSED}group_norm")
 _RMS_NORMS = (
     "RMSNormalization", "SimplifiedLayerNormalization",
@@ -52,20 +53,17 @@ _GLOBAL_POOLS = (
 
 
 def read_call(call: GraphCall, batch: int) -> Op | None:
-    """Return the operator that a call runs; None for a view that no kind describes."""
-    return _READERS[call.op](call, batch)
+    """Return the operator that a call runs; None for a view that no kind describes.
+
+    An operator without a reader is one pass over what it reads and returns.
+    """
+    reader = _READERS.get(call.op)
+    return reader(call, batch) if reader else _make_elementwise(call, call.op, batch)
 
 
 def has_reader(op: str) -> bool:
     """Return whether the cost of an operator is known."""
     return op in _READERS
-
-
-def _read_gather(call: GraphCall, batch: int) -> Op | None:
-    is_table = call.read(0).is_constant and call.attribute("axis", 0) == 0
-    if is_table and len(call.shape(0)) > 1:
-        return _read_embedding(call, batch)
-    return _read_selection(call, batch)
 
 
 def _read_conv(call: GraphCall, batch: int) -> Op:
@@ -82,9 +80,9 @@ def _read_conv(call: GraphCall, batch: int) -> Op:
         cout=weight[0],
         space=_stack_images(space, image[0], batch),
         kernel=kernel,
-        stride=list_spatial(call, "strides", len(kernel)),
+        stride=_list_spatial(call, "strides", len(kernel)),
         padding=padding,
-        dilation=list_spatial(call, "dilations", len(kernel)),
+        dilation=_list_spatial(call, "dilations", len(kernel)),
         groups=groups,
         bias=int(bias is not None),
     )
@@ -94,8 +92,8 @@ def _read_conv_transpose(call: GraphCall, batch: int) -> Op:
     """Read a transposed convolution."""
     image, weight = call.shape(0), call.shape(1)
     groups, axes = call.attribute("group", 1), len(weight) - 2
-    stride = list_spatial(call, "strides", axes)
-    dilation = list_spatial(call, "dilations", axes)
+    stride = _list_spatial(call, "strides", axes)
+    dilation = _list_spatial(call, "dilations", axes)
     out = call.outputs[0].dims[2:]
     padding, extra = [], []
     for i in range(axes):
@@ -164,29 +162,35 @@ def _read_biased_matmul(call: GraphCall, batch: int) -> Op:
 
 def _read_einsum(call: GraphCall, batch: int) -> Op | None:
     """Read an ``Einsum`` of two values as a product; None for any other."""
-    left, _, right = call.attribute("equation", "").replace(" ", "").partition("->")
-    terms = left.split(",")
-    if len(terms) != 2 or call.outputs[0].shape is None:
+    sizes, terms, right = _parse_einsum(call)
+    if len(terms) != 2:
         return None
-    summed = (set(terms[0]) & set(terms[1])) - set(right)
-    sizes = dict(zip(terms[0], call.shape(0), strict=True))
-    inner = math.prod(sizes[letter] for letter in summed)
+    both = {*terms[0]} & {*terms[1]}
+    inner = math.prod(sizes[letter] for letter in both - {*right})
     second = call.read(1)
     if second.is_constant:
         cout = max(1, second.elements // max(1, inner))
         return _make_linear_rows(inner, cout, call.outputs[0].elements / cout, batch)
-    shared = math.prod(sizes[letter] for letter in set(terms[0]) & set(terms[1]) & set(right))
-    columns = max(1, second.elements // max(1, inner * shared))
-    rows = max(1, call.read(0).elements // max(1, inner * shared))
+    shared = math.prod(sizes[letter] for letter in both & {*right})
+    rows, columns = (
+        max(1, one.elements // max(1, inner * shared)) for one in (call.read(0), second)
+    )
     count = max(1, round(shared / batch))
     return make_op("matmul", count=count, m=rows, k=max(1, inner), n=columns)
 
 
-def _read_embedding(call: GraphCall, batch: int) -> Op:
-    """Read a ``Gather`` of rows of a table by computed indices."""
-    vocabulary, *rest = call.shape(0)
-    lead = call.read(1).take_sample(batch)
-    return make_op("embedding", vocabulary=vocabulary, width=math.prod(rest), lead=lead)
+def _parse_einsum(call: GraphCall) -> tuple[dict[str, int], list[str], str]:
+    """Return the sizes of the letters of an ``Einsum``, the terms of its inputs, and its result."""
+    left, _, right = call.attribute("equation", "").replace(" ", "").partition("->")
+    terms, sizes = left.split(","), dict[str, int]()
+    for place, term in enumerate(terms):
+        shape = call.shape(place)
+        # Axes under an ellipsis are counted from the back.
+        missing = len(shape) - len(term.replace("...", ""))
+        terms[place] = term = term.replace("...", "9876543210"[10 - missing :])
+        for letter, size in zip(term, shape, strict=True):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    return sizes, terms, right.replace("...", "9876543210")
 
 
 def _read_recurrent(call: GraphCall, batch: int) -> Op:
@@ -220,32 +224,17 @@ def _read_sdpa(call: GraphCall, batch: int) -> Op:
     )
 
 
-def _read_packed_attention(call: GraphCall, batch: int) -> Op:
-    """Read attention on queries, keys and values side by side."""
-    *_, tokens, width = call.shape(0)
-    heads = call.attribute("num_heads", 1)
-    return make_op(
-        "sdpa",
-        heads=heads,
-        kv_heads=heads,
-        head_dim=width // (3 * heads),
-        tokens=tokens,
-        kv_tokens=tokens,
-        causal=int(bool(call.attribute("unidirectional", 0))),
-    )
-
-
 def _read_attention(call: GraphCall, batch: int) -> Op:
-    """Read the operators ``Attention`` of ONNX and ``MultiHeadAttention`` of ONNX Runtime."""
-    query, key = call.shape(0), call.shape(1)
+    """Read attention that is one operator, perhaps on queries, keys and values side by side."""
+    query = call.shape(0)
+    key = query if call.op == _PACKED else call.shape(1)
     heads = call.attribute("q_num_heads") or call.attribute("num_heads") or query[1]
-    kv_heads = call.attribute("kv_num_heads") or (key[1] if len(key) == 4 else heads)
-    is_split = len(query) == 4
+    width = query[-1] // 3 if call.op == _PACKED else query[-1]
     return make_op(
         "sdpa",
         heads=heads,
-        kv_heads=kv_heads,
-        head_dim=query[-1] if is_split else query[-1] // heads,
+        kv_heads=call.attribute("kv_num_heads") or (key[1] if len(key) == 4 else heads),
+        head_dim=width if len(query) == 4 else width // heads,
         tokens=query[-2],
         kv_tokens=key[-2],
         causal=int(bool(call.attribute("is_causal", call.attribute("unidirectional", 0)))),
@@ -287,12 +276,12 @@ def _make_symmetric(call: GraphCall, space: Shape, kernel: Shape) -> tuple[Shape
 
     Where no such padding gives the same result, the input counts as padded before.
     """
-    before, after = find_padding(call, space, kernel)
+    before, after = _find_padding(call, space, kernel)
     if before == after:
         return before, space
     wanted = call.outputs[0].dims[2:]
-    stride = list_spatial(call, "strides", len(kernel))
-    dilation = list_spatial(call, "dilations", len(kernel))
+    stride = _list_spatial(call, "strides", len(kernel))
+    dilation = _list_spatial(call, "dilations", len(kernel))
     conv = find_kind(f"conv{len(kernel)}d")
     for padding in (before, after):
         op = make_op(
@@ -334,18 +323,16 @@ _FUNCTIONS = {
 
 # Their results have the shape that all inputs are broadcast to.
 _COMBINING = ("add", "sub", "mul", "div", "where", "concat", "minimum", "maximum", "pow")
+_CLIPS: dict[tuple[float | None, float | None], str] = {
+    (0, 6): "relu6", (-1, 1): "hardtanh", (0, None): "relu"
+}  # fmt: skip
 _INTERPOLATIONS = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
 def _read_elementwise(call: GraphCall, batch: int) -> Op:
     """Read any function that passes over elements."""
-    fn = call.op.removeprefix("joulecast::")
-    return _make_elementwise(call, _FUNCTIONS.get(call.op, fn), batch)
-
-
-def read_unknown(call: GraphCall, batch: int) -> Op:
-    """Read an operator that no rule describes as one pass over what it reads and returns."""
-    return _make_elementwise(call, call.op, batch)
+    fn = _FUNCTIONS.get(call.op, call.op.removeprefix(FUSED))
+    return _make_elementwise(call, fn, batch)
 
 
 def _read_concat(call: GraphCall, batch: int) -> Op:
@@ -357,12 +344,7 @@ def _read_concat(call: GraphCall, batch: int) -> Op:
 def _read_clip(call: GraphCall, batch: int) -> Op:
     """Read ``Clip``: ReLU6 and other activations are certain limits."""
     low, high = _find_limit(call, 1, "min"), _find_limit(call, 2, "max")
-    names: dict[tuple[float | None, float | None], str] = {
-        (0, 6): "relu6",
-        (-1, 1): "hardtanh",
-        (0, None): "relu",
-    }
-    return _make_elementwise(call, names.get((low, high), "clamp"), batch)
+    return _make_elementwise(call, _CLIPS.get((low, high), "clamp"), batch)
 
 
 def _read_resize(call: GraphCall, batch: int) -> Op:
@@ -374,38 +356,33 @@ def _read_resize(call: GraphCall, batch: int) -> Op:
     return _make_elementwise(call, f"interpolate {'bicubic' if mode == 'cubic' else mode}", batch)
 
 
-def _read_batch_norm(call: GraphCall, batch: int) -> Op:
-    """Read a batch norm."""
-    return make_op("batch_norm", affine=1, shape=call.read(0).take_sample(batch))
-
-
 def _read_layer_norm(call: GraphCall, batch: int) -> Op:
     """Read a layer norm, spelled out or not."""
     rank = len(call.shape(0))
     dims = rank - normalise_axis(call.attribute("axis", -1), rank)
     bias = int(call.get(2) is not None)
-    shape = call.read(0).take_sample(batch)
+    shape = _find_in(call, batch)
     return make_op("layer_norm", dims=dims, affine=1, bias=bias, shape=shape)
 
 
 def _read_group_norm(call: GraphCall, batch: int) -> Op:
     """Read a group norm; an instance norm has one channel in each group."""
     groups = call.attribute("num_groups", call.shape(0)[1])
-    return make_op("group_norm", groups=groups, affine=1, shape=call.read(0).take_sample(batch))
+    return make_op("group_norm", groups=groups, affine=1, shape=_find_in(call, batch))
 
 
 def _read_rms_norm(call: GraphCall, batch: int) -> Op:
     """Read an RMS norm, as one operator or spelled out."""
     spelled = {"spelled": 1} if call.op.startswith(FUSED) else {}
-    return make_op("rms_norm", affine=1, **spelled, shape=call.read(0).take_sample(batch))
+    return make_op("rms_norm", affine=1, **spelled, shape=_find_in(call, batch))
 
 
 def _read_pool(call: GraphCall, batch: int) -> Op:
     """Read pooling by windows; where padding is not the same on both sides, as elementwise."""
-    shape, kernel = call.read(0).take_sample(batch), tuple(call.attribute("kernel_shape"))
+    shape, kernel = _find_in(call, batch), tuple(call.attribute("kernel_shape"))
     fn = "max" if call.op == "MaxPool" else "avg"
-    before, after = find_padding(call, call.shape(0)[2:], kernel)
-    strides = list_spatial(call, "strides", len(kernel))
+    before, after = _find_padding(call, call.shape(0)[2:], kernel)
+    strides = _list_spatial(call, "strides", len(kernel))
     out = call.outputs[0].take_sample(batch)
     for padding in (before, after):
         for ceil in (int(call.attribute("ceil_mode", 0)), 1):
@@ -420,7 +397,7 @@ def _read_pool(call: GraphCall, batch: int) -> Op:
 
 def _read_global_pool(call: GraphCall, batch: int) -> Op:
     """Read pooling over all positions."""
-    shape = call.read(0).take_sample(batch)
+    shape = _find_in(call, batch)
     fn = "adaptive_max" if "Max" in call.op else "adaptive_avg"
     return make_op("pool", fn=fn, kernel=(1,) * (len(shape) - 1), shape=shape)
 
@@ -440,7 +417,7 @@ def _read_dropout(call: GraphCall, batch: int) -> Op:
     """Read a dropout that is on, as in a net that was exported for training."""
     ratio = call.numbers(1, "ratio") if call.get(1) else (call.attribute("ratio", 0.5),)
     p = float((ratio or (0.5,))[0])
-    return make_op("dropout", p=round(p, 6), shape=call.read(0).take_sample(batch))
+    return make_op("dropout", p=round(p, 6), shape=_find_in(call, batch))
 
 
 def _read_view(call: GraphCall, batch: int) -> Op | None:
@@ -464,48 +441,29 @@ def _read_permute(call: GraphCall, batch: int) -> Op | None:
     return make_op("permute", order=tuple(order), shape=value.take_sample(batch))
 
 
-def _read_selection(call: GraphCall, batch: int) -> Op | None:
-    """Read a ``Gather``: the last token, a view of one element, or elements by index."""
+def _read_gather(call: GraphCall, batch: int) -> Op | None:
+    """Read a ``Gather``: an embedding, the last token, a view of one element, or an index."""
     value, indices = call.read(0), call.read(1)
-    rank = len(value.dims)
-    axis = normalise_axis(call.attribute("axis", 0), rank)
-    shape = value.take_sample(batch)
+    axis = normalise_axis(call.attribute("axis", 0), len(value.dims))
+    if value.is_constant and axis == 0 and len(value.dims) > 1:
+        width, lead = math.prod(value.dims[1:]), indices.take_sample(batch)
+        return make_op("embedding", vocabulary=value.dims[0], width=width, lead=lead)
+    shape, has_batch = value.take_sample(batch), value.has_batch(batch)
     if indices.is_constant and indices.elements == 1:
-        numbers = indices.numbers or (0,)
-        is_last = numbers[0] in (-1, value.dims[axis] - 1) and not indices.dims
-        first_axis = 1 if value.batch_axis == 0 else 0
-        if is_last and value.has_batch(batch) and axis == first_axis:
-            return make_op("last", shape=shape)
-        return None
-    inner = axis - int(value.batch_axis < axis) if value.has_batch(batch) else 0
-    sizes: dict[str, Any] = {"fn": "index", "out": _find_out(call, batch), "shape": shape}
-    if inner < 0 or axis == value.batch_axis:
-        return make_op("index", axes=(0,), across=1, **sizes)
-    return make_op("index", axes=(inner,), **sizes)
-
-
-def _read_gather_elements(call: GraphCall, batch: int) -> Op:
-    """Read ``GatherElements`` and ``GatherND``: an index for each element."""
-    shape = call.read(0).take_sample(batch)
-    return make_op("index", fn="gather", out=_find_out(call, batch), shape=shape)
+        number = (indices.numbers or (0,))[0]
+        is_last = number in (-1, value.dims[axis] - 1) and not indices.dims
+        is_first_axis = axis == (1 if value.batch_axis == 0 else 0)
+        return make_op("last", shape=shape) if is_last and has_batch and is_first_axis else None
+    inner = axis - int(value.batch_axis < axis) if has_batch else 0
+    is_across = inner < 0 or axis == value.batch_axis
+    where = {"axes": (0,), "across": 1} if is_across else {"axes": (inner,)}
+    return make_op("index", fn="index", out=_find_out(call, batch), shape=shape, **where)
 
 
 def _read_scatter(call: GraphCall, batch: int) -> Op:
     """Read an assignment of elements by index."""
-    target, source = call.read(0), call.read(2)
-    return make_op(
-        "scatter",
-        fn="scatter",
-        source=source.take_sample(batch) or (1,),
-        copies=1,
-        shape=target.take_sample(batch) or (1,),
-    )
-
-
-def _read_top(call: GraphCall, batch: int) -> Op:
-    """Read ``TopK``."""
-    shape = call.read(0).take_sample(batch) or (1,)
-    return make_op("sort", fn="topk", out=_find_out(call, batch), shape=shape)
+    source, shape = call.read(2).take_sample(batch) or (1,), _find_in(call, batch) or (1,)
+    return make_op("scatter", fn="scatter", source=source, copies=1, shape=shape)
 
 
 def _make_elementwise(call: GraphCall, fn: str, batch: int) -> Op:
@@ -522,7 +480,11 @@ def _make_elementwise(call: GraphCall, fn: str, batch: int) -> Op:
     return make_op("elementwise", **sizes)
 
 
-def _find_out(call: GraphCall, batch: int) -> tuple[int, ...]:
+def _find_in(call: GraphCall, batch: int) -> Shape:
+    return call.read(0).take_sample(batch)
+
+
+def _find_out(call: GraphCall, batch: int) -> Shape:
     return call.outputs[0].take_sample(batch) or (1,)
 
 
@@ -542,22 +504,21 @@ def _gives_shape(op: Op, shape: tuple[int, ...], out: tuple[int, ...]) -> bool:
         return False
 
 
-def list_spatial(call: GraphCall, name: str, axes: int, default: int = 1) -> Shape:
-    """Return an attribute with one number for each spatial axis."""
-    found = tuple(call.attribute(name, (default,) * axes))
-    least = 0 if default == 0 else 1
-    if len(found) != axes or min(found, default=least) < least:
+def _list_spatial(call: GraphCall, name: str, axes: int) -> Shape:
+    """Return strides or dilations, one for each spatial axis."""
+    found = tuple(call.attribute(name, (1,) * axes))
+    if len(found) != axes or min(found, default=1) < 1:
         raise GraphError(f"has {name} {list(found)} for {axes} spatial axes")
     return found
 
 
-def find_padding(call: GraphCall, space: Shape, kernel: Shape) -> tuple[Shape, Shape]:
+def _find_padding(call: GraphCall, space: Shape, kernel: Shape) -> tuple[Shape, Shape]:
     """Return the padding before and after each spatial axis, whatever way it is given."""
     axes = len(space)
     mode = call.attribute("auto_pad", "NOTSET")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
-        strides = list_spatial(call, "strides", axes)
-        dilations = list_spatial(call, "dilations", axes)
+        strides = _list_spatial(call, "strides", axes)
+        dilations = _list_spatial(call, "dilations", axes)
         totals = [
             max(0, (-(-size // stride) - 1) * stride + dilation * (k - 1) + 1 - size)
             for size, stride, dilation, k in zip(space, strides, dilations, kernel, strict=True)
@@ -619,32 +580,17 @@ def count_bytes(call: GraphCall, share: float = 1.0) -> float:
     )
 
 
-def count_calls(calls: Sequence[GraphCall], share: float = 1.0) -> tuple[float, float]:
-    """Return FLOPs and bytes of the forward passes of calls, for a share of the samples."""
-    return share * sum(map(count_flops, calls)), sum(count_bytes(one, share) for one in calls)
+def _multiply(call: GraphCall, place: int = 1) -> float:
+    left, right = call.shape(0), call.shape(place)
+    if not left or not right:
+        return 0.0
+    # Every element of the result sums over the last axis of the left matrix.
+    inner = left[-2] if call.attribute("transA", 0) else left[-1]
+    return 2.0 * call.outputs[0].elements * inner
 
 
-def _multiply(place: int) -> Callable[[GraphCall], float]:
-    def rule(call: GraphCall) -> float:
-        left, right = call.read(0), call.read(place)
-        if not left.dims or not right.dims:
-            return 0.0
-        # Every element of the result sums over the last axis of the left matrix.
-        inner = left.dims[-2] if call.attribute("transA", 0) else left.dims[-1]
-        return 2.0 * call.outputs[0].elements * inner
-
-    return rule
-
-
-def _convolve(place: int) -> Callable[[GraphCall], float]:
-    def rule(call: GraphCall) -> float:
-        return 2.0 * call.outputs[0].elements * math.prod(call.shape(place)[1:])
-
-    return rule
-
-
-def _convolve_transposed(call: GraphCall) -> float:
-    return 2.0 * call.read(0).elements * math.prod(call.shape(1)[1:])
+def _convolve(call: GraphCall, place: int = 1) -> float:
+    return 2.0 * call.outputs[0].elements * math.prod(call.shape(place)[1:])
 
 
 def _recur(call: GraphCall) -> float:
@@ -661,41 +607,27 @@ def _attend(call: GraphCall) -> float:
     return 2.0 * scored + 2.0 * call.outputs[0].elements * key[-2]
 
 
-def _attend_spelled(call: GraphCall) -> float:
-    keys = call.shape(1)[-1]
-    return 2.0 * keys * (call.read(0).elements + call.outputs[0].elements)
-
-
 def _contract(call: GraphCall) -> float:
-    left = call.attribute("equation", "").replace(" ", "").partition("->")[0]
-    sizes: dict[str, int] = {}
-    for place, term in enumerate(left.split(",")):
-        sizes.update(zip(term, call.shape(place), strict=False))
-    return 2.0 * math.prod(sizes.values()) if len(call.inputs) == 2 else 0.0
+    sizes, terms, _ = _parse_einsum(call)
+    return 2.0 * math.prod(sizes.values()) if len(terms) == 2 else 0.0
 
 
 _FLOPS: dict[str, Callable[[GraphCall], float]] = {
-    **dict.fromkeys(("Conv", "ConvInteger"), _convolve(1)),
-    "QLinearConv": _convolve(3),
-    "ConvTranspose": _convolve_transposed,
+    **dict.fromkeys(("Conv", "ConvInteger"), _convolve),
+    "QLinearConv": lambda call: _convolve(call, 3),
+    "ConvTranspose": lambda call: 2.0 * call.read(0).elements * math.prod(call.shape(1)[1:]),
     **dict.fromkeys(
-        (
-            "Gemm", "MatMul", "MatMulInteger", "joulecast::linear", f"{MICROSOFT}FusedMatMul",
-            f"{MICROSOFT}DynamicQuantizeMatMul",
-            f"{MICROSOFT}MatMulIntegerToFloat", f"{MICROSOFT}MatMulNBits",
-        ),
-        _multiply(1),
+        ("Gemm", "MatMul", "MatMulInteger", f"{MICROSOFT}FusedMatMul", *_BIASED_PRODUCTS), _multiply
     ),
-    **dict.fromkeys(("QLinearMatMul", f"{MICROSOFT}QGemm"), _multiply(3)),
+    **dict.fromkeys(("QLinearMatMul", f"{MICROSOFT}QGemm"), lambda call: _multiply(call, 3)),
     **dict.fromkeys(RECURRENT, _recur),
     **dict.fromkeys(("Attention", f"{MICROSOFT}MultiHeadAttention"), _attend),
-    "joulecast::sdpa": _attend_spelled,
-    "joulecast::packed_attention": lambda call: (
-        4.0 * call.outputs[0].elements * call.outputs[0].dims[-2]
+    f"{FUSED}sdpa": lambda call: (
+        2.0 * call.shape(1)[-1] * (call.read(0).elements + call.outputs[0].elements)
     ),
+    _PACKED: lambda call: 4.0 * call.outputs[0].elements * call.outputs[0].dims[-2],
     "Einsum": _contract,
 }  # fmt: skip
-
 
 _READERS: dict[str, Callable[[GraphCall, int], Op | None]] = {
     **dict.fromkeys(_FUNCTIONS, _read_elementwise),
@@ -717,13 +649,25 @@ _READERS: dict[str, Callable[[GraphCall, int], Op | None]] = {
             (("Einsum",), _read_einsum),
             (RECURRENT, _read_recurrent),
             ((f"{FUSED}sdpa",), _read_sdpa),
-            ((f"{FUSED}packed_attention",), _read_packed_attention),
-            (("Attention", f"{MICROSOFT}MultiHeadAttention"), _read_attention),
+            (("Attention", f"{MICROSOFT}MultiHeadAttention", _PACKED), _read_attention),
             (("Gather",), _read_gather),
-            (("GatherElements", "GatherND"), _read_gather_elements),
+            (
+                ("GatherElements", "GatherND"),
+                lambda call, batch: make_op(
+                    "index", fn="gather", out=_find_out(call, batch), shape=_find_in(call, batch)
+                ),
+            ),
             (("ScatterND", "ScatterElements", "Scatter"), _read_scatter),
-            (("TopK",), _read_top),
-            (("BatchNormalization",), _read_batch_norm),
+            (
+                ("TopK",),
+                lambda call, batch: make_op(
+                    "sort", fn="topk", out=_find_out(call, batch), shape=_find_in(call, batch)
+                ),
+            ),
+            (
+                ("BatchNormalization",),
+                lambda call, batch: make_op("batch_norm", affine=1, shape=_find_in(call, batch)),
+            ),
             (("LayerNormalization", f"{FUSED}layer_norm"), _read_layer_norm),
             (_GROUP_NORMS, _read_group_norm),
             (_RMS_NORMS, _read_rms_norm),
