@@ -9,7 +9,8 @@ from torch import nn
 
 from joulecast.kinds import input_shape, layer_work, network_work, output_shape
 from joulecast.records import Setup
-from joulecast.runtimes.onnx_files.layers import find_module_path, find_path_blocks
+from joulecast.runtimes.onnx_files.graph import find_module_path
+from joulecast.runtimes.onnx_files.layers import find_path_blocks
 from joulecast.runtimes.onnx_files.network import read_network
 from joulecast.runtimes.onnx_files.patterns import find_view_strides
 from joulecast.runtimes.torch.build import build_net
@@ -520,6 +521,19 @@ def test_products_are_linear_with_a_weight_and_matmul_without():
     assert [layer.kind for layer in layers] == ["linear", "matmul", "linear"]
     assert dict(layers[1].sizes) == {"count": 1, "m": 6, "k": 5, "n": 6}
     assert layers[1].reads == (1,)
+
+
+@pytest.mark.parametrize(
+    ("equation", "sizes"),
+    [
+        ("btk,kn->btn", {"cin": 16, "cout": 5, "lead": (6,), "bias": 0}),
+        ("...k,kn->...n", {"cin": 16, "cout": 5, "lead": (6,), "bias": 0}),
+    ],
+)
+def test_an_einsum_with_a_weight_is_linear(equation, sizes):
+    nodes = [node("Einsum", "x w", "y", equation=equation)]
+    (layer,) = read_layers(nodes, [weight("w", 16, 5)])
+    assert (layer.kind, dict(layer.sizes)) == ("linear", sizes)
 
 
 def test_shared_weights_are_counted_once():

@@ -8,6 +8,7 @@ would run.
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,6 +59,10 @@ _SHAPED_BY_NUMBERS = frozenset((
     "ReduceMin", "ReduceProd",
 ))  # fmt: skip
 _DEEPEST_BRANCH = 20
+# Where PyTorch's exporter writes the modules of a node.
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_LONGEST_SCOPES = 10_000
+_LONGEST_PATH = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,28 +224,6 @@ class ReadGraph:
     quantisers: set[str] = field(default_factory=set)
 
 
-def read_graph(
-    model: onnx.ModelProto,
-    inputs: Sequence[GraphInput],
-    shapes: Sequence[Shape],
-    sizes: dict[str, int],
-    find_path: Callable[[onnx.NodeProto], str],
-) -> ReadGraph:
-    """Return the calls of a graph, with the shapes of everything that they read and compute.
-
-    Args:
-        model: A model that was checked (``parse_model``).
-        inputs: Its inputs.
-        shapes: Their shapes.
-        sizes: Sizes of named dimensions, for what the file declares about values inside.
-        find_path: Return the name of the module that a node belongs to.
-
-    Raises:
-        GraphError: The graph is inconsistent; the message names the node.
-    """
-    return _GraphPass(model, inputs, shapes, sizes, find_path).run()
-
-
 def normalise_axis(axis: Any, rank: int) -> int:
     """Return an axis counted from the front.
 
@@ -266,8 +249,15 @@ def list_reduced_axes(call: GraphCall) -> tuple[int, ...]:
     return tuple(sorted(normalise_axis(axis, rank) for axis in axes))
 
 
-class _GraphPass:
-    """One pass over the nodes of a graph and of the branches that are taken."""
+class GraphReader:
+    """Reads the calls of a graph, with the shapes of everything that they read and compute.
+
+    Args:
+        model: A model that was checked (``parse_model``).
+        inputs: Its inputs.
+        shapes: Their shapes.
+        sizes: Sizes of named dimensions, for what the file declares about values inside.
+    """
 
     def __init__(
         self,
@@ -275,13 +265,11 @@ class _GraphPass:
         inputs: Sequence[GraphInput],
         shapes: Sequence[Shape],
         sizes: dict[str, int],
-        find_path: Callable[[onnx.NodeProto], str],
     ) -> None:
         self.graph = model.graph
         versions = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
         self.opset = min(max(versions, default=1), onnx.defs.onnx_opset_version())
         self.sizes = sizes
-        self.find_path = find_path
         self.found = ReadGraph([one.name for one in inputs])
         self.declared: dict[str, Shape] = {}
         self.aliases: dict[str, str] = {}
@@ -290,11 +278,15 @@ class _GraphPass:
             axis = 0 if shape[:1] == shapes[0][:1] else -1
             self.found.values[one.name] = GraphValue(shape, one.type, batch_axis=axis)
 
-    def run(self) -> ReadGraph:
+    def read(self) -> ReadGraph:
+        """Return the graph with the calls that an output depends on.
+
+        Raises:
+            GraphError: The graph is inconsistent; the message names the node.
+        """
         self._read_scope(self.graph, depth=0)
         found = self.found
         found.outputs = [self._resolve(value.name) for value in self.graph.output]
-        # Keep the calls that an output depends on.
         wanted, kept = set(found.outputs), []
         for call in reversed(found.calls):
             if wanted.intersection(call.node.outputs):
@@ -316,7 +308,7 @@ class _GraphPass:
             if declared is not None and min(sizes, default=0) >= 0:
                 self.declared[value.name] = tuple(sizes)
         for proto in graph.node:
-            node = _read_node(proto, self.find_path(proto))
+            node = _read_node(proto, find_module_path(proto))
             label = node.label or (node.outputs[0] if node.outputs else "")
             title = f"node {shorten(label)!r} ({shorten(node.op)})"
             try:
@@ -613,6 +605,31 @@ def _read_node(proto: onnx.NodeProto, path: str) -> Node:
         path=path,
         label=proto.name,
     )
+
+
+def find_module_path(node: onnx.NodeProto) -> str:
+    """Return the name of a node's module, ``layer1.0.conv1``; empty if it is not known."""
+    for entry in node.metadata_props:
+        if entry.key == _SCOPES and len(entry.value) <= _LONGEST_SCOPES:
+            return _parse_scopes(entry.value)
+    *segments, _ = node.name.strip("/").split("/")
+    path: list[str] = []
+    for segment in segments:
+        if path and segment.startswith(f"{path[-1]}."):
+            path.pop()
+        path.append(segment)
+    return ".".join(path)[:_LONGEST_PATH]
+
+
+def _parse_scopes(text: str) -> str:
+    try:
+        scopes = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return ""
+    if not isinstance(scopes, list) or not all(isinstance(one, str) for one in scopes):
+        return ""
+    # The last one is the node itself.
+    return next((one for one in reversed(scopes[:-1]) if one), "")[:_LONGEST_PATH]
 
 
 def _read_attribute(proto: onnx.AttributeProto) -> Any:

@@ -16,8 +16,8 @@ from joulecast.errors import FileError, InputError, NetError
 from joulecast.kinds import Shape, check_network, network_work
 from joulecast.records import INT8_PRECISIONS, Network, Setup, StepTotals
 from joulecast.records.network import MOST_LAYERS
-from joulecast.runtimes.onnx_files.graph import GraphCall, ReadGraph, read_graph
-from joulecast.runtimes.onnx_files.layers import LayerAssembler, find_module_path
+from joulecast.runtimes.onnx_files.graph import GraphCall, GraphReader, ReadGraph
+from joulecast.runtimes.onnx_files.layers import LayerAssembler
 from joulecast.runtimes.onnx_files.model_file import (
     GraphError,
     GraphInput,
@@ -100,7 +100,7 @@ def _read_with_batch(
     for batch in (inputs[0].batch,) if inputs[0].batch else (_READING_BATCH, 1):
         shapes, sizes = bind_shapes(inputs, batch, sample)
         try:
-            return read_graph(model, inputs, shapes, sizes, find_module_path), batch
+            return GraphReader(model, inputs, shapes, sizes).read(), batch
         except GraphError as error:
             first = first or error
     assert first is not None
