@@ -28,127 +28,86 @@ from joulecast.runtimes.onnx_files.graph import (
 )
 from joulecast.runtimes.onnx_files.operators import FUSED
 
+# Operator, names of inputs and of the result, and attributes.
+_Part = tuple[str, Sequence[str], str, dict[str, Any]]
+
 
 def split_fused(calls: Sequence[GraphCall]) -> list[GraphCall]:
     """Return the calls with every fused operator replaced by those that it was made of."""
     found: list[GraphCall] = []
     for call in calls:
         split = _SPLITTERS.get(call.op)
-        found += [call] if split is None else split(_Parts(call))
+        if split is None:
+            found.append(call)
+            continue
+        known, result = dict(zip(call.node.inputs, call.inputs, strict=True)), call.outputs[0]
+        names = [*call.node.inputs, *[""] * (5 - len(call.node.inputs))]
+        for op, inputs, output, attributes in split(call, names, call.node.outputs[0]):
+            node = Node(op, tuple(inputs), (output,), attributes, call.node.path, call.node.label)
+            value = replace(result)
+            if output.endswith(_PROJECTED):
+                value = replace(result, shape=(*call.shape(0)[:-1], call.shape(1)[-1]))
+            given = tuple(known.get(name) if name else None for name in inputs)
+            known[output] = value
+            found.append(GraphCall(node, given, (value,)))
     return found
 
 
-class _Parts:
-    """The operators that a fused call was made of; they hand on a value of one shape."""
-
-    def __init__(self, call: GraphCall) -> None:
-        self.call = call
-        self.known = dict(zip(call.node.inputs, call.inputs, strict=True))
-        self.result = call.node.outputs[0]
-
-    def name_input(self, place: int) -> str:
-        """Return the name of an input; empty if it is missing."""
-        names = self.call.node.inputs
-        return names[place] if place < len(names) else ""
-
-    def make(
-        self,
-        op: str,
-        inputs: Sequence[str],
-        output: str = "",
-        value: GraphValue | None = None,
-        **attributes: Any,
-    ) -> GraphCall:
-        """Return one part.
-
-        Args:
-            op: Its operator.
-            inputs: Names of its inputs.
-            output: Name of its result; one of its own by default.
-            value: What it computes, if not what the fused call does.
-            attributes: Attributes of the node.
-        """
-        call = self.call
-        output = output or f"{self.result}#{op}"
-        value = value or replace(call.outputs[0])
-        node = Node(op, tuple(inputs), (output,), attributes, call.node.path, call.node.label)
-        given = tuple(self.known.get(name) if name else None for name in inputs)
-        self.known[output] = value
-        return GraphCall(node, given, (value,))
+_PROJECTED = "#projected"
 
 
-def _split_activation(op: str) -> Callable[[_Parts], Iterator[GraphCall]]:
-    """Return what takes a convolution or product apart, with a sum and an activation."""
-
-    def split(parts: _Parts) -> Iterator[GraphCall]:
-        call = parts.call
-        plain = parts.make(op, call.node.inputs[:3], **call.node.attributes)
-        yield plain
-        last = plain.node.outputs[0]
-        if parts.name_input(3):
-            added = parts.make("Add", (last, parts.name_input(3)))
-            yield added
-            last = added.node.outputs[0]
-        activation = str(call.attribute("activation", "") or "Identity")
-        limits = call.attribute("activation_params", ())
-        more = {"min": limits[0], "max": limits[1]} if len(limits) == 2 else {}
-        yield parts.make(activation, (last,), parts.result, **more)
-
-    return split
+def _split_activation(call: GraphCall, names: Sequence[str], result: str) -> Iterator[_Part]:
+    """Take a convolution or product apart, with a sum and an activation."""
+    op, last = call.op.removeprefix(f"{MICROSOFT}Fused"), f"{result}#plain"
+    yield op, call.node.inputs[:3], last, call.node.attributes
+    if names[3]:
+        yield "Add", (last, names[3]), f"{result}#sum", {}
+        last = f"{result}#sum"
+    limits = call.attribute("activation_params", ())
+    more = {"min": limits[0], "max": limits[1]} if len(limits) == 2 else {}
+    yield str(call.attribute("activation", "") or "Identity"), (last,), result, more
 
 
-def _split_norm(parts: _Parts) -> Iterator[GraphCall]:
+def _split_norm(call: GraphCall, names: Sequence[str], result: str) -> Iterator[_Part]:
     """Take a norm apart that adds a bias and the input of the block before."""
-    is_plain = "Simplified" not in parts.call.op
-    last = parts.name_input(0)
-    bias = parts.name_input(4 if is_plain else 3)
+    is_plain = "Simplified" not in call.op
+    last, bias = names[0], names[4 if is_plain else 3]
     if bias:
-        biased = parts.make("Add", (last, bias), f"{parts.result}#bias")
-        yield biased
-        last = biased.node.outputs[0]
-    outputs = parts.call.node.outputs
-    total = outputs[3] if len(outputs) > 3 and outputs[3] else f"{parts.result}#sum"
-    yield parts.make("Add", (last, parts.name_input(1)), total)
+        yield "Add", (last, bias), f"{result}#bias", {}
+        last = f"{result}#bias"
+    outputs = call.node.outputs
+    total = outputs[3] if len(outputs) > 3 and outputs[3] else f"{result}#sum"
+    yield "Add", (last, names[1]), total, {}
     if is_plain:
-        weights = (parts.name_input(2), parts.name_input(3))
-        yield parts.make("LayerNormalization", (total, *weights), parts.result)
+        yield "LayerNormalization", (total, names[2], names[3]), result, {}
     else:
-        yield parts.make("RMSNormalization", (total, parts.name_input(2)), parts.result)
+        yield "RMSNormalization", (total, names[2]), result, {}
 
 
-def _split_bias(parts: _Parts) -> Iterator[GraphCall]:
+def _split_bias(call: GraphCall, names: Sequence[str], result: str) -> Iterator[_Part]:
     """Take an activation apart that adds a bias first."""
-    last = parts.name_input(0)
-    if parts.name_input(1):
-        biased = parts.make("Add", (last, parts.name_input(1)))
-        yield biased
-        last = biased.node.outputs[0]
-    yield parts.make("Gelu", (last,), parts.result)
+    last = names[0]
+    if names[1]:
+        yield "Add", (last, names[1]), f"{result}#bias", {}
+        last = f"{result}#bias"
+    yield "Gelu", (last,), result, {}
 
 
-def _split_attention(parts: _Parts) -> Iterator[GraphCall]:
+def _split_attention(call: GraphCall, names: Sequence[str], result: str) -> Iterator[_Part]:
     """Take attention apart that projects its input to queries, keys and values first."""
-    call = parts.call
-    width = call.shape(1)[-1]
-    packed = replace(call.outputs[0], shape=(*call.shape(0)[:-1], width))
-    op = "joulecast::linear" if parts.name_input(2) else "MatMul"
-    inputs = call.node.inputs[:3] if parts.name_input(2) else call.node.inputs[:2]
-    projected = parts.make(op, inputs, value=packed)
-    yield projected
-    yield parts.make(
-        f"{FUSED}packed_attention", projected.node.outputs, parts.result, **call.node.attributes
+    op, last = f"{FUSED}linear" if names[2] else "MatMul", f"{result}{_PROJECTED}"
+    yield op, names[: 3 if names[2] else 2], last, {}
+    yield f"{FUSED}packed_attention", (last,), result, call.node.attributes
+
+
+_SPLITTERS: dict[str, Callable[[GraphCall, Sequence[str], str], Iterator[_Part]]] = {
+    f"{MICROSOFT}{op}": split
+    for op, split in (
+        ("FusedConv", _split_activation), ("FusedGemm", _split_activation),
+        ("SkipLayerNormalization", _split_norm), ("SkipSimplifiedLayerNormalization", _split_norm),
+        ("BiasGelu", _split_bias), ("FastGelu", _split_bias), ("Attention", _split_attention),
     )
-
-
-_SPLITTERS: dict[str, Callable[[_Parts], Iterator[GraphCall]]] = {
-    f"{MICROSOFT}FusedConv": _split_activation("Conv"),
-    f"{MICROSOFT}FusedGemm": _split_activation("Gemm"),
-    f"{MICROSOFT}SkipLayerNormalization": _split_norm,
-    f"{MICROSOFT}SkipSimplifiedLayerNormalization": _split_norm,
-    f"{MICROSOFT}BiasGelu": _split_bias,
-    f"{MICROSOFT}FastGelu": _split_bias,
-    f"{MICROSOFT}Attention": _split_attention,
-}
+}  # fmt: skip
 
 
 def merge_slices(calls: Sequence[GraphCall]) -> list[GraphCall]:
