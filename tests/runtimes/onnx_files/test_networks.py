@@ -15,7 +15,7 @@ from joulecast.runtimes.onnx_files.network import read_network
 from joulecast.runtimes.onnx_files.patterns import find_view_strides
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.net_reader import read_net
-from onnx_models import export, integers, make_conv_net, make_model, node, numbers, weight
+from onnx_models import chain, export, integers, make_conv_net, make_model, node, numbers, weight
 
 
 def read(model, sample=None, **options):
@@ -260,11 +260,7 @@ def test_operators_without_a_rule_are_named_and_counted():
 
 
 def test_sizes_that_depend_on_the_data_are_said_to_be_uncounted():
-    nodes = [
-        node("Conv", "x w", "c"),
-        node("NonZero", "c", "n"),
-        node("Transpose", "n", "y"),
-    ]
+    nodes = chain("Conv x w -> c; NonZero c -> n; Transpose n -> y")
     network = read(make_model(nodes, [weight("w", 4, 3, 1, 1)])).network
     assert network.totals.ops_without_rule == (("NonZero", 1),)
     assert network.totals.notes[0].startswith("The sizes of 1 operator depend on the data")
@@ -378,39 +374,21 @@ def read_layers(nodes, weights=(), shape=("batch", 6, 16), **options):
 
 
 def spell_gelu():
-    return [
-        node("Div", "x root", "a"),
-        node("Erf", "a", "b"),
-        node("Add", "b one", "c"),
-        node("Mul", "x c", "d"),
-        node("Mul", "d half", "y"),
-    ]
+    return chain("Div x root -> a; Erf a -> b; Add b one -> c; Mul x c -> d; Mul d half -> y")
 
 
 def spell_layer_norm():
-    return [
-        node("ReduceMean", "x last", "m"),
-        node("Sub", "x m", "d"),
-        node("Pow", "d two", "p"),
-        node("ReduceMean", "p last", "v"),
-        node("Add", "v small", "e"),
-        node("Sqrt", "e", "r"),
-        node("Div", "d r", "n"),
-        node("Mul", "n g", "s"),
-        node("Add", "s beta", "y"),
-    ]
+    return chain(
+        "ReduceMean x last -> m; Sub x m -> d; Pow d two -> p; ReduceMean p last -> v; "
+        "Add v small -> e; Sqrt e -> r; Div d r -> n; Mul n g -> s; Add s beta -> y"
+    )
 
 
 def spell_rms_norm():
-    return [
-        node("Pow", "x two", "p"),
-        node("ReduceMean", "p last", "v"),
-        node("Add", "v small", "e"),
-        node("Sqrt", "e", "r"),
-        node("Reciprocal", "r", "i"),
-        node("Mul", "x i", "n"),
-        node("Mul", "g n", "y"),
-    ]
+    return chain(
+        "Pow x two -> p; ReduceMean p last -> v; Add v small -> e; Sqrt e -> r; "
+        "Reciprocal r -> i; Mul x i -> n; Mul g n -> y"
+    )
 
 
 SPELLED = [
@@ -444,21 +422,13 @@ def test_what_exporters_spell_out_is_one_operator(nodes, kind, sizes):
 
 
 def test_a_result_that_others_read_is_not_hidden_in_a_pattern():
-    nodes = [
-        node("Sigmoid", "x", "s"),
-        node("Mul", "x s", "m"),
-        node("Add", "m s", "y"),
-    ]
+    nodes = chain("Sigmoid x -> s; Mul x s -> m; Add m s -> y")
     layers = read_layers(nodes)
     assert [layer.sizes["fn"] for layer in layers] == ["sigmoid", "mul", "add"]
 
 
 def spell_attention(mask=""):
-    nodes = [
-        node("MatMul", "x wq", "q"),
-        node("MatMul", "x wk", "k"),
-        node("MatMul", "x wv", "v"),
-    ]
+    nodes = chain("MatMul x wq -> q; MatMul x wk -> k; MatMul x wv -> v")
     for name in "qkv":
         nodes.append(node("Reshape", f"{name} heads", f"{name}r"))
         order = [0, 2, 3, 1] if name == "k" else [0, 2, 1, 3]
@@ -589,12 +559,7 @@ def test_fused_transformers_are_read_as_their_parts():
 
 
 def test_a_repeated_value_is_copied_where_it_is_reshaped():
-    nodes = [
-        node("MatMul", "x w", "k"),
-        node("Unsqueeze", "k one", "u"),
-        node("Expand", "u many", "e"),
-        node("Reshape", "e rows", "y"),
-    ]
+    nodes = chain("MatMul x w -> k; Unsqueeze k one -> u; Expand u many -> e; Reshape e rows -> y")
     weights = [weight("w", 16, 8), integers("one", 1), integers("many", 1, 3, 1, 1)]
     (layer, *others) = read_layers(nodes, [*weights, integers("rows", 0, 18, 8)])
     copies = [op for one in (layer, *others) for op in (one, *one.tail) if op.kind == "elementwise"]
