@@ -18,6 +18,7 @@ from joulecast.runtimes.mnn.engine import ENGINE, NN, OPTIM, draw_uniform, make_
 from joulecast.runtimes.torch.build import build_seeded
 
 IMAGE = Input((4, 6, 8))
+FOUR = {"stride": (4, 4), "padding": (0, 0), "shape": (4, 6, 8)}
 BATCH = 3
 
 
@@ -161,18 +162,7 @@ def test_whole_sequence_without_bias_trains_as_in_pytorch():
         (make_layer("conv2d", cin=4, cout=8, space=(6, 8), kernel=3, groups=2), "2 groups"),
         (make_layer("elementwise", fn="elu", shape=(4,)), "'elu'"),
         (make_layer("pool", fn="adaptive_avg", kernel=(4, 4), shape=(4, 6, 8)), "adaptive"),
-        (
-            make_layer(
-                "pool",
-                fn="avg",
-                kernel=(4, 4),
-                stride=(4, 4),
-                padding=(0, 0),
-                ceil=1,
-                shape=(4, 6, 8),
-            ),
-            "avg pooling beyond the padding",
-        ),
+        (make_layer("pool", fn="avg", kernel=(4, 4), ceil=1, **FOUR), "beyond the padding"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

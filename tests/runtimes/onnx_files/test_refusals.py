@@ -57,12 +57,6 @@ def make_nested(depth):
     return model
 
 
-def rename(model, **names):
-    for one, name in names.items():
-        getattr(model.graph, one)[0].name = name
-    return model
-
-
 OPEN = ("batch", 3, "height", "width")
 GROWN = [node("Tile", "x times", "t"), node("Relu", "t", "y")]
 CYCLE = [node("Add", "x b", "a", name="first"), node("Relu", "a", "b"), node("Relu", "b", "y")]
