@@ -265,13 +265,13 @@ def test_the_worker_reads_and_refuses_what_is_read_and_refused_here(tmp_path):
         read_onnx_content(CONV_NET[:100], "upload")
 
 
-@pytest.mark.parametrize("command", ["exec sleep 60", "exit 1", "kill -SEGV $$"])
-def test_a_worker_that_hangs_or_dies_is_replaced(monkeypatch, command):
+def test_a_worker_that_hangs_or_dies_is_replaced(monkeypatch):
     worker = net_file._Worker()
-    with monkeypatch.context() as changed:
-        changed.setattr(net_file, "LIMIT_S", 0.1)
-        changed.setattr(net_file, "_COMMAND", ["sh", "-c", command])
-        with pytest.raises(FileError, match=r"net\.onnx cannot be read: the reader crashed"):
-            worker.read(CONV_NET, "net", "net.onnx", {"sample": None})
+    for command in ("exec sleep 60", "exit 1", "kill -SEGV $$"):
+        with monkeypatch.context() as changed:
+            changed.setattr(net_file, "LIMIT_S", 0.1)
+            changed.setattr(net_file, "_COMMAND", ["sh", "-c", command])
+            with pytest.raises(FileError, match=r"net\.onnx cannot be read: the reader crashed"):
+                worker.read(CONV_NET, "net", "net.onnx", {"sample": None})
     assert worker.read(CONV_NET, "net", "net.onnx", {"sample": None}).network.layers
     worker.stop()
