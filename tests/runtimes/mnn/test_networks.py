@@ -1,4 +1,4 @@
-"""Operators in MNN: results and gradients are those of PyTorch, and the rest is refused by name."""
+"""Networks in MNN: results and gradients are those of PyTorch, and the rest is refused by name."""
 
 from dataclasses import replace
 
@@ -6,37 +6,58 @@ import pytest
 
 pytest.importorskip("MNN")
 
+import torch
+
 from joulecast.errors import NetError
+from joulecast.families import make_family
 from joulecast.kinds import make_layer, make_op, output_shape
 from joulecast.records import Input, Network
 from joulecast.runtimes.mnn import op_builders
 from joulecast.runtimes.mnn.build import MnnNetwork
-from mnn_comparison import compare_with_torch
+from joulecast.runtimes.mnn.engine import ENGINE, NN, OPTIM, draw_uniform, make_indices
+from joulecast.runtimes.torch.build import build_seeded
 
 IMAGE = Input((4, 6, 8))
-ACTIVATIONS = (
-    "relu",
-    "relu6",
-    "leaky_relu",
-    "gelu",
-    "silu",
-    "sigmoid",
-    "tanh",
-    "selu",
-    "hardswish",
-    "hardsigmoid",
-    "softplus",
-    "neg",
-    "copy",
-    "softmax",
-)
+FOUR = {"stride": (4, 4), "padding": (0, 0), "shape": (4, 6, 8)}
+BATCH = 3
 
 
-def test_every_activation_of_the_table_is_tested():
-    assert {*ACTIVATIONS} == {*op_builders._FUNCTIONS}
+def compare_with_torch(network: Network) -> None:
+    """Train one step of the squared error in both frameworks from the same weights."""
+    net, module = MnnNetwork(network, 5), build_seeded(network, 5)
+    if network.input.vocabulary:
+        count = BATCH * network.input.shape[0]
+        tokens = [number % network.input.vocabulary for number in range(count)]
+        x = make_indices(tokens, [BATCH, *network.input.shape])
+        inputs = torch.tensor(tokens).reshape(BATCH, -1)
+    else:
+        x = draw_uniform([BATCH, *network.input.shape], 1.0, 6)
+        inputs = torch.tensor(x.read())
+    before = {name: torch.tensor(weight.read()) for name, weight in net.weights.trained.items()}
+    weights = [weight for name, weight in module.named_parameters() if "bias_hh" not in name]
+    with torch.no_grad():
+        for name, weight in module.named_parameters():
+            if "bias_hh" in name:
+                weight.zero_()
+        for weight, drawn in zip(weights, before.values(), strict=True):
+            weight.copy_(drawn.reshape(weight.shape))
+    net.check_shapes(x)
+    out, expected = net.run(x), module(inputs)
+    torch.testing.assert_close(torch.tensor(out.read()), expected.detach(), rtol=1e-3, atol=1e-3)
+
+    targets = draw_uniform([1, expected.numel()], 1.0, 7)
+    loss = NN.loss.mse(ENGINE.reshape(net.run(x), [1, expected.numel()]), targets)
+    assert OPTIM.SGD(net.weights.module, 1.0, 0.0).step(loss)
+    (expected.reshape(1, -1) - torch.tensor(targets.read())).square().sum().backward()
+    for (name, old), weight in zip(before.items(), weights, strict=True):
+        gradient = old - torch.tensor(net.weights.trained[name].read())
+        scale = float(weight.grad.abs().max()) or 1.0
+        torch.testing.assert_close(
+            gradient.reshape(weight.shape) / scale, weight.grad / scale, rtol=0, atol=2e-3, msg=name
+        )
 
 
-@pytest.mark.parametrize("fn", ACTIVATIONS)
+@pytest.mark.parametrize("fn", op_builders._FUNCTIONS)
 def test_activation_trains_as_in_pytorch(fn):
     layer = make_layer("linear", (make_op("elementwise", fn=fn),), cin=5, cout=6)
     compare_with_torch(Network((layer,), Input((5,))))
@@ -120,6 +141,19 @@ def test_tokens_train_as_in_pytorch():
     compare_with_torch(Network((embedding, norm, linear), Input((4,), 7)))
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_lstm_trains_as_in_pytorch(depth):
+    compare_with_torch(make_family(f"lstm:5,{depth}"))
+
+
+def test_whole_sequence_without_bias_trains_as_in_pytorch():
+    network = make_family("lstm:6,1")
+    lstm = make_layer("lstm", cin=6, hidden=4, tokens=32, bias=0)
+    linear = make_layer("linear", cin=4, cout=3, lead=(32,))
+    layers = (network.layers[0], lstm, replace(linear, name="fc"))
+    compare_with_torch(Network(layers, network.input))
+
+
 @pytest.mark.parametrize(
     ("layer", "named"),
     [
@@ -128,21 +162,42 @@ def test_tokens_train_as_in_pytorch():
         (make_layer("conv2d", cin=4, cout=8, space=(6, 8), kernel=3, groups=2), "2 groups"),
         (make_layer("elementwise", fn="elu", shape=(4,)), "'elu'"),
         (make_layer("pool", fn="adaptive_avg", kernel=(4, 4), shape=(4, 6, 8)), "adaptive"),
-        (
-            make_layer(
-                "pool",
-                fn="avg",
-                kernel=(4, 4),
-                stride=(4, 4),
-                padding=(0, 0),
-                ceil=1,
-                shape=(4, 6, 8),
-            ),
-            "avg pooling beyond the padding",
-        ),
+        (make_layer("pool", fn="avg", kernel=(4, 4), ceil=1, **FOUR), "beyond the padding"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_mnn_cannot_train_is_refused_by_name(layer, named):
     with pytest.raises(NetError, match=f"layer mine: MNN cannot train .*{named}.*(--on cpu)"):
         MnnNetwork(Network((replace(layer, name="mine"),), Input((4,))), 1)
+
+
+CONV = make_layer("conv2d", cin=3, cout=4, space=(8, 8), kernel=3, padding=1)
+
+
+def test_unused_results_and_inputs_read_late_are_kept():
+    layers = (
+        CONV,
+        replace(make_layer("conv2d", cin=3, cout=2, space=(8, 8), kernel=1), reads=(2,)),
+    )
+    net = MnnNetwork(Network(layers, Input((3, 8, 8))), 1)
+    assert net.run(draw_uniform([2, 3, 8, 8], 1.0, 1)).shape == [2, 2, 8, 8]
+
+
+def test_shape_that_differs_from_the_record_is_refused():
+    # Training such a graph ends the process.
+    net = MnnNetwork(Network((CONV,), Input((3, 8, 8))), 1)
+    with pytest.raises(NetError, match=r"layer 0 gives None in MNN instead of \[4, 8, 8\]"):
+        net.check_shapes(draw_uniform([2, 3, 9, 9], 1.0, 1))
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (Network(), "no layers"),
+        (Network((CONV,), Input((3, 8, 8)), buildable=False), "cannot be rebuilt"),
+        (Network((replace(CONV, channels_last=True),), Input((3, 8, 8))), "memory format"),
+    ],
+)
+def test_network_that_cannot_be_built_is_refused(network, message):
+    with pytest.raises(NetError, match=message):
+        MnnNetwork(network, 1)

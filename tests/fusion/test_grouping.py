@@ -1,15 +1,17 @@
-"""Test which operators are grouped into kernels."""
+"""Test which operators are grouped into kernels, by which table, and what they are called."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
+from joulecast.errors import InputError
 from joulecast.families import make_family
-from joulecast.fusion import FUSION_TABLES
-from joulecast.fusion.kernel_grouping import group_ops
-from joulecast.fusion.op_graph import list_op_nodes
+from joulecast.fusion import FUSION_TABLES, FusionTable, find_fusion_table
+from joulecast.fusion.fusion_tables import group_ops
+from joulecast.fusion.op_graph import DATA, is_pointwise, list_op_nodes, list_readers, name_op
 from joulecast.kinds import make_layer, make_op
-from joulecast.records import Input, Network
+from joulecast.records import Input, Network, Setup
 
 SHAPE = (8, 6, 6)
 RELU, NORM = make_op("elementwise", fn="relu"), make_op("batch_norm")
@@ -130,3 +132,83 @@ def test_longest_tail_is_grouped(table):
     groups = group_ops(nodes, FUSION_TABLES[table], is_training=False)
     assert sum(len(group.members) for group in groups) == 1001
     assert len(groups) < 10 or table != "torch_compile"
+
+
+def test_layers_and_tails_become_a_chain():
+    nodes = list_op_nodes(make_family("lenet5"))
+    assert [node.name for node in nodes[:3]] == ["conv", "relu", "maxpool"]
+    assert [node.sources for node in nodes[:3]] == [(DATA,), (0,), (1,)]
+    assert [node.layer_index for node in nodes[:4]] == [0, 0, 0, 1]
+    assert nodes[3].sources == (2,) and nodes[3].begins_layer
+    for before, node in pairwise(nodes):
+        assert node.in_shape == before.out_shape
+
+
+def test_residual_results_have_two_readers():
+    nodes = list_op_nodes(make_family("resnet18"))
+    readers = list_readers(nodes)
+    stem = next(at for at, node in enumerate(nodes) if node.name == "maxpool")
+    assert len(readers[stem]) == 2
+    assert readers[-1] == []
+
+
+CONV = {"space": (8, 8), "kernel": 3}
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "name"),
+    [
+        (make_op("conv2d", cin=4, cout=8, **CONV), (4, 8, 8), "conv"),
+        (make_op("conv2d", cin=4, cout=4, groups=4, **CONV), (4, 8, 8), "dwconv"),
+        (make_op("conv2d", cin=4, cout=4, groups=2, **CONV), (4, 8, 8), "grouped-conv"),
+        (make_op("conv_transpose2d", cin=4, cout=4, **CONV), (4, 8, 8), "conv-transpose"),
+        (make_op("conv1d", cin=4, cout=4, space=(8,), kernel=3), (4, 8), "conv1d"),
+        (make_op("linear", cin=4, cout=4), (4,), "fc"),
+        (make_op("elementwise", fn="relu6"), (4,), "relu"),
+        (make_op("elementwise", fn="hardswish"), (4,), "hswish"),
+        (make_op("elementwise", fn="concat along 2"), (4, 4), "concat"),
+        (make_op("elementwise", fn="mean", axes=(1, 2)), (4, 8, 8), "global-avgpool"),
+        (make_op("elementwise", fn="mean", axes=(0,)), (4, 8), "mean"),
+        (make_op("pool", fn="adaptive_avg", kernel=(1, 1)), (4, 8, 8), "global-avgpool"),
+        (make_op("pool", fn="avg", kernel=(2, 2)), (4, 8, 8), "avgpool"),
+        (make_op("pool", fn="max", kernel=(2, 2)), (4, 8, 8), "maxpool"),
+        (make_op("gradient_copy", out=(2, 8, 8)), (4, 8, 8), "split"),
+    ],
+)
+def test_names(op, shape, name):
+    assert name_op(op, shape) == name
+
+
+def test_pointwise_operators():
+    assert is_pointwise(make_op("elementwise", fn="gelu"))
+    assert is_pointwise(make_op("batch_norm"))
+    assert not is_pointwise(make_op("elementwise", fn="softmax"))
+    assert not is_pointwise(make_op("elementwise", fn="sum", axes=(0,)))
+    assert not is_pointwise(make_op("layer_norm"))
+
+
+@pytest.mark.parametrize(
+    ("runtime", "name"),
+    [
+        ("torch-2.13.0", "torch"),
+        ("torch_compile-2.13.0", "torch_compile"),
+        ("onnxruntime-1.31.1", "onnxruntime"),
+        ("mnn-3.0", "tflite"),
+        ("", "torch"),
+        ("unheard-of-1", "torch"),
+    ],
+)
+def test_runtimes_have_tables(runtime, name):
+    assert find_fusion_table(runtime, Setup()) is FUSION_TABLES[name]
+    compiled = Setup(compiled=True)
+    assert find_fusion_table(runtime, compiled) is FUSION_TABLES["torch_compile"]
+
+
+def test_empty_name_in_a_pattern_is_refused():
+    with pytest.raises(InputError, match="extra"):
+        FusionTable("mine", (), ("fc||conv",), frozenset()).rules  # noqa: B018
+
+
+def test_every_table_parses_and_says_where_it_comes_from():
+    for table in FUSION_TABLES.values():
+        assert table.rules and table.note
