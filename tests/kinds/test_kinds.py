@@ -259,7 +259,7 @@ SOURCE = Path(joulecast.__file__).parent
 # The table, and the modules of runtimes that a new kind has to be added to.
 ALLOWED = (
     "kinds/",
-    "runtimes/buildable.py",
+    "runtimes/building.py",
     "runtimes/onnx/op_builders.py",
     "runtimes/onnx/sequence_builders.py",
     "runtimes/torch/op_readers.py",

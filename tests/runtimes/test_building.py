@@ -7,20 +7,20 @@ import pytest
 from joulecast.families import make_family
 from joulecast.kinds import make_layer, make_op
 from joulecast.records import Input, Network
-from joulecast.runtimes.buildable import (
+from joulecast.runtimes.building import (
     BUILDABLE_FUNCTIONS,
     DECOMPOSED_FUNCTIONS,
-    can_build_op,
-)
-from joulecast.runtimes.input_fits import (
     InputFit,
+    LayerWiring,
+    can_build_op,
     concat_channels_to_fit,
     find_operand_shape,
     is_op_join,
+    needs_input_gradient,
     plan_input_fits,
+    plan_wiring,
 )
 from joulecast.runtimes.torch.modules import _FUNCTIONS, DECOMPOSED_ACTIVATIONS
-from joulecast.runtimes.wiring import LayerWiring, needs_input_gradient, plan_wiring
 
 LINEAR = make_layer("linear", cin=4, cout=3, lead=(5,))
 SUM = replace(make_layer("elementwise", fn="add", inputs=2, shape=(4, 6, 6)), join="add")

@@ -23,13 +23,13 @@ from joulecast.runtimes import (
 )
 from joulecast.runtimes.installed import explain_runtime_difference, find_installed_runtime
 from joulecast.runtimes.setup_checks import (
+    count_threads,
     refuse_cuda_graphs,
     refuse_int8,
     refuse_processor,
     refuse_torch_options,
 )
 from joulecast.runtimes.simulated import SimulatedRuntime
-from joulecast.runtimes.thread_counts import count_threads
 
 
 def test_simulated_device_is_drawn_from_its_seed():

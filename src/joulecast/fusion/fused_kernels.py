@@ -20,8 +20,7 @@ from joulecast.fusion.fusion_tables import FusionTable, OpGroup, group_ops
 from joulecast.fusion.op_graph import DATA, VIEWS, OpNode, list_op_nodes
 from joulecast.kinds import Shape, find_kind, is_half_precision, layer_work, output_shape
 from joulecast.records import Input, Layer, Network, Op, Setup, Sizes
-from joulecast.runtimes.input_fits import plan_input_fits
-from joulecast.runtimes.wiring import plan_wiring
+from joulecast.runtimes.building import plan_input_fits, plan_wiring
 from joulecast.variants import BLOCK, Part, match_phase
 from joulecast.variants.blocks import single_input_shape
 

@@ -18,6 +18,7 @@ from typing import Any
 from joulecast.errors import InputError, NotTrainingError, OutOfMemoryError
 from joulecast.kinds import peak_memory
 from joulecast.records import Device, Execution, Network, Setup, Trial
+from joulecast.runtimes.building import needs_input_gradient
 from joulecast.runtimes.mnn.build import MnnNetwork
 from joulecast.runtimes.mnn.engine import (
     ENGINE,
@@ -30,13 +31,12 @@ from joulecast.runtimes.mnn.engine import (
     set_threads,
 )
 from joulecast.runtimes.setup_checks import (
+    count_threads,
     refuse_cuda_graphs,
     refuse_int8,
     refuse_processor,
     refuse_torch_options,
 )
-from joulecast.runtimes.thread_counts import count_threads
-from joulecast.runtimes.wiring import needs_input_gradient
 
 RUNNABLE_STAGES = ("step", "forward")
 

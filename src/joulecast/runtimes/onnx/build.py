@@ -12,15 +12,15 @@ import numpy as np
 from joulecast.errors import InputError, NetError
 from joulecast.kinds import output_shape
 from joulecast.records import Layer, Network, Op
-from joulecast.runtimes.input_fits import (
+from joulecast.runtimes.building import (
     InputFit,
     concat_channels_to_fit,
     is_op_join,
     plan_input_fits,
+    plan_wiring,
 )
 from joulecast.runtimes.onnx.graph import Array, OnnxGraph, Shape, Value
 from joulecast.runtimes.onnx.operators import JOINS, build_op
-from joulecast.runtimes.wiring import plan_wiring
 
 NetworkWeights = Callable[[int, str, Shape, "float | None"], Array]
 """Gives a weight by the number of its layer and its name in the module that PyTorch builds."""

@@ -16,7 +16,7 @@ import numpy as np
 from joulecast.errors import NetError
 from joulecast.kinds import count_operand, find_kind
 from joulecast.records import Op, Sizes
-from joulecast.runtimes.input_fits import find_operand_shape
+from joulecast.runtimes.building import find_operand_shape
 from joulecast.runtimes.onnx.graph import Array, OnnxGraph, Shape, Value
 
 OpBuilder = Callable[[OnnxGraph, Op, Sequence[Value]], Value]

@@ -33,7 +33,7 @@ from onnxruntime.quantization import QuantType
 
 from joulecast.records import Setup
 from joulecast.runtimes.onnx.graph import Array, OnnxGraph
-from joulecast.runtimes.thread_counts import count_threads
+from joulecast.runtimes.setup_checks import count_threads
 
 PROVIDER = "CPUExecutionProvider"
 # The level of messages that are logged: errors, not warnings.

@@ -18,7 +18,7 @@ from joulecast.errors import InputError
 from joulecast.kinds import Shape, check_chain, find_kind, make_op
 from joulecast.records import Input, Layer, Network, Op, Sizes
 from joulecast.records.network import group_by_block, order_operands
-from joulecast.runtimes.buildable import can_build_op
+from joulecast.runtimes.building import can_build_op
 from joulecast.runtimes.onnx_files.graph import GraphCall, ReadGraph
 from joulecast.runtimes.onnx_files.operators import (
     count_flops,

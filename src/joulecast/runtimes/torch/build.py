@@ -26,7 +26,7 @@ from joulecast.kinds import (
     output_shape,
 )
 from joulecast.records import Layer, Network
-from joulecast.runtimes.input_fits import concat_channels_to_fit, is_op_join
+from joulecast.runtimes.building import LayerWiring, concat_channels_to_fit, is_op_join, plan_wiring
 from joulecast.runtimes.torch.inputs import (
     choose_adapters,
     convert_weights_to_channels_last,
@@ -34,7 +34,6 @@ from joulecast.runtimes.torch.inputs import (
     view_transposed,
 )
 from joulecast.runtimes.torch.modules import JOINS, build_op
-from joulecast.runtimes.wiring import LayerWiring, plan_wiring
 
 
 def build_net(network: Network) -> nn.Module:

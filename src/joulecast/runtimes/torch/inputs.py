@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from joulecast.kinds import Shape
 from joulecast.records import Layer, Network
-from joulecast.runtimes.input_fits import InputFit, plan_input_fits
+from joulecast.runtimes.building import InputFit, plan_input_fits
 
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 

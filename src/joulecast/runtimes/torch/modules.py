@@ -20,8 +20,7 @@ from torch import nn
 from joulecast.errors import NetError
 from joulecast.kinds import APPENDS, Shape, count_operand, find_kind
 from joulecast.records import Op, Sizes
-from joulecast.runtimes.buildable import can_build_op
-from joulecast.runtimes.input_fits import find_operand_shape
+from joulecast.runtimes.building import can_build_op, find_operand_shape
 from joulecast.runtimes.torch.inputs import fit_channels, fit_shape, is_channels_last
 
 OpBuilder = Callable[[Op, Shape], nn.Module]

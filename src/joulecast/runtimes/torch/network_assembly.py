@@ -19,7 +19,7 @@ from joulecast.errors import InputError
 from joulecast.kinds import KINDS, Shape, Work, check_chain, find_kind, output_shape
 from joulecast.records import Input, Layer, Network, Op, Sizes
 from joulecast.records.network import group_by_block, order_operands
-from joulecast.runtimes.buildable import can_build_op
+from joulecast.runtimes.building import can_build_op
 from joulecast.runtimes.torch.build import Block
 from joulecast.runtimes.torch.inputs import find_image, is_channels_last, is_transposed
 from joulecast.runtimes.torch.op_readers import (

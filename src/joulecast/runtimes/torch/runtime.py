@@ -15,6 +15,7 @@ from torch import nn
 
 from joulecast.errors import InputError, NotTrainingError
 from joulecast.records import MODES, Device, Execution, Network, Setup, Trial
+from joulecast.runtimes.building import needs_input_gradient
 from joulecast.runtimes.setup_checks import refuse_cuda_graphs, refuse_int8, refuse_processor
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.inputs import call_net, format_input
@@ -31,7 +32,6 @@ from joulecast.runtimes.torch.training_step import (
     one_line_errors,
     prepare_step,
 )
-from joulecast.runtimes.wiring import needs_input_gradient
 
 _MAX_SEEDS = 5
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from joulecast.kinds import find_kind, input_shape
-from joulecast.records import Layer
+from joulecast.records import Layer, Network, Op
 
 Shape = tuple[int, ...]
 
@@ -91,3 +92,69 @@ def _broadcasts(shape: Shape, expected: Shape) -> bool:
     return len(shape) == len(expected) and all(
         size in (1, other) for size, other in zip(shape, expected, strict=True)
     )
+
+
+@dataclass(frozen=True)
+class LayerWiring:
+    """Which results a layer reads, and which of them no later layer reads.
+
+    Result 0 is the network's input, result i + 1 that of layer i.
+    """
+
+    reads: tuple[int, ...]
+    last_reads: tuple[int, ...]
+
+
+def plan_wiring(network: Network) -> list[LayerWiring]:
+    """Return which results each layer of a network reads and releases."""
+    reads = [
+        # A layer that reads only weights is given the input, because every layer is called on one.
+        tuple(max(0, index + 1 - back) for back in layer.reads) or (0,)
+        for index, layer in enumerate(network.layers)
+    ]
+    last_reader = {result: index for index, results in enumerate(reads) for result in results}
+    return [
+        LayerWiring(results, tuple(r for r in set(results) if last_reader[r] == index))
+        for index, results in enumerate(reads)
+    ]
+
+
+def needs_input_gradient(network: Network) -> bool:
+    """Return whether a layer that reads the network's input computes a gradient of it."""
+    return any(
+        layer.input_grad and max(layer.reads, default=0) > index
+        for index, layer in enumerate(network.layers)
+    )
+
+
+BUILDABLE_FUNCTIONS = frozenset(
+    {
+        *("relu", "relu6", "gelu", "silu", "sigmoid", "tanh", "leaky_relu", "elu", "selu"),
+        *("hardswish", "hardsigmoid", "softplus", "mish", "hardtanh", "neg", "cumsum", "copy"),
+        *("add", "mul", "softmax", "log_softmax"),
+    }
+)
+"""Functions of one input."""
+
+DECOMPOSED_FUNCTIONS = frozenset({"newgeluactivation", "quickgeluactivation"})
+"""Activations that several elementary operators compute."""
+
+# Function and number of inputs.
+_COMBINATIONS = {("mean", 1), ("add", 2), ("mul", 2), ("concat", 1)}
+# What is built for them moves as many elements by index as the module does, not the same ones.
+_PLACEHOLDER_KINDS = {"index", "scatter", "sort", "slice", "gradient_copy", "grouped_linear"}
+
+
+def can_build_op(op: Op) -> bool:
+    """Return whether the module built for an operator reads back as the same operator."""
+    if op.kind in _PLACEHOLDER_KINDS:
+        return False
+    if not find_kind(op.kind).combines_inputs:
+        return bool(op.sizes.get("bags", 1) == 1)
+    fn, inputs = op.sizes["fn"], op.sizes["inputs"]
+    is_decomposed = fn in DECOMPOSED_FUNCTIONS
+    is_plain = not op.sizes["params"] and "out" not in op.sizes and "constant" not in op.sizes
+    if not is_plain or is_decomposed or op.sizes["passes"] > 1:
+        return is_plain and is_decomposed and inputs == 1
+    is_known = (fn, inputs) in _COMBINATIONS or (inputs == 1 and fn in BUILDABLE_FUNCTIONS)
+    return is_known and bool(op.sizes["axes"]) == (fn == "mean")
