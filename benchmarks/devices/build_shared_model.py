@@ -21,7 +21,6 @@ from joulecast.errors import InputError
 from joulecast.estimators import find_estimator, load_fit
 from joulecast.estimators.additive.data_sheets import (
     SHARED_FIT,
-    StoredSharedModel,
     fit_shared_model,
 )
 from joulecast.estimators.additive.estimator import FittedAdditive
@@ -52,9 +51,9 @@ def main() -> None:
         )
     except InputError as error:
         sys.exit(str(error))
-    model = fit_shared_model(devices, collect_metered(), find_host_time())
+    model = fit_shared_model(devices, collect_metered(), find_host_time(), NOTICE)
     arguments.out.parent.mkdir(exist_ok=True)
-    data = StoredSharedModel.from_model(model, NOTICE).to_dict()
+    data = model.to_dict()
     arguments.out.write_text(json.dumps(data, separators=(",", ":")) + "\n", encoding="utf-8")
     rows = model.duration.observations.size, model.power.observations.size
     print(f"{len(devices)} devices, {rows[0]} durations, {rows[1]} powers: {arguments.out}")

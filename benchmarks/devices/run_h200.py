@@ -39,7 +39,6 @@ from joulecast.catalogue import find_data_sheet
 from joulecast.estimators import fit_profile
 from joulecast.estimators.additive.data_sheets import (
     SharedModel,
-    StoredSharedModel,
     fit_shared_model,
 )
 from joulecast.estimators.additive.estimator import FittedAdditive, start_from_sheet
@@ -136,16 +135,15 @@ class BlindModel(SharedModel):
 def load_shared(data: Path, path: Path | None) -> BlindModel:
     """Return the shared model of all GPUs but the H200, fitted unless a file has it."""
     if path is not None and path.exists():
-        stored = StoredSharedModel.from_dict(json.loads(path.read_text()))
-        found = stored.restore()
+        found = SharedModel.from_dict(json.loads(path.read_text()))
     else:
         known: list[AnyStep] = [*read_neusight_steps(data), *read_published_steps()]
         devices = collect_devices(read_kernels(data), known)
         nothing = np.zeros(0)
-        found = fit_shared_model(devices, devices, fit_host_time([], nothing, nothing))
+        host_time = fit_host_time([], nothing, nothing)
+        found = fit_shared_model(devices, devices, host_time, "NeuSight, MIT licence")
         if path is not None:
-            stored = StoredSharedModel.from_model(found, "NeuSight, MIT licence")
-            path.write_text(json.dumps(stored.to_dict()))
+            path.write_text(json.dumps(found.to_dict()))
     return BlindModel(**vars(found))
 
 

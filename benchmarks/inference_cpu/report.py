@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.estimators.kernels.kernel_estimators import (
+from joulecast.estimators.kernels.estimator import (
     KernelEstimator,
     KernelForestEstimator,
     KernelProcessEstimator,

@@ -27,13 +27,13 @@ import numpy as np
 from sklearn.ensemble import RandomForestRegressor
 
 from joulecast.estimators.base import Floats, fit_work_rates
-from joulecast.estimators.kernels.kernel_regressions import (
+from joulecast.estimators.kernels.fitted_kernels import (
     fit_forest,
     fit_process,
+    fit_work_mean,
     list_features,
     name_features,
 )
-from joulecast.estimators.kernels.work_means import fit_work_mean
 from joulecast.fusion import FUSION_TABLES, FusedKernel, list_kernels
 from joulecast.gp.lognormal import minimise_relative_error
 from joulecast.kinds import make_layer, make_op

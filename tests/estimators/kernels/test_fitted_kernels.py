@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from joulecast.estimators.base import Target
+from joulecast.estimators.kernels.estimator import KernelProcessEstimator
 from joulecast.estimators.kernels.fitted_kernels import KernelSums, name_main
-from joulecast.estimators.kernels.kernel_estimators import KernelProcessEstimator
 from joulecast.estimators.kernels.kernel_points import make_overhead_trial
 from joulecast.families import draw_family, make_family
 from joulecast.records import Setup, Trial

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from joulecast.estimators.kernels.kernel_estimators import KernelProcessEstimator
+from joulecast.estimators.kernels.estimator import KernelProcessEstimator
 from joulecast.kinds import make_layer
 from joulecast.records import Execution, Input, Network, Observation, Setup, Trial
 from joulecast.testing.estimators import EstimatorContract

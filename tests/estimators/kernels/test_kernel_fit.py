@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.estimators.kernels.kernel_fit import fit_setup
+from joulecast.estimators.kernels.estimator import fit_setup
+from joulecast.estimators.kernels.fitted_kernels import fit_process
 from joulecast.estimators.kernels.kernel_points import CostPoint, RunOverhead, SetupPoints
-from joulecast.estimators.kernels.kernel_regressions import fit_process
 from kernel_examples import draw_convs, find_durations, make_linear
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from joulecast.estimators.base import Target
-from joulecast.estimators.kernels.kernel_estimators import (
+from joulecast.estimators.kernels.estimator import (
     KernelProcessEstimator,
 )
 from joulecast.estimators.kernels.kernel_points import make_overhead_trial

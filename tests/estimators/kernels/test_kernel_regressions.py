@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from joulecast.estimators.kernels.kernel_regressions import (
+from joulecast.estimators.kernels.fitted_kernels import (
     ProcessRegression,
     fit_process,
     list_log_features,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from joulecast.estimators.kernels.work_means import count_kernels, find_depth, fit_work_mean
+from joulecast.estimators.kernels.fitted_kernels import count_kernels, find_depth, fit_work_mean
 from kernel_examples import draw_convs, make_conv, make_linear
 
 

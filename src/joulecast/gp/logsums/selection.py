@@ -253,7 +253,8 @@ def extend_fitted(
         observations: Sums over its inputs and, after them, these.
     """
     together = append_inputs(fitted.inputs, inputs)
-    all_rows = append_observations(fitted.observations, observations)
+    # Strata matter for fits alone.
+    all_rows = replace(append_observations(fitted.observations, observations), strata=None)
     extended = replace(fitted, inputs=together, observations=all_rows, row_weights=None)
     if fitted.linear is None:
         return extended
