@@ -63,7 +63,7 @@ def find_host_time() -> HostTimeModel:
     """Return the host of the shipped H200 profile, for training and inference."""
     fitted = load_fit(read_profile(SHIPPED / f"{H200}.json"), find_estimator("additive"))
     assert isinstance(fitted, FittedAdditive)
-    training = fitted.model.host_time
+    training = fitted.host_time
     inference = fitted.for_phase("inference").model.host_time
     per_call_s = tuple(
         (inference if name.startswith("inference") else training).per_call_s[at]

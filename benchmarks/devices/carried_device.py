@@ -172,7 +172,9 @@ class CarriedDevice:
         idle_w = find_power_priors(self.sheet).idle_w[0]
         powers = find_powers(decomposed, busy, "eager", idle_w, host_time.launch_gap_s)
         inputs = encoder.encode_powers(sums.operators, busy.by_operator)
-        power = fit_logsums(self._define_powers(), inputs, observe_powers(powers, sums, busy.by_operator))
+        power = fit_logsums(
+            self._define_powers(), inputs, observe_powers(powers, sums, busy.by_operator)
+        )
         identities = identify_observations(observations)
         return FittedAdditive(
             "eager",

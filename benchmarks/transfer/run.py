@@ -212,7 +212,7 @@ def score_additive(
         "width": 100 * float(np.median((high_j - low_j) / totals.energy_j)),
     }
     if sources:
-        shares = fitted.model.duration.hyper.coefficients[-len(sources) :]
+        shares = fitted.duration.hyper.coefficients[-len(sources) :]
         score["share"] = float(shares[0])
     return {name: round(value, 3) for name, value in score.items()}
 

@@ -9,7 +9,7 @@ from scipy.optimize import check_grad
 from joulecast.gp.regression import (
     BIAS_VARIANCE,
     ResidualProcess,
-    _NegativeLogPosterior,
+    _NegativeLogLikelihood,
     fit_residual_process,
 )
 
@@ -35,8 +35,8 @@ def test_smooth_function_is_learnt_and_the_other_feature_ignored():
 
 
 def test_gradient_is_that_of_the_objective():
-    objective = _NegativeLogPosterior(*draw_data(15))
-    theta = np.array([-1.0, -4.0, 0.3, 0.7])
+    objective = _NegativeLogLikelihood(*draw_data(15), bias=1.0)
+    theta = np.array([-1.0, 0.3, 0.7, -4.0])
     error = check_grad(lambda t: objective(t)[0], lambda t: objective(t)[1], theta)
     assert error < 1e-4 * np.abs(objective(theta)[1]).max()
 

@@ -144,7 +144,7 @@ def test_after_timing_all_layers_probes_measure_the_largest_energies(device, obs
     pieces = read_target(target, seen)
     energies_j = {
         piece.key: true_energies(device, [make_isolated_network(pieces.parts[piece.key])])[0]
-        for piece in pieces.pieces
+        for piece in pieces.layers
     }
     covered_j = sum(energies_j[key] for key in pieces.energy_keys)
     assert covered_j > 0.5 * sum(energies_j.values()) or len(pieces.energy_keys) >= 6

@@ -6,13 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from additive_examples import SETUP, count_network, draw_networks, observe_parts
+from additive_examples import SETUP, count_network, draw_networks, encode_sums, observe_parts
 from joulecast.estimators.additive import predict as device_model
-from joulecast.estimators.additive.encode import encode_sums
 from joulecast.estimators.additive.fit import identify_observations, update_model
 from joulecast.estimators.additive.predict import (
-    HostIssue,
-    predict_device,
     predict_totals,
 )
 from joulecast.estimators.base import ISOLATED_SUM_ERROR_SD_SHARE
@@ -53,16 +50,16 @@ def test_power_does_not_fall_between_launches(model):
     counts = [count_network(network) for network in draw_networks(3, seed=4)]
     fast = replace(model, host_time=model.host_time.scale(1e-3))
     totals = predict_totals(fast, counts, SHARE)
-    assert (totals.duration_s > 1.001 * totals.device.duration.total).all()
-    assert totals.energy_j / totals.duration_s == pytest.approx(totals.device.power.total, rel=1e-6)
+    assert (totals.duration_s > 1.001 * totals.durations.total).all()
+    assert totals.energy_j / totals.duration_s == pytest.approx(totals.powers.total, rel=1e-6)
 
 
 def test_graph_does_not_wait_for_the_host(model):
     counts = [count_network(network) for network in draw_networks(2, seed=4)]
     slow = replace(model, host_time=model.host_time.scale(100.0))
-    issues = [HostIssue(5.0, is_graph=True), HostIssue(5.0)]
-    totals = predict_totals(slow, counts, SHARE, issues=issues)
-    device_s, duration_s = totals.device.duration.total, totals.duration_s
+    setups = [Setup(cuda_graphs=True), Setup()]
+    totals = predict_totals(slow, counts, SHARE, setups=setups, between_calls=[5.0, 5.0])
+    device_s, duration_s = totals.durations.total, totals.duration_s
     assert duration_s[1] > 2.0 * device_s[1]
     # Only the start of each kernel is added, at the power of an idle device.
     paused_s = duration_s - device_s
@@ -89,12 +86,12 @@ def test_selecting_observations_for_some_leaves_keeps_the_medians(model, monkeyp
     counts = [count_network(network) for network in draw_networks(12, seed=4)]
     monkeypatch.setattr(local_rows, "MAX_EXACT_ROWS", 20)
     monkeypatch.setattr(local_rows, "LOCAL_ROWS", 20)
-    every = predict_device(model, counts)
+    every = predict_totals(model, counts, SHARE)
     monkeypatch.setattr(device_model, "_MAX_QUERIES", 8)
-    some = predict_device(model, counts)
-    assert some.duration.leaf == pytest.approx(every.duration.leaf, rel=1e-9)
-    assert some.power.leaf == pytest.approx(every.power.leaf, rel=1e-9)
-    ratio = some.duration.logs.log_variance / every.duration.logs.log_variance
+    some = predict_totals(model, counts, SHARE)
+    assert some.durations.by_operator == pytest.approx(every.durations.by_operator, rel=1e-9)
+    assert some.powers.by_operator == pytest.approx(every.powers.by_operator, rel=1e-9)
+    ratio = some.durations.logs.log_variance / every.durations.logs.log_variance
     assert np.median(ratio) == pytest.approx(1.0, abs=0.5)
 
 
@@ -102,13 +99,14 @@ def test_selecting_observations_for_some_leaves_keeps_the_medians(model, monkeyp
 def test_power_stays_below_the_limit(model, batch):
     families = ["cnn5", "transformer:256,4", "lstm"]
     counts = [count_network(make_family(name), Setup(batch=batch)) for name in families]
-    device = predict_device(model, counts)
-    assert (device.power.total <= model.encoder.power_limit_w * (1 + 1e-9)).all()
-    assert (device.power.leaf <= model.encoder.power_limit_w * (1 + 1e-9)).all()
+    powers = predict_totals(model, counts, SHARE).powers
+    assert (powers.total <= model.encoder.power_limit_w * (1 + 1e-9)).all()
+    assert (powers.by_operator <= model.encoder.power_limit_w * (1 + 1e-9)).all()
 
 
 def test_energy_rises_less_than_duration(model):
     """A layer that takes longer runs at lower rates, which draw less power."""
     counts = [count_network(network, SETUP) for network in draw_networks(4, seed=4)]
-    elasticity = predict_device(model, counts).elasticity
+    totals = predict_totals(replace(model, mode="eager"), counts, SHARE)
+    elasticity = totals.grad_time_j / totals.device_energy_j
     assert (elasticity > 0.0).all() and (elasticity < 1.0).all()

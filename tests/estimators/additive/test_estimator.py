@@ -12,6 +12,7 @@ from additive_examples import (
     FAMILY,
     SETUP,
     draw_networks,
+    list_probes,
     observe_idle,
     observe_on_unit,
     observe_parts,
@@ -21,7 +22,6 @@ from additive_examples import (
 )
 from joulecast.estimators.additive import estimator
 from joulecast.estimators.additive import observations as phases
-from joulecast.estimators.additive.acquisition import list_probes, read_target
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.predict import DURATIONS, HOST_TIME, POWERS
 from joulecast.estimators.base import (
@@ -55,11 +55,6 @@ class TestContract(EstimatorContract):
         return AdditiveEstimator()
 
 
-@pytest.fixture(scope="module")
-def fitted(observations):
-    return AdditiveEstimator().fit(observations)
-
-
 def test_network_of_measured_layers_is_their_sum(device, fitted):
     """Isolated layers give the energy of the whole network, to which nothing was fitted."""
     networks = draw_networks(8, seed=1)
@@ -77,7 +72,7 @@ def test_fit_is_kept_where_few_observations_were_dropped(observations, fitted, m
     monkeypatch.setattr(estimator, "_DROPPED_SHARE", 0.5)
     kept = AdditiveEstimator().fit(fewer, fitted)
     assert kept.fitted_count == fitted.fitted_count
-    assert kept.model.duration.theta.tolist() == fitted.model.duration.theta.tolist()
+    assert kept.duration.theta.tolist() == fitted.duration.theta.tolist()
 
 
 def test_intervals_contain_unseen_networks(device, fitted):
@@ -116,11 +111,11 @@ def test_probes_reduce_error_and_uncertainty(device, observations, fitted):
     """Under the same hyper-parameters; a new fit may learn that it was too certain."""
     networks = draw_networks(4, seed=21)
     target = Target(make_family(FAMILY), SETUP, networks=tuple(networks), modes=MODES)
-    probes = list_probes(target, read_target(target, observations))
+    probes = list_probes(target, observations)
     assert probes
     timed = [observe_step(device, trial, energy=False) for trial in probes]
     probed = [*observations, *timed]
-    assert not list_probes(target, read_target(target, probed))
+    assert not list_probes(target, probed)
     truth_j = np.array(true_energies(device, networks))
     before = predict(fitted, networks)
     extended = AdditiveEstimator().fit(probed, fitted)
@@ -208,7 +203,7 @@ def test_energy_above_idle_adds_up_without_graphs():
     setup, networks = Setup(batch=64), draw_networks(8, seed=2)
     parts = observe_parts(device, networks, setup, mode="eager")
     fitted = AdditiveEstimator().fit([*parts, observe_idle(device)])
-    assert fitted.model.mode == "eager"
+    assert fitted.mode == "eager"
     prediction = predict(fitted, networks, setup)
     assert prediction.energy_j == pytest.approx(true_energies(device, networks, setup), rel=0.06)
 
@@ -222,7 +217,7 @@ def test_durations_add_up_if_the_host_waits_for_every_operator():
         for one in observe_parts(device, networks, mode="eager")
     ]
     fitted = AdditiveEstimator().fit([*parts, observe_idle(device)])
-    assert fitted.model.mode == "eager"
+    assert fitted.mode == "eager"
     assert fitted.sum_error_sd_share == ISOLATED_SUM_ERROR_SD_SHARE
     prediction = predict(fitted, networks)
     by_key = {one.trial.key: one for one in parts}
@@ -245,18 +240,18 @@ def test_variants_of_the_paper_are_fitted_to(device):
 def test_hyper_parameters_are_kept_until_there_are_half_as_many_observations_again(
     device, observations, fitted
 ):
-    estimator, thetas = AdditiveEstimator(), (fitted.model.duration.theta, fitted.model.power.theta)
+    estimator, thetas = AdditiveEstimator(), (fitted.duration.theta, fitted.power.theta)
     parts = observe_parts(device, draw_networks(8, seed=77), energy=True)
     few, many = ([*observations, *parts[:count]] for count in (10, 30))
     extended = estimator.fit(few, fitted)
     assert extended.observation_count == fitted.observation_count + 10
     assert extended.fitted_count == fitted.observation_count
-    kept = extended.model.duration.theta, extended.model.power.theta
+    kept = extended.duration.theta, extended.power.theta
     assert all((one == two).all() for one, two in zip(kept, thetas, strict=True))
     again = estimator.fit(many, extended)
     assert again.observation_count >= 1.5 * fitted.observation_count
     assert again.fitted_count == again.observation_count
-    assert (again.model.duration.theta != thetas[0]).any()
+    assert (again.duration.theta != thetas[0]).any()
 
 
 def test_extended_fit_predicts_nearly_what_a_new_one_does(device, observations, fitted):

@@ -5,15 +5,9 @@ from dataclasses import replace
 import pytest
 
 from additive_examples import SETUP, draw_networks
-from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.layers import split_layers
-from joulecast.estimators.additive.predict import predict_device
+from joulecast.estimators.additive.predict import predict_totals
 from joulecast.families import make_family
-
-
-@pytest.fixture(scope="module")
-def fitted(observations):
-    return AdditiveEstimator().fit(observations)
 
 
 @pytest.mark.parametrize("networks", [draw_networks(3, seed=5), [make_family("transformer:64,2")]])
@@ -28,8 +22,8 @@ def test_layers_of_a_block_share_it_by_the_energies_of_their_operators(fitted, p
     setup = replace(SETUP, precision=precision)
     network = make_family("transformer:64,2")
     (layers,) = fitted.predict([network], [setup], per_layer=True).layers
-    (block,) = {one.layer for one in split_layers(network, setup) if one.is_block}
-    device = predict_device(fitted.model, [{block: 1.0}])
+    (block,) = {one.layer for one in split_layers(network, setup) if one.layer.is_block}
+    device = predict_totals(fitted, [{block: 1.0}], 0.0)
     operator_j = dict(zip(device.sums.operators, device.operator_j.tolist(), strict=True))
     expected = {
         kind: sum(operator_j[leaf] * count for leaf, count in block.operators if leaf.kind == kind)

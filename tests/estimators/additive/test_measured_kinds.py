@@ -12,7 +12,7 @@ from joulecast.estimators.additive.measured import (
     summarise_kinds,
 )
 from joulecast.estimators.additive.observations import decompose_observations
-from joulecast.estimators.additive.predict import predict_device
+from joulecast.estimators.additive.predict import predict_totals
 from joulecast.families import make_family
 from joulecast.kinds import make_layer
 from joulecast.records import Input, Network, Trial
@@ -24,7 +24,7 @@ def kinds(observations):
 
 
 def predict(model, *networks):
-    return predict_device(model, [count_network(network) for network in networks])
+    return predict_totals(model, [count_network(network) for network in networks], 0.0)
 
 
 def linear_network(width):

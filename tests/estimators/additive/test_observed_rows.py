@@ -9,7 +9,6 @@ from joulecast.estimators.additive.fit import (
     encode_decomposed,
     find_powers,
     observe_durations,
-    stratify_observations,
 )
 from joulecast.estimators.additive.observations import decompose_observations
 from joulecast.estimators.additive.predict import predict_durations
@@ -22,7 +21,7 @@ def rows(observations):
 
 def test_rows_of_durations_are_logarithms(model, rows):
     sums = encode_decomposed(model.encoder, rows)
-    operator_s = predict_durations(model.encoder, model.duration, sums).leaf
+    operator_s = predict_durations(model.encoder, model.duration, sums).by_operator
     found = observe_durations(rows, sums, operator_s)
     assert np.exp(found.log_values) == pytest.approx([one.duration_s for one in rows])
 
@@ -38,9 +37,10 @@ def test_powers_of_graphs_are_energy_over_time_and_need_both(model, rows):
     )
 
 
-def test_networks_are_one_stratum_and_labels_are_others(observations):
-    every = decompose_observations(observations)
-    strata = stratify_observations(every)
+def test_networks_are_one_stratum_and_labels_are_others(model, observations):
+    every = [one for one in decompose_observations(observations) if one.duration_s]
+    sums = encode_decomposed(model.encoder, every)
+    strata = observe_durations(every, sums, np.ones(len(sums.operators))).strata
     networks = {number for one, number in zip(every, strata, strict=True) if not one.is_isolated}
     labels = {number for one, number in zip(every, strata, strict=True) if one.is_isolated}
     assert len(networks) == 1 and len(labels) > 1 and not networks & labels

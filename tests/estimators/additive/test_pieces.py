@@ -85,7 +85,7 @@ def test_layout_that_a_layer_cannot_have_is_refused(layer: Layer) -> None:
 
 def test_blocks_are_sums_of_the_operators_of_their_layers() -> None:
     network, setup = make_family("transformer:64,2"), Setup(batch=32)
-    blocks = [one.layer for one in split_layers(network, setup) if one.is_block]
+    blocks = [one.layer for one in split_layers(network, setup) if one.layer.is_block]
     assert len(blocks) == 2
     opened: dict[str, float] = {}
     for placed in split_network(network):
@@ -104,7 +104,11 @@ def test_blocks_are_sums_of_the_operators_of_their_layers() -> None:
 def test_operators_of_a_layer_and_the_loss_are_leaves() -> None:
     part = Part("output", (replace(make_layer("linear", cin=8, cout=4), tail=(RELU,)),))
     piece = set_up_layer(part, Setup(batch=2))
-    assert [leaf.kind for leaf, _ in piece.own_operators] == ["linear", "relu", "cross_entropy loss"]
+    assert [leaf.kind for leaf, _ in piece.own_operators] == [
+        "linear",
+        "relu",
+        "cross_entropy loss",
+    ]
     inference = set_up_layer(part, Setup(batch=2, phase="inference"))
     assert [leaf.kind for leaf, _ in inference.own_operators] == ["linear", "relu"]
 
@@ -132,7 +136,7 @@ def test_weights_that_are_called_again_are_updated_once() -> None:
     work = layer_work(wide, setup)
     expected_bytes = 8 * (work.forward + work.backward).size_bytes + work.update.size_bytes
     # Products hardly count beside the update.
-    assert first.count * first.piece.size_bytes == pytest.approx(expected_bytes, rel=0.02)
+    assert first.count * first.layer.size_bytes == pytest.approx(expected_bytes, rel=0.02)
 
 
 def test_tied_head_loses_its_update_but_not_its_products() -> None:

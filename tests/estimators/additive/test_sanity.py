@@ -50,11 +50,11 @@ class World:
 
     @property
     def power_limit_w(self):
-        return self.fitted.model.encoder.power_limit_w
+        return self.fitted.encoder.power_limit_w
 
     @property
     def idle_w(self):
-        return self.fitted.model.idle_w
+        return self.fitted.idle_w
 
 
 @pytest.fixture(scope="session")
@@ -150,7 +150,7 @@ def test_large_product_comes_near_the_measured_peak(world, precision):
     layer, setup = make_layer("linear", cin=8192, cout=8192), Setup(8192, precision=precision)
     (duration_s,) = world.predict([Network((layer,), Input((8192,)))], [setup]).duration_s
     flops_per_s = layer_work(layer, setup).total.flops / duration_s
-    peak = 1.0 / world.fitted.model.encoder.roofline.flop_s[precision]
+    peak = 1.0 / world.fitted.encoder.roofline.flop_s[precision]
     assert flops_per_s >= 0.3 * peak
 
 

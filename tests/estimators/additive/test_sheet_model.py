@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from additive_examples import SETUP, draw_networks, observe_parts, predict, true_energies
-from joulecast.estimators.additive.data_sheets import StoredSharedModel, load_shared_model
+from joulecast.estimators.additive.data_sheets import SharedModel, load_shared_model
 from joulecast.estimators.additive.estimator import start_from_sheet
 from joulecast.gp.lognormal import log_variance
 from joulecast.simulation import make_simulated_device
@@ -71,11 +71,10 @@ def test_own_observations_overrule_the_data_sheet(unknown, sheet):
 
 
 def test_shared_model_survives_json(sheet):
-    stored = StoredSharedModel.from_model(make_shared_model(), "a notice")
-    again = StoredSharedModel.from_dict(json.loads(json.dumps(stored.to_dict())))
+    again = SharedModel.from_dict(json.loads(json.dumps(make_shared_model().to_dict())))
     networks = draw_networks(2, seed=5)
     one = predict(start(sheet), networks)
-    two = predict(start_from_sheet(sheet, (), again.restore()), networks)
+    two = predict(start_from_sheet(sheet, (), again), networks)
     assert one.energy_j == pytest.approx(two.energy_j, rel=1e-6) and again.notice == "a notice"
 
 

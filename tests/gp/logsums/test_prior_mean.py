@@ -5,12 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.gp.linalg import WeightedSums
-from joulecast.gp.logsums.inputs import LogInputs, LogObservations, LogSums
-from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
-from joulecast.gp.logsums.prior import coefficient_gradient, elasticities, prior_log_mean
-from joulecast.gp.logsums.totals import linearise_totals, predict_combinations, predict_inputs
-from logsums_examples import draw_inputs, make_process
+from joulecast.gp.logsums.inputs import LogInputs
+from joulecast.gp.logsums.prior import coefficient_gradient, prior_log_mean
+from logsums_examples import draw_inputs
 
 LIMIT_W = 700.0
 
@@ -66,43 +63,3 @@ def make_energy_inputs(flops, size_bytes, durations_s):
         np.arange(size),
         np.log(LIMIT_W * durations_s),
     )
-
-
-def test_elasticity_is_the_derivative_by_durations():
-    """Of a mean of joules with a cap at the power limit, which rises with the duration."""
-    rng = np.random.default_rng(2)
-    flops, size_bytes = np.exp(rng.normal(25.0, 2.0, 40)), np.exp(rng.normal(18.0, 1.0, 40))
-    durations_s = flops / 3e14 + size_bytes / 3e12
-    coefficients = np.array([2e-12, 1e-10, 200.0])
-    inputs = make_energy_inputs(flops, size_bytes, durations_s)
-    up, down = (
-        prior_log_mean(make_energy_inputs(flops, size_bytes, durations_s * factor), coefficients)
-        for factor in (np.exp(1e-5), np.exp(-1e-5))
-    )
-    slopes = elasticities(inputs, coefficients, 2)
-    assert slopes == pytest.approx((up - down) / 2e-5, abs=1e-6)
-    assert ((slopes > 0.0) & (slopes <= 1.0)).all()
-
-
-def test_energies_carry_the_uncertainty_of_durations():
-    """An energy that is all static power is as uncertain as its duration; one of FLOPs is not."""
-    rng = np.random.default_rng(3)
-    times = draw_inputs(rng, 2, first_identity=50)
-    process = make_process()
-    trained = draw_inputs(rng, 10)
-    sums = LogSums.of_single_inputs(10)
-    mean = prior_log_mean(trained, np.exp(process.prior.means[:3]))
-    observations = LogObservations(sums, mean, np.full(10, 1e-4))
-    time_fit = FittedLogSums(process, process.prior.means, trained, observations)
-    time_posterior = condition_logsums(time_fit)
-    durations = predict_inputs(time_posterior, times)
-    flops = np.array([1e3, 1e15])
-    energies = make_energy_inputs(flops, np.array([1e3, 1e3]), np.exp(durations.log_mean))
-    energies = replace(energies, log_caps=None)
-    slopes = elasticities(energies, np.array([2e-12, 1e-10, 200.0]), 2)
-    each = WeightedSums(2, np.arange(2), np.arange(2), slopes)
-    _, cov = predict_combinations(time_posterior, times, each)
-    assert cov[0, 0] == pytest.approx(durations.log_variance[0], rel=1e-3)
-    assert cov[1, 1] < 0.1 * durations.log_variance[1]
-    total = linearise_totals(WeightedSums(1, np.zeros(2, int), np.arange(2), np.ones(2)), durations)
-    assert total.weight.sum() == pytest.approx(1.0)

@@ -9,10 +9,9 @@ from joulecast.gp.linalg import WeightedSums
 from joulecast.gp.logsums import totals
 from joulecast.gp.logsums.inputs import LogObservations, LogSums, append_observations
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
-from joulecast.gp.logsums.prior import elasticities, log_prior_covariance, prior_log_mean
+from joulecast.gp.logsums.prior import log_prior_covariance, prior_log_mean
 from joulecast.gp.logsums.totals import (
     posterior_elasticities,
-    predict_combinations,
     predict_discrepancies,
     predict_inputs,
     predict_log_totals,
@@ -108,9 +107,8 @@ def test_totals_agree_with_monte_carlo():
     fitted, _ = draw_fitted(rng)
     new = draw_inputs(rng, 12, first_identity=100)
     posterior = condition_logsums(fitted)
-    weights = WeightedSums.of_single_inputs(12)
-    mean, cov = predict_combinations(posterior, new, weights)
-    values = np.exp(rng.multivariate_normal(mean, cov, 100_000))
+    each = predict_log_totals(posterior, new, LogSums.of_single_inputs(12), joint=True)
+    values = np.exp(rng.multivariate_normal(each.log_mean, each.log_covariance, 100_000))
     row = np.repeat(np.arange(3), 4)
     counts = WeightedSums(3, row, np.arange(12), rng.integers(1, 5, 12).astype(float))
     drawn = values @ counts.to_matrix(12).T
@@ -175,7 +173,8 @@ def test_elasticities_follow_basis_and_points():
     coarse = posterior_elasticities(posterior, move(-0.05), move(0.05), 0.1)
     fine = posterior_elasticities(posterior, move(-1e-4), move(1e-4), 2e-4)
     assert coarse == pytest.approx(fine, abs=0.02)
-    by_mean = elasticities(new, fitted.hyper.coefficients, 1)
+    terms = new.basis * fitted.hyper.coefficients
+    by_mean = terms[:, 1] / terms.sum(axis=1)
     assert np.abs(fine - by_mean).max() > 0.01
 
 
