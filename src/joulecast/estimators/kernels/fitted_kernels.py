@@ -5,6 +5,11 @@
     E = E₀ + g·Σ n_k·t_k·p_k
     cov(x_i, x_j) = x_i·x_j·(exp(C_ij) - 1)      C: covariance of the logarithms
 
+The logarithm of a cost is a Gaussian process over the logarithms of a kernel's features, around
+
+    cost ≈ a·FLOPs + b·bytes + c·depth + d     all ≥ 0, by least squares of relative errors
+    depth = FLOPs of one output element
+
 Kinds that were never measured cost what their work costs in other kernels, with errors that are
 common to the kind.
 """

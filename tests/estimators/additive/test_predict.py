@@ -9,7 +9,9 @@ import pytest
 from additive_examples import SETUP, count_network, draw_networks, encode_sums, observe_parts
 from joulecast.estimators.additive import predict as device_model
 from joulecast.estimators.additive.fit import identify_observations, update_model
+from joulecast.estimators.additive.layers import set_up_layer, split_layers
 from joulecast.estimators.additive.predict import (
+    predict_layer_energies,
     predict_totals,
 )
 from joulecast.estimators.base import ISOLATED_SUM_ERROR_SD_SHARE
@@ -18,6 +20,7 @@ from joulecast.gp.logsums import selection as local_rows
 from joulecast.gp.logsums.posterior import condition_logsums, linearise_observations
 from joulecast.gp.logsums.totals import predict_inputs
 from joulecast.records import Setup
+from joulecast.variants import read_isolated_part, resize_part, width_names
 
 SHARE = ISOLATED_SUM_ERROR_SD_SHARE
 
@@ -110,3 +113,62 @@ def test_energy_rises_less_than_duration(model):
     totals = predict_totals(replace(model, mode="eager"), counts, SHARE)
     elasticity = totals.grad_time_j / totals.device_energy_j
     assert (elasticity > 0.0).all() and (elasticity < 1.0).all()
+
+
+@pytest.mark.parametrize("networks", [draw_networks(3, seed=5), [make_family("transformer:64,2")]])
+def test_layers_add_up_to_the_network(fitted, networks):
+    prediction = fitted.predict(networks, [SETUP] * len(networks), per_layer=True)
+    sums_j = [sum(layer.energy_j for layer in layers) for layers in prediction.layers]
+    assert sums_j == pytest.approx(prediction.energy_j, rel=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_layers_of_a_block_share_it_by_the_energies_of_their_operators(fitted, precision):
+    setup = replace(SETUP, precision=precision)
+    network = make_family("transformer:64,2")
+    (layers,) = fitted.predict([network], [setup], per_layer=True).layers
+    (block,) = {one.layer for one in split_layers(network, setup) if one.layer.is_block}
+    device = predict_totals(fitted, [{block: 1.0}], 0.0)
+    operator_j = dict(zip(device.sums.operators, device.operator_j.tolist(), strict=True))
+    expected = {
+        kind: sum(operator_j[leaf] * count for leaf, count in block.operators if leaf.kind == kind)
+        for kind in ("linear", "sdpa", "layer_norm")
+    }
+    inside = layers[1 : 1 + len(network.layers) - 3]
+    found = {kind: sum(one.energy_j for one in inside if one.kind == kind) / 2 for kind in expected}
+    ratios = [found[kind] / expected[kind] for kind in ("sdpa", "layer_norm")]
+    assert ratios[0] == pytest.approx(ratios[1], rel=0.2)
+    # Linear layers have tails, which are operators of their own.
+    assert found["linear"] / expected["linear"] >= 0.8 * ratios[0]
+
+
+def test_layers_of_unseen_kinds_are_marked(fitted):
+    prediction = fitted.predict([make_family("lstm")], [SETUP], per_layer=True)
+    assert any(layer.kind == "lstm" and not layer.seen for layer in prediction.layers[0])
+
+
+def test_layers_are_left_out_unless_requested(fitted):
+    assert fitted.predict(draw_networks(2), [SETUP] * 2).layers == ((), ())
+
+
+def test_energies_agree_with_what_was_measured(observations, model):
+    found = [(read_isolated_part(one.trial), one) for one in observations]
+    hidden = [(part, one) for part, one in found if part and part.role == "hidden"]
+    measured_j = np.array([one.energy_j / one.trial.execution.copies for _, one in hidden])
+    layers = [set_up_layer(part, SETUP) for part, _ in hidden]
+    means_j, sds_j = predict_layer_energies(model, layers)
+    assert len(means_j) > 10
+    assert np.median(np.abs(means_j / measured_j - 1)) < 0.02
+    assert (sds_j > 0).all()
+
+
+def test_far_from_everything_measured_less_is_known(observations, model):
+    part = next(
+        part
+        for one in observations
+        if (part := read_isolated_part(one.trial)) and len(width_names(part)) == 2
+    )
+    far = resize_part(part, (20_000, 20_000))
+    layers = [set_up_layer(one, SETUP) for one in (part, far)]
+    (near_j, far_j), (near_sd_j, far_sd_j) = predict_layer_energies(model, layers)
+    assert far_j > near_j and far_sd_j / far_j > near_sd_j / near_j
