@@ -32,7 +32,7 @@ def population() -> Population:
 
 @pytest.fixture(scope="module")
 def labels(population: Population) -> set[str]:
-    return {one.layer.label for one in population.pieces}
+    return {one.piece.label for one in population.pieces}
 
 
 def test_sizes_are_log_uniform_within_bounds() -> None:
@@ -145,7 +145,7 @@ def test_every_label_of_leaves_occurs_in_every_precision(population: Population)
     kinds: dict[str, set[str]] = {}
     for one in population.pieces:
         if not one.is_block:
-            kind, _, precision = one.layer.label.rpartition(" ")
+            kind, _, precision = one.piece.label.rpartition(" ")
             kinds.setdefault(kind, set()).add(precision)
     assert {kind for kind, found in kinds.items() if found != set(PRECISIONS)} == set()
 
@@ -172,11 +172,11 @@ def test_isolated_pieces_train() -> None:
     runtime = TorchRuntime("cpu", Device("a-cpu"))
     smallest = {}
     for one in draw_population(0, 33).pieces:
-        is_large = one.layer.flops > 1e9 or one.layer.size_bytes > 1e8
-        if not (one.is_block or is_large or "stack" in one.layer.label):
-            best = smallest.setdefault(one.layer.label.rpartition(" ")[0], one)
-            if one.layer.size_bytes < best.piece.size_bytes:
-                smallest[one.layer.label.rpartition(" ")[0]] = one
+        is_large = one.piece.flops > 1e9 or one.piece.size_bytes > 1e8
+        if not (one.is_block or is_large or "stack" in one.piece.label):
+            best = smallest.setdefault(one.piece.label.rpartition(" ")[0], one)
+            if one.piece.size_bytes < best.piece.size_bytes:
+                smallest[one.piece.label.rpartition(" ")[0]] = one
     assert len(smallest) > 20
     for one in smallest.values():
         if one.part.role == "output" and not any(layer.trains for layer in one.part.layers):

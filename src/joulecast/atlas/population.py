@@ -119,11 +119,11 @@ def _add_missing_precisions(
     groups: dict[str, list[PopulationPiece]] = {}
     for one in pieces:
         if not one.is_block:
-            groups.setdefault(one.layer.label, []).append(one)
-    found = {one.layer.key: one for one in pieces}
+            groups.setdefault(one.piece.label, []).append(one)
+    found = {one.piece.key: one for one in pieces}
     counts = {label: len(group) for label, group in groups.items()}
     for label in sorted(groups):
-        group = sorted(groups[label], key=lambda one: (one.layer.size_bytes, one.layer.key))
+        group = sorted(groups[label], key=lambda one: (one.piece.size_bytes, one.piece.key))
         spread = [group[round(at * (len(group) - 1) / _FEWEST)] for at in range(_FEWEST + 1)]
         for precision in precisions:
             for one in dict.fromkeys(spread):

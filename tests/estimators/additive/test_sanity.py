@@ -26,7 +26,7 @@ PROFILE = Path(joulecast.__file__).parent / "profiles" / "nvidia-h200.json"
 # Observations that are fitted to if the profile has no fit of this version.
 SUBSET = 300
 PRECISIONS = ("fp32", "bf16")
-BATCHES = (1, 16, 256)
+BATCHES = (1, 32, 1024)
 # Estimates are smooth but for tiles and alignment: a larger network may seem cheaper by this share.
 JITTER_SHARE = 0.1
 WIDTHS = {

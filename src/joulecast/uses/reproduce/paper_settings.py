@@ -8,7 +8,7 @@ paper. Architectures are ours, because the paper does not give them.
 The seeds were chosen before anything was measured; no estimator was developed on these networks.
 
 ``AMPERE`` names the paper's method in results: ``subtractive``, or ``ampere`` if experiments are
-faithful to the paper (``estimators/subtractive/estimator.py``). ``Laboratory`` translates.
+faithful to the paper (``estimators/subtractive/options.py``). ``Laboratory`` translates.
 """
 
 from __future__ import annotations
