@@ -65,7 +65,7 @@ def test_every_kind_is_measured_twice_first(device):
 
 
 def test_proposals_bring_the_target_within_its_share(device):
-    target = make_target(4, uncertainty_share=0.06)
+    target = make_target(8, uncertainty_share=0.06)
     proposals, observations = follow_proposals(device, target)
     assert proposals[-1].trial is None
     assert proposals[-1].uncertainty_share <= 0.06
