@@ -8,11 +8,24 @@ import numpy as np
 import pytest
 
 from additive_examples import SETUP, draw_networks, observe_parts, predict, true_energies
-from joulecast.estimators.additive.data_sheets import StoredSharedModel, load_shared_model
+from joulecast.estimators.additive.data_sheets import (
+    SharedModel,
+    load_shared_model,
+    make_sheet_encoder,
+)
 from joulecast.estimators.additive.estimator import start_from_sheet
+from joulecast.estimators.additive.fit import encode_decomposed
+from joulecast.estimators.additive.observations import decompose_observations
+from joulecast.estimators.additive.predict import predict_durations
 from joulecast.gp.lognormal import log_variance
 from joulecast.simulation import make_simulated_device
-from shared_model_examples import LEFT_OUT, describe_chip, make_shared_model, observe_device
+from shared_model_examples import (
+    LEFT_OUT,
+    SEEDS,
+    describe_chip,
+    make_shared_model,
+    observe_device,
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +84,10 @@ def test_own_observations_overrule_the_data_sheet(unknown, sheet):
 
 
 def test_shared_model_survives_json(sheet):
-    stored = StoredSharedModel.from_model(make_shared_model(), "a notice")
-    again = StoredSharedModel.from_dict(json.loads(json.dumps(stored.to_dict())))
+    again = SharedModel.from_dict(json.loads(json.dumps(make_shared_model().to_dict())))
     networks = draw_networks(2, seed=5)
     one = predict(start(sheet), networks)
-    two = predict(start_from_sheet(sheet, (), again.restore()), networks)
+    two = predict(start_from_sheet(sheet, (), again), networks)
     assert one.energy_j == pytest.approx(two.energy_j, rel=1e-6) and again.notice == "a notice"
 
 
@@ -89,3 +101,21 @@ def test_notes_say_what_estimates_rest_on(unknown, sheet):
     some = start(sheet, observe_device(unknown, 1)).predict(network, [SETUP], per_layer=True)
     assert any("Nothing was measured" in one for one in nothing)
     assert any("observations of this device" in one for one in some.notes[0])
+
+
+def test_every_device_is_fitted_and_told_apart():
+    shared = make_shared_model()
+    assert len(shared.devices) == len(SEEDS)
+    for seed in SEEDS:
+        device = make_simulated_device(seed, noise=0.0)
+        rows = decompose_observations(observe_parts(device, draw_networks(2, seed=1)))
+        encoder = make_sheet_encoder(describe_chip(device.chip))
+        sums = encode_decomposed(encoder, rows)
+        found_s = predict_durations(encoder, shared.duration, sums).total
+        errors = np.abs(np.log(found_s / [one.duration_s for one in rows]))
+        assert np.median(errors) < 0.05
+
+
+def test_only_devices_with_energies_teach_powers():
+    shared = make_shared_model()
+    assert 0 < shared.power.observations.size <= shared.duration.observations.size

@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.estimators.additive.layers import group_alike, set_up_layer, split_layers
+from joulecast.estimators.additive.layers import (
+    find_class,
+    group_alike,
+    set_up_layer,
+    split_layers,
+    split_passes,
+)
 from joulecast.families import make_family
 from joulecast.kinds import layer_work, make_layer, make_op
 from joulecast.kinds.check import check_layer
@@ -85,7 +91,7 @@ def test_layout_that_a_layer_cannot_have_is_refused(layer: Layer) -> None:
 
 def test_blocks_are_sums_of_the_operators_of_their_layers() -> None:
     network, setup = make_family("transformer:64,2"), Setup(batch=32)
-    blocks = [one.layer for one in split_layers(network, setup) if one.is_block]
+    blocks = [one.layer for one in split_layers(network, setup) if one.layer.is_block]
     assert len(blocks) == 2
     opened: dict[str, float] = {}
     for placed in split_network(network):
@@ -136,7 +142,7 @@ def test_weights_that_are_called_again_are_updated_once() -> None:
     work = layer_work(wide, setup)
     expected_bytes = 8 * (work.forward + work.backward).size_bytes + work.update.size_bytes
     # Products hardly count beside the update.
-    assert first.count * first.piece.size_bytes == pytest.approx(expected_bytes, rel=0.02)
+    assert first.count * first.layer.size_bytes == pytest.approx(expected_bytes, rel=0.02)
 
 
 def test_tied_head_loses_its_update_but_not_its_products() -> None:
@@ -237,3 +243,76 @@ def test_accumulated_batches_update_weights_once() -> None:
         assert has_weights or counts[key] == pytest.approx(4 * count)
     moved = [sum(placed.layer.size_bytes * placed.count for placed in some) for some in (one, four)]
     assert 3 * moved[0] < moved[1] < 4 * moved[0]
+
+
+CONV_PIECE_NAMES = make_layer("conv2d", cin=8, cout=8, space=(8, 8), kernel=3, padding=1)
+DEPTHWISE = make_layer("conv2d", cin=8, cout=8, space=(8, 8), kernel=3, padding=1, groups=8)
+GROUPED = make_layer("conv2d", cin=8, cout=8, space=(8, 8), kernel=3, padding=1, groups=2)
+
+
+def test_grouped_convolutions_have_names_and_a_class_of_their_own():
+    names = [
+        set_up_layer(Part("hidden", (layer,)), Setup()).kind
+        for layer in (CONV_PIECE_NAMES, DEPTHWISE, GROUPED)
+    ]
+    assert names == ["conv2d", "conv2d depthwise", "conv2d grouped"]
+    assert find_class(CONV_PIECE_NAMES) == "convolution"
+    assert find_class(DEPTHWISE) == find_class(GROUPED) == "grouped convolution"
+
+
+def test_memory_formats_and_losses_show_in_names():
+    last = replace(CONV_PIECE_NAMES, channels_last=True)
+    assert set_up_layer(Part("hidden", (last,)), Setup()).kind == "conv2d channels last"
+    linear = make_layer("linear", cin=8, cout=8)
+    assert (
+        set_up_layer(Part("hidden", (replace(linear, transposed=(0,)),)), Setup()).kind
+        == "linear transposed"
+    )
+    assert set_up_layer(Part("output", (linear,)), Setup()).kind == "linear+loss"
+
+
+LARGE = {
+    "linear": make_layer("linear", cin=256, cout=512, lead=(64,), bias=0),
+    "grouped_linear": make_layer("grouped_linear", cin=256, cout=512, lead=(64,), experts=4),
+    "matmul": make_layer("matmul", count=8, m=64, k=32, n=64),
+    "conv2d": make_layer("conv2d", cin=32, cout=64, space=32, kernel=3, padding=1),
+    "softmax": make_layer("elementwise", fn="softmax", shape=(64, 128)),
+    "layer_norm": make_layer("layer_norm", shape=(64, 256)),
+    "embedding": make_layer("embedding", vocabulary=1000, width=256, lead=(64,)),
+    "lstm": make_layer("lstm", cin=128, hidden=128, tokens=16),
+    "attention": make_layer("attention", width=256, heads=4, tokens=64, kv_tokens=64),
+}
+
+
+def list_leaves(layer, setup):
+    piece = set_up_layer(Part("hidden", (layer,)), setup)
+    return [leaf for leaf, _ in piece.operators_alone]
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_passes_conserve_flops(name, precision):
+    for leaf in list_leaves(LARGE[name], Setup(batch=16, precision=precision)):
+        passes = split_passes(leaf)
+        assert sum(n * one.flops for one, n in passes) == pytest.approx(leaf.flops, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_passes_move_the_bytes_of_their_leaf(name, precision):
+    for leaf in list_leaves(LARGE[name], Setup(batch=16, precision=precision)):
+        moved = sum(n * one.size_bytes for one, n in split_passes(leaf))
+        assert moved == pytest.approx(leaf.size_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_inference_is_one_pass(name):
+    for leaf in list_leaves(LARGE[name], Setup(batch=16, phase="inference")):
+        assert split_passes(leaf) == ((leaf, 1.0),)
+
+
+def test_backward_of_a_product_is_two_products():
+    (leaf,) = list_leaves(LARGE["linear"], Setup(batch=16))
+    products = [one for one, _ in split_passes(leaf) if one.flops]
+    assert sum(n for one, n in split_passes(leaf) if one.flops) == 3.0
+    assert all(one.phase == "inference" for one in products)

@@ -19,6 +19,7 @@ from joulecast.estimators.additive.observations import (
     find_idle_power,
     find_latest_unit,
     is_step,
+    split_phases,
 )
 from joulecast.estimators.base import (
     ISOLATED_SUM_ERROR_SD_SHARE,
@@ -83,3 +84,21 @@ def test_observations_are_decomposed_once(observations):
     assert all(one is two for one, two in zip(first, second, strict=True))
     copies = [replace(one) for one in observations]
     assert decompose_observations(copies) == first
+
+
+def _observe(device, phase, count):
+    network = draw_networks(1, seed=3)[0]
+    one = observe_step(device, Trial(network, replace(SETUP, phase=phase)))
+    return [replace(one, run=f"{phase} {at}") for at in range(count)]
+
+
+def test_phases_with_many_energies_are_apart_and_share_the_idle_device(device):
+    training, inferences = _observe(device, "train", 60), _observe(device, "inference", 60)
+    idle = observe_idle(device)
+    found = split_phases([*training, idle, *inferences])
+    assert found == ([*training, idle], [idle, *inferences])
+
+
+def test_few_inferences_stay_with_training_steps(device):
+    observations = _observe(device, "train", 60) + _observe(device, "inference", 59)
+    assert split_phases(observations) == (observations, [])
