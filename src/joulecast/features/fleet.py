@@ -179,7 +179,7 @@ def request_profiles(
         request = CampaignRequest(
             net.network,
             setup,
-            net.members,
+            net.draw_members(),
             profiling.acquisition,
             profiling.interval_share,
             profiling.estimator,
