@@ -9,7 +9,6 @@ import pytest
 
 from agent_processes import TOKEN, start_agent
 from fleet_examples import AgentHere, make_device, run_fleet_here
-from joulecast.features.fleet import FleetStatus
 from joulecast.cli.print_fleet import (
     describe_forecast,
     print_campaigns,
@@ -18,6 +17,7 @@ from joulecast.cli.print_fleet import (
     print_forecast,
     print_status,
 )
+from joulecast.features.fleet import FleetStatus
 from joulecast.fleet.fleet_devices import DeviceCheck
 from joulecast.fleet.fleet_forecast import DeviceForecast, FleetEstimate
 from joulecast.records import Setup

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-
 from joulecast.atlas.architectures import ARCHITECTURES, draw_network
+
 from joulecast.families import FAMILIES, make_family
 from joulecast.fusion import FUSION_TABLES, list_kernels, merge_kernels
 from joulecast.kinds import check_network, make_layer, make_op, network_work

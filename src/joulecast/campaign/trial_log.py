@@ -334,8 +334,7 @@ class CampaignRecord:
     def finish(self, stopped: str) -> None:
         """Store that the run ended by itself or by request."""
         if self._tables is not None:
-            from joulecast.store.campaigns import DONE
-            from joulecast.store.campaigns import STOPPED
+            from joulecast.store.campaigns import DONE, STOPPED
 
             state = STOPPED if stopped == STOPPED_BY_REQUEST else DONE
             self._tables.finish(self.key, state, stopped)
@@ -353,8 +352,7 @@ def record_campaign(log: object, profile: Profile, name: str) -> Iterator[Campai
     if not isinstance(log, RecordingLog):
         yield CampaignRecord(None)
         return
-    from joulecast.store.campaigns import FAILED
-    from joulecast.store.campaigns import INTERRUPTED
+    from joulecast.store.campaigns import FAILED, INTERRUPTED
 
     tables = log.campaigns
     with tables.add(name, profile.device.name, profile.key, profile.provenance) as key:

@@ -49,7 +49,7 @@ class CommandExtras:
     Attributes:
         has_plots: Whether its report may have plots.
         has_out: Whether ``--out`` writes the result; off for a verb with its own file.
-        kept: What is kept if the user interrupts it; empty if nothing is.
+        kept: What is kept if the user interrupts it, given the arguments; empty if nothing is.
         progress: Context that yields the value of ``on_progress``, given the arguments.
         passes_stdout: Whether the verb takes the descriptor of stdout, for what it runs.
         finish: Name of a function beside the verb that is called with the result after it was
@@ -58,7 +58,7 @@ class CommandExtras:
 
     has_plots: bool = False
     has_out: bool = True
-    kept: str = ""
+    kept: Callable[[Mapping[str, Any]], str] = lambda _: ""
     progress: Callable[[Mapping[str, Any]], Any] | None = None
     passes_stdout: bool = False
     finish: str = ""
@@ -90,13 +90,14 @@ def make_command(
 
             given["on"] = join_runtime(runtime, given["on"] or "")
         view = {one.name: given.pop(one.name) for one in shown}
-        values = {one: value for one, value in given.items() if value is not None}
+        # Click gives an empty tuple for an option that may be repeated.
+        values = {one: value for one, value in given.items() if value not in (None, ())}
         values.update(context.meta.get(_AFTER_DASHES, {}))
         if extras.passes_stdout:
             # The verb's own output is the result; JSON has stdout for itself.
             values["stdout"] = STDERR if json else find_descriptor()
         try:
-            with _report_progress(extras, values), report_interruption(extras.kept):
+            with _report_progress(extras, values), report_interruption(extras.kept(values)):
                 result = verb(**values)
         except JoulecastError as error:
             message = error.describe(mention)

@@ -6,25 +6,10 @@ import signal
 from collections.abc import Sequence
 from dataclasses import asdict
 from types import FrameType
-
 from typing import Any
 
 import click
 
-from joulecast.features.agent_bundle import bundle_agent
-from joulecast.features.fleet import (
-    ALL_DEVICES,
-    DEFAULT_CONFIDENCE,
-    DEFAULT_PATIENCE_S,
-    check_fleet,
-    find_fleet_status,
-    follow_request,
-    forecast_net,
-    request_profiles,
-    run_fleet,
-)
-from joulecast.features.nets import NetRequest
-from joulecast.features.options import EstimateOptions, ProfileOptions
 from joulecast.budgets import RunLength
 from joulecast.cli import options
 from joulecast.cli.interruptions import report_interruption
@@ -45,11 +30,24 @@ from joulecast.cli.print_fleet import (
 from joulecast.cli.streams import write_message
 from joulecast.cli.terminal import make_console, print_json
 from joulecast.errors import InputError, MeasurementError
+from joulecast.features.agent_bundle import bundle_agent
+from joulecast.features.fleet import (
+    ALL_DEVICES,
+    DEFAULT_CONFIDENCE,
+    DEFAULT_PATIENCE_S,
+    check_fleet,
+    find_fleet_status,
+    follow_request,
+    forecast_net,
+    request_profiles,
+    run_fleet,
+)
+from joulecast.features.nets import NetRequest
+from joulecast.features.options import EstimateOptions, ProfileOptions
 from joulecast.fleet.fleet_devices import DeviceCheck
 from joulecast.fleet.fleet_forecast import RunQuestion
 from joulecast.store.campaigns import DONE
 from joulecast.units import format_bytes, parse_duration, parse_share
-
 
 # Options of every campaign.
 CAMPAIGN_LIMITS = (

@@ -6,9 +6,7 @@ names and numbers, but not run programs or code, write files elsewhere, or conne
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from joulecast.features.arguments import Argument
@@ -29,19 +27,11 @@ HARMLESS = frozenset(
 )
 """Options that are sizes, names and numbers, or files to read."""
 
-_METER = (
-    r"(?:auto|rapl|battery|nvml(?::[\w-]+)?|hwmon(?::[\w:.-]+)?|modelled(?::[\w.]+)?|file:[^+]+"
-    r"|later(?::[\w ]+)?|monsoon(?::\w+)?|amd(?::\d+)?|apple)"
-)
-_ON = r"(?:cpu|cuda(?::\d+)?|(?:mnn|onnx)(?::cpu)?|simulated:\d+)"
 _REASONS = {
     "train": "runs code",
     "loader": "runs code",
     "net": "may run code",
-    "meter": "may run a program",
-    "on": "may run a plug-in",
     "runtime": "may run a plug-in",
-    "store": "is not in this folder",
     "storage": "may connect to a server",
     "listen": "may let others measure here",
     "host": "may let others use the dashboard",
@@ -77,19 +67,6 @@ def _is_harmless(name: str, value: Any) -> bool:
     return check is not None and all(check(str(one)) for one in values)
 
 
-def _is_store_here(text: str) -> bool:
-    """Return whether a store is in memory, or a file in the current folder or below."""
-    if text == ":memory:":
-        return True
-    # A colon may begin a URL, and a tilde stands for a home folder.
-    if ":" in text or text.startswith("~"):
-        return False
-    return Path(text).resolve().is_relative_to(Path.cwd())
-
-
 _CHECKS: dict[str, Callable[[str], bool]] = {
-    "meter": lambda text: re.fullmatch(rf"{_METER}(?:\+{_METER})*", text) is not None,
-    "on": lambda text: re.fullmatch(rf"{_ON}(?:,{_ON})*", text) is not None,
     "runtime": lambda text: text in ("torch", "mnn", "onnx", "simulated"),
-    "store": _is_store_here,
 }

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
-from joulecast.features.fleet import FleetStatus
-from joulecast.features.profiles import SHORT_KEY
 from joulecast.cli.progress import show_bar
 from joulecast.cli.setups import describe_setup, is_inference, name_activity
 from joulecast.cli.streams import write_message
@@ -23,6 +21,8 @@ from joulecast.cli.terminal import (
     print_notes,
     print_table,
 )
+from joulecast.features.fleet import FleetStatus
+from joulecast.features.profiles import SHORT_KEY
 from joulecast.fleet.fleet_devices import DeviceCheck
 from joulecast.fleet.fleet_forecast import DeviceForecast, FleetEstimate
 from joulecast.records import describe_inference, name_step

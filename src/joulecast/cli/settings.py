@@ -63,7 +63,7 @@ def read_settings(
         _check_names(path, shared, tables, list(settings), options_of)
         _check_printable(path, found)
         if path == Path(FILE_NAME):
-            _check_harmless(path, [shared, *tables.values()], _list_declared(map(find, commands)))
+            _check_harmless(path, [shared, *tables.values()], list_declared(map(find, commands)))
         for name, options in settings.items():
             values = _as_names({**shared, **tables.get(name, {})})
             for key, value in values.items():
@@ -123,7 +123,7 @@ def _has_controls(value: Any) -> bool:
     return isinstance(value, str) and not value.isprintable()
 
 
-def _list_declared(commands: Iterable[click.Command | None]) -> dict[str, list[Argument]]:
+def list_declared(commands: Iterable[click.Command | None]) -> dict[str, list[Argument]]:
     """Return the declarations of options by name."""
     found: dict[str, list[Argument]] = {}
     queue = list(commands)

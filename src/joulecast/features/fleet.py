@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from joulecast.errors import DeviceAwayError, InputError, MissingError
+from joulecast.estimators import check_estimator
 from joulecast.features.estimate import estimate_net
 from joulecast.features.nets import NetRequest, ResolvedNet, Shape
 from joulecast.features.options import EstimateOptions, ProfileOptions, split_options
-from joulecast.errors import DeviceAwayError, InputError, MissingError
-from joulecast.estimators import check_estimator
 from joulecast.fleet import cluster
 from joulecast.fleet.device_campaign import CampaignRequest
 from joulecast.fleet.fleet_devices import DeviceCheck, check_devices, read_fleet

@@ -176,8 +176,8 @@ def identify_profile(profile: Profile, store: str | None = None) -> str:
     from joulecast.store import open_store
 
     with open_store(store, create=False) as opened:
-        is_unique = len(opened.list_matches(profile.device.name)) == 1
-    return profile.device.name if is_unique else profile.key[:SHORT_KEY]
+        named = [one for one in opened.list_profiles() if one.device == profile.device.name]
+    return profile.device.name if len(named) <= 1 else profile.key[:SHORT_KEY]
 
 
 def match_name(known: Sequence[ProfileSummary], name: str) -> list[ProfileSummary] | DataSheet:
