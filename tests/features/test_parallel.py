@@ -36,7 +36,7 @@ def test_other_parallelism_is_refused_by_name(name: str, called: str) -> None:
     [
         ({"gpus": 0}, "gpus is 0: give a whole number from 1 to 16"),
         ({"gpus": 17, "parallel": "data"}, "gpus is 17: .* of one machine"),
-        ({"gpus": 2}, "how do 2 GPUs share the work. Give --parallel data"),
+        ({"gpus": 2}, "2 GPUs have to share the work"),
         ({"gpus": 2, "parallel": "magic"}, "there is no parallelism 'magic': give parallel='data'"),
         ({"gpus": 2, "parallel": "data", "link_gb_s": 0.0}, "link_gb_s is 0.0: give GB/s"),
         ({"gpus": 2, "parallel": "data", "link_gb_s": float("inf")}, "link_gb_s is inf: give GB/s"),

@@ -258,8 +258,8 @@ class DeclaredOption(click.Option):
             # Settings say true or false, whatever the flag stands for.
             is_off = value is None or str(value).lower() in ("false", "0", "no", "off", "")
             return None if is_off else self.flag_value
-        if not value or not self.multiple:
-            return super().type_cast_value(ctx, value) if value else None
+        if value is None or value == () or not self.multiple:
+            return None if value == () else super().type_cast_value(ctx, value)
         texts = [value] if isinstance(value, str) else list(value)
         if self.about.is_joined:
             return self.type.convert(",".join(texts), self, ctx)

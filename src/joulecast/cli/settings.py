@@ -62,7 +62,7 @@ def read_settings(
                 raise InputError(f"{path}: there is no command [{name}]; choose from {known}")
         _check_names(path, shared, tables, list(settings), options_of)
         _check_printable(path, found)
-        if path == Path(FILE_NAME):
+        if found and path == Path(FILE_NAME):
             _check_harmless(path, [shared, *tables.values()], list_declared(map(find, commands)))
         for name, options in settings.items():
             values = _as_names({**shared, **tables.get(name, {})})

@@ -58,7 +58,10 @@ Blocks = Annotated[bool, Argument("Show equal blocks as one row.")]
 NetworkFile = Annotated[
     str | None,
     Argument(
-        "Also write the network, to be used as NET.", metavar="NET.json", harm="writes a file"
+        "Also write the network, to be used as NET.",
+        metavar="NET.json",
+        harm="writes a file",
+        is_written=True,
     ),
 ]
 
