@@ -260,17 +260,17 @@ SOURCE = Path(joulecast.__file__).parent
 ALLOWED = (
     "kinds/",
     "runtimes/building.py",
-    "runtimes/onnx/op_builders.py",
-    "runtimes/onnx/sequence_builders.py",
+    "runtimes/onnx/operators.py",
     "runtimes/torch/op_readers.py",
-    "runtimes/torch/op_builders.py",
+    "runtimes/torch/modules.py",
 )
 # A field ``kind`` of another meaning: events of a schedule, and sorts of NumPy types.
 OTHER_MEANING = (
+    "features/plan",
     "uses/plan/",
     "cli/plan.py",
     "cli/print_plan.py",
-    "api/plan.py",
+    "runtimes/onnx/graph.py",
     "runtimes/onnx/own_file.py",
     "runtimes/onnx/runtime.py",
 )
