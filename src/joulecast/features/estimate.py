@@ -259,7 +259,7 @@ def estimate_run(
     finish = None
     if battery is not None:
         # Imports NumPy.
-        from joulecast.features.forecast import will_finish
+        from joulecast.estimators.forecast import will_finish
 
         finish = will_finish(
             average_step(step, cost),

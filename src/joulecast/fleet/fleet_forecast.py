@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 from joulecast.errors import InputError, JoulecastError
-from joulecast.features.forecast import RunForecast, forecast_run
+from joulecast.estimators.forecast import RunForecast, forecast_run
 from joulecast.fleet.fleet_devices import FleetDevice
 from joulecast.records import Estimate, Setup
 from joulecast.records.codec import Record
