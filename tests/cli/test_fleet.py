@@ -9,19 +9,18 @@ import pytest
 
 from agent_processes import TOKEN, start_agent
 from fleet_examples import AgentHere, make_device, run_fleet_here
-from joulecast.cli.print_fleet import (
-    describe_forecast,
-    print_campaigns,
-    print_checks,
-    print_event,
-    print_forecast,
-    print_status,
-)
 from joulecast.features.fleet import FleetStatus
+from joulecast.features.fleet_verbs import (
+    _report_campaigns,
+    _report_forecast,
+    _report_status,
+    answer_checks,
+)
 from joulecast.fleet.fleet_devices import DeviceCheck
 from joulecast.fleet.fleet_forecast import DeviceForecast, FleetEstimate
 from joulecast.records import Setup
 from joulecast.store.campaigns import StoredCampaign, StoredDevice
+from joulecast.views.terminal import format_report
 
 DEVICES = (
     make_device("phone", battery_j=200.0, charge_share=0.5),
@@ -122,24 +121,23 @@ def find_row(capsys, monkeypatch):
     return find
 
 
-def test_tables_of_devices_and_campaigns(find_row, capsys):
+def test_tables_of_devices_and_campaigns(find_row):
     ready = DeviceCheck(make_device("phone"), "ready", "", "k", "Pixel 8, mnn-3.6.1, battery")
     away = DeviceCheck(make_device("shelf"), "away", "it cannot be reached: start it")
-    print_checks([ready, away])
+    print(answer_checks([ready, away]))
     assert find_row("phone") == "phone ready Pixel 8, mnn-3.6.1, battery"
     assert find_row("shelf ") == "shelf away http://shelf:8377"
     assert "shelf: it cannot be reached: start it" in find_row.text
-    print_event("phone", "away: unplugged")
-    output = capsys.readouterr()
-    assert output.out == "" and output.err.endswith("  phone: away: unplugged\n")
     waiting = replace(CAMPAIGN, device="tablet", state="waiting", uncertainty_share=None)
-    print_campaigns([CAMPAIGN, replace(waiting, elapsed_s=0.0, points=0, reason="")])
+    ended = [CAMPAIGN, replace(waiting, elapsed_s=0.0, points=0, reason="")]
+    print(format_report(_report_campaigns(ended)))
     assert find_row("phone") == "phone done 9 5.00 % 1 min 15 s 9 points"
     assert find_row("tablet") == "tablet waiting 0 - -"
     running = replace(CAMPAIGN, state="running", reason="conv2d")
     away = replace(DEVICE, name="shelf", state="away", reason="it is gone", profile_key="")
     counts = {"0123456789abcdef": 1234}
-    print_status(FleetStatus(False, (DEVICE, away), (running,), counts))
+    status = FleetStatus(False, (DEVICE, away), (running,), counts)
+    print(format_report(_report_status(status)))
     assert find_row("phone") == "phone ready 1,234 01234567 http://phone"
     assert find_row("lenet5").startswith("lenet5 phone stopped")
     assert find_row.text.count("it is gone") == 1
@@ -150,9 +148,9 @@ def test_tables_of_forecasts(find_row):
         FORECAST, name="tablet", can_finish=False, obstacle="deadline", reason="takes up to 9 s",
         probability=0.2, battery_share=None, provenance="simulated",
     )  # fmt: skip
-    print_forecast(
-        FleetEstimate("lenet5", Setup(), 1000, 0.95, 0.9, 5.0, (FORECAST, late, UNKNOWN))
-    )
+    devices = (FORECAST, late, UNKNOWN)
+    found = FleetEstimate("lenet5", Setup(), 1000, 0.95, 0.9, 5.0, devices)
+    print(format_report(_report_forecast(found)))
     assert find_row("phone") == "phone 12.5 J 10.0–15.0 J 3.00 s 12.5 % yes, 95.0 %"
     assert "for 1,000 steps within 5.00 s" in find_row.text
     row = find_row("tablet")
@@ -161,9 +159,6 @@ def test_tables_of_forecasts(find_row):
     assert "1 of 3 devices can finish, with a probability of at least 90.0 %." in find_row.text
     setup = Setup(batch=1, phase="inference")
     found = FleetEstimate("lenet5", setup, 1000, 0.95, 0.9, None, (FORECAST, UNKNOWN))
-    print_forecast(found)
+    print(format_report(_report_forecast(found)))
     assert find_row("phone") == "phone 12.5 J 10.0–15.0 J 3.00 s 3.00 ms 12.5 % yes, 95.0 %"
     assert "Running lenet5 (batch 1, inference, fp32) for 1,000 inferences" in find_row.text
-    known, missing = describe_forecast(found)["devices"]
-    assert known["latency_s"] == 0.003 and known["energy_per_inference_j"] == 0.0125
-    assert missing["latency_s"] is None

@@ -229,6 +229,8 @@ def _make_option(one: Declaration) -> click.Parameter:
             help=text,
         )
     option.about = about
+    # Several lists become one.
+    option.is_flat = get_origin(one.type) is tuple
     return option
 
 
@@ -252,6 +254,7 @@ class DeclaredOption(click.Option):
     """An option of a declared argument; a settings file may give one value of several alone."""
 
     about: Argument
+    is_flat = False
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         if self.is_flag:
@@ -264,8 +267,10 @@ class DeclaredOption(click.Option):
         if self.about.is_joined:
             return self.type.convert(",".join(texts), self, ctx)
         values = super().type_cast_value(ctx, texts)
+        if not self.is_flat:
+            return values
         parts = (one if isinstance(one, tuple) else (one,) for one in values)
-        return tuple(inner for part in parts for inner in part) or None
+        return tuple(inner for part in parts for inner in part)
 
 
 class DeclaredType(ParamType):

@@ -26,6 +26,7 @@ from typing import Any
 import click
 
 from joulecast.cli.commands import CommandExtras, make_command
+from joulecast.cli.fleet import show_fleet, up
 from joulecast.cli.interruptions import EXIT_INTERRUPTED, keep_if
 from joulecast.cli.progress import show_profiling
 from joulecast.cli.settings import name_variables, read_settings
@@ -75,6 +76,18 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
     "detect": ("detect", "detect", CommandExtras(has_out=False)),
     "devices": ("catalogue", "show_devices", CommandExtras(has_out=False)),
     "estimate": ("estimate", "estimate_run", CommandExtras(kept=keep_if("probe"))),
+    "fleet bundle": ("fleet_verbs", "bundle_fleet_agent", CommandExtras(has_out=False)),
+    "fleet status": ("fleet_verbs", "show_fleet_status", CommandExtras(has_out=False)),
+    "fleet profile": (
+        "fleet_verbs",
+        "profile_fleet",
+        CommandExtras(
+            kept=lambda _: "the fleet goes on; see `joulecast fleet status`",
+            progress=show_fleet,
+            finish="check_profiled",
+        ),
+    ),
+    "fleet estimate": ("fleet_verbs", "forecast_on_fleet", CommandExtras()),
     "generate": ("generate", "generate", CommandExtras()),
     "inspect": ("inspect", "inspect_step", CommandExtras(has_out=False)),
     "measure": (
@@ -95,6 +108,7 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
 }
 """Commands that are made of a verb: module and function in ``features``, and what they add."""
 GROUPS = {
+    "fleet": "Profile many devices at once, and choose among them.",
     "profiles": """List, show, export, import and remove profiles.
 
     DEVICE is a device's name, a profile's key, or the beginning of either.
@@ -242,6 +256,7 @@ def _make_command(name: str) -> click.Command:
 def _make_group(name: str) -> click.Group:
     """Return a command that has commands of its own; settings of its table apply to each."""
     inner = [_make_command(one) for one in VERBS if one.startswith(f"{name} ")]
+    inner += [up] if name == "fleet" else []
 
     def share_settings() -> None:
         context = click.get_current_context()

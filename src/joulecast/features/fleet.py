@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from joulecast.errors import DeviceAwayError, InputError, MissingError
 from joulecast.estimators import check_estimator
 from joulecast.features.estimate import estimate_net
-from joulecast.features.nets import NetRequest, ResolvedNet, Shape
-from joulecast.features.options import EstimateOptions, ProfileOptions, split_options
+from joulecast.features.nets import ResolvedNet
+from joulecast.features.options import EstimateOptions, ProfileOptions
 from joulecast.fleet import cluster
 from joulecast.fleet.device_campaign import CampaignRequest
 from joulecast.fleet.fleet_devices import DeviceCheck, check_devices, read_fleet
@@ -221,41 +220,6 @@ def follow_request(
                 if not opened.fleet.is_up():
                     raise MissingError(f"the fleet went down; to resume, {_NOT_UP}")
             time.sleep(_POLL_S)
-
-
-def estimate_fleet(
-    net: Any,
-    inputs: Any = None,
-    *,
-    steps: int,
-    deadline_s: float | None = None,
-    confidence: float = DEFAULT_CONFIDENCE,
-    charges: Mapping[str, float] | None = None,
-    setup: Setup | None = None,
-    **options: Any,
-) -> FleetEstimate:
-    """Forecast a run on every device of a fleet: joules, seconds, battery, and who can finish.
-
-    Args:
-        net: A name, a Network, or a module with ``inputs``.
-        inputs: For a module, what it is called on.
-        steps: Steps of the run.
-        deadline_s: Longest duration; None for any.
-        confidence: Probability with which battery and deadline must suffice.
-        charges: Charged shares of batteries by device, where they differ from the fleet file.
-        setup: How the net is trained.
-        options: Fields of ``Setup`` (``batch=128``) and of ``EstimateOptions``: ``estimator``,
-            ``level``, ``store``; and ``input_shape``.
-
-    Raises:
-        InputError: The fleet has no device of that name, or it has no battery.
-        MissingError: There is no fleet in the store.
-    """
-    shape: Shape | None = options.pop("input_shape", None)
-    setup_options, estimating = split_options(estimate_fleet, options, Setup, EstimateOptions)
-    question = RunQuestion(steps, deadline_s, confidence, charges or {})
-    resolved = NetRequest(net, inputs, setup, shape, setup_options).resolve()
-    return forecast_net(*resolved, question, EstimateOptions(**estimating))
 
 
 def forecast_net(
