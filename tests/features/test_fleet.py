@@ -36,7 +36,7 @@ def test_scheduler_learns_who_can_finish(place):
     assert {one.name for one in found.devices if one.can_finish} == {"phone", "board"}
     assert {one.name for one in empty.devices if one.can_finish} == {"board"}
     assert found.setup.batch == 8 and found.deadline_s == 60.0
-    with pytest.raises(InputError, match="no option 'colour'"):
+    with pytest.raises(InputError, match="no argument 'colour'"):
         joulecast.estimate_fleet("lenet5", steps=10, colour="red", store=place)
 
 

@@ -33,7 +33,7 @@ def test_a_misspelt_option_is_an_error_with_a_suggestion(verb):
     arguments = CALLS.get(verb, ("cnn5",))
     required = {"search": {"score": len}, "prune": {}}
     options = {"budget": "50%", **required[verb]} if verb in required else {}
-    with pytest.raises(InputError, match="has no (option|argument) 'nonsense'; choose from"):
+    with pytest.raises(InputError, match=r"has no (option|argument) 'nonsense'; choose from"):
         function(*arguments, nonsense=1, **options)
     misspelt, right = ("confidenec", "confidence") if verb == "plan" else ("bacth", "batch")
     with pytest.raises(InputError) as caught:

@@ -65,7 +65,8 @@ FleetSeconds = Annotated[
 ]
 Detach = Annotated[bool, Argument("Request it and end: see `joulecast fleet status`.")]
 Deadline = Annotated[
-    float | None, Argument("Longest duration of the run.", metavar="2h", parse=parse_duration)
+    float | None,
+    Argument("Longest duration of the run.", option="deadline", metavar="2h", parse=parse_duration),
 ]
 Confidence = Annotated[
     float,
