@@ -57,6 +57,11 @@ def show_activity(text: str) -> Iterator[None]:
         yield
 
 
+def show_pruning(values: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Show that channels are being chosen."""
+    return show_activity("choosing channels, minutes for large nets")
+
+
 @contextmanager
 def show_report() -> Iterator[Callable[[ProgressReport], None]]:
     """Yield the callback of an operation that reports how much of it is done."""

@@ -30,8 +30,8 @@ def _report_evaluation(data: Json, what: str) -> Report:
 
 
 def _report_pruning(data: Json, what: str) -> Report:
+    from joulecast.features.prune_report import read_pruning
     from joulecast.reports.pruning_report import report_pruning
-    from joulecast.uses.prune import read_pruning
 
     return report_pruning(read_pruning(data, what))
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from joulecast.budgets import EnergyBudget, RunLength, parse_budget
 from joulecast.errors import FileError, InputError
 from joulecast.estimators import FittedProfile
+from joulecast.features.channel_search import PruneOptions, prune_network
 from joulecast.files import write_atomically
 from joulecast.input_files import MOST_JSON_BYTES, parse_json, read_limited
 from joulecast.records import Network, Setup, load_record
 from joulecast.records.codec import Record
-from joulecast.uses.prune import PruneOptions, prune_network
 
 if TYPE_CHECKING:
     from joulecast.runtimes.torch.face_training import FaceNet, FaceTrainer
