@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime
 
+from joulecast.features.evaluate import Evaluation, NetEstimate, NetResult
+from joulecast.features.evaluation import score_estimator
 from joulecast.records import Device, Setup
-from joulecast.uses.evaluate import Evaluation, NetEstimate, NetResult
-from joulecast.uses.evaluate.scores import score_estimator
 from joulecast.uses.plan import (
     Battery,
     DeviceSpec,

@@ -34,31 +34,35 @@ from observation_files import read_profiles, write_packed
 from report import COST, RESULTS, count_tests, open_log
 from settings import OWN, OWN_SECONDS, SETTINGS, Setting
 
-from joulecast.features.measurers import open_measurer
-from joulecast.features.options import MeasureOptions
 from joulecast.campaign import ObservationLog, find_profile_key, run_campaign
 from joulecast.cli.terminal import label_provenance, make_console, print_table
 from joulecast.errors import JoulecastError, MeasurementError, MissingError, NetError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
+from joulecast.features.evaluate import EstimatorScore, NetEstimate, NetResult
+from joulecast.features.evaluation import (
+    PASSES,
+    BudgetedEstimator,
+    CampaignObservations,
+    EvaluationLog,
+    EvaluationNets,
+    compute_noise_percent,
+    cut_to_budget,
+    draw_nets,
+    name_evaluation,
+    score_estimator,
+    sum_work_s,
+    summarise_test_nets,
+)
+from joulecast.features.evaluation_run import measure_and_evaluate
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.figures import Caption, CostPlotOptions, Plot, plot_error_by_cost, save_png, save_svg
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.measurer import Measurer
 from joulecast.records import Observation, Profile, Trial
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
-from joulecast.uses.evaluate import (
-    EstimatorScore,
-    NetEstimate,
-    NetResult,
-    evaluate,
-    name_evaluation,
-)
-from joulecast.uses.evaluate.campaign_budget import BudgetedEstimator, cut_to_budget, sum_work_s
-from joulecast.uses.evaluate.evaluation_log import PASSES, CampaignObservations, EvaluationLog
-from joulecast.uses.evaluate.evaluation_plan import EvaluationNets, draw_nets
-from joulecast.uses.evaluate.measured_nets import summarise_test_nets
-from joulecast.uses.evaluate.scores import compute_noise_percent, score_estimator
 
 Json = dict[str, Any]
 
@@ -166,7 +170,7 @@ def measure_setting(
     drawn, name = draw_nets(plan), name_evaluation(plan, key)
     started_s = measurer.now()
     if summarise_test_nets(EvaluationLog(name, store.load_observations(key)), plan, drawn)[1]:
-        evaluate(measurer, store, plan)
+        measure_and_evaluate(measurer, store, plan)
         print_progress(f"{measurer.now() - started_s:.0f} s: test nets done")
     log = EvaluationLog(name, store.load_observations(key), store.add_observation)
     target = replace(drawn.make_target(setting.setup, drawn.campaign), modes=measurer.runtime.modes)

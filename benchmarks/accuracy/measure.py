@@ -23,19 +23,24 @@ from settings import (
     Setting,
 )
 
-from joulecast.features.measurers import open_measurer
-from joulecast.features.options import MeasureOptions
 from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.errors import JoulecastError
 from joulecast.estimators import find_estimator
 from joulecast.families import draw_family
+from joulecast.features.evaluation import (
+    BudgetedEstimator,
+    CampaignObservations,
+    EvaluationLog,
+    EvaluationPlan,
+    draw_nets,
+    name_evaluation,
+)
+from joulecast.features.evaluation_run import measure_and_evaluate
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.measurer import Measurer
 from joulecast.records import Network, Trial
 from joulecast.store import Store, open_store
-from joulecast.uses.evaluate import EvaluationPlan, evaluate, name_evaluation
-from joulecast.uses.evaluate.campaign_budget import BudgetedEstimator
-from joulecast.uses.evaluate.evaluation_log import CampaignObservations, EvaluationLog
-from joulecast.uses.evaluate.evaluation_plan import draw_nets
 
 DEVELOPMENT = "development"
 
@@ -112,7 +117,7 @@ def _run_campaign(measurer: Measurer, log: EvaluationLog, plan: EvaluationPlan) 
 
 def test(measurer: Measurer, store: Store, setting: Setting, baselines: tuple[str, ...]) -> None:
     """Measure test nets and their probes, and run the campaigns of the baselines."""
-    evaluate(measurer, store, setting.plan_all(baselines))
+    measure_and_evaluate(measurer, store, setting.plan_all(baselines))
 
 
 def draw_development(setting: Setting) -> tuple[Network, ...]:

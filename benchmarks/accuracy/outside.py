@@ -48,16 +48,16 @@ from scoring import (
     show_score,
 )
 
-from joulecast.features.measurers import open_measurer
-from joulecast.features.options import MeasureOptions
 from joulecast.campaign import find_profile_key
 from joulecast.cli.terminal import label_provenance, make_console, print_table
 from joulecast.errors import MissingError
+from joulecast.features.evaluation import PASSES, EvaluationLog
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.files import read_profile, write_profile
 from joulecast.records import OWN_NET, Network, Observation, Profile
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
-from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog
 
 Json = dict[str, Any]
 

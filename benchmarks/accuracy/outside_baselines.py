@@ -10,11 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from joulecast.estimators import find_estimator
+from joulecast.features.evaluate import NetEstimate, NetResult
+from joulecast.features.evaluation import PASSES, score_estimator
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.records import Observation, Profile
-from joulecast.uses.evaluate.evaluation import NetEstimate, NetResult
-from joulecast.uses.evaluate.evaluation_log import PASSES
-from joulecast.uses.evaluate.scores import score_estimator
 
 Json = dict[str, Any]
 

@@ -27,17 +27,22 @@ from scoring import (
     list_windows,
 )
 
-from joulecast.features.measurers import OwnNetRuntime
 from joulecast.campaign import run_campaign
 from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.additive.acquisition import propose_trial
 from joulecast.estimators.additive.estimator import AdditiveEstimator, FittedAdditive
 from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
+from joulecast.features.evaluation import (
+    PASSES,
+    BudgetedEstimator,
+    EvaluationLog,
+    is_budget_spent,
+    sum_work_s,
+)
+from joulecast.features.measurers import OwnNetRuntime
 from joulecast.measurer import Measurer
 from joulecast.records import OWN_NET, Network, Observation, Trial
-from joulecast.uses.evaluate.campaign_budget import BudgetedEstimator, is_budget_spent, sum_work_s
-from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog
 
 Json = dict[str, Any]
 

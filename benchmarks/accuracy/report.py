@@ -38,6 +38,14 @@ from settings import BASELINE_SECONDS, BASELINES, OWN, OWN_SECONDS, SETTINGS, Se
 from tables import make_markdown, print_summary
 
 from joulecast.errors import JoulecastError, MissingError
+from joulecast.features.evaluate import Evaluation
+from joulecast.features.evaluation import (
+    PASSES,
+    EvaluationLog,
+    evaluate_stored,
+    name_campaign,
+    name_evaluation,
+)
 from joulecast.figures import (
     Caption,
     Plot,
@@ -49,9 +57,6 @@ from joulecast.figures import (
 from joulecast.files import read_profile
 from joulecast.records import Observation, Profile, weakest_provenance
 from joulecast.testing.commits import find_commit
-from joulecast.uses.evaluate import Evaluation, evaluate_stored, name_evaluation
-from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog
-from joulecast.uses.evaluate.evaluation_plan import name_campaign
 
 Json = dict[str, Any]
 

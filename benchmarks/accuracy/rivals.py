@@ -31,16 +31,16 @@ from observation_files import read_profiles, write_packed
 from report import RESULTS, count_tests, list_used, open_log
 from settings import BASELINE_SECONDS, OWN_SECONDS, Setting
 
-from joulecast.features.measurers import open_measurer
-from joulecast.features.options import MeasureOptions
 from joulecast.campaign import find_profile_key
 from joulecast.cli.terminal import make_console, print_table
 from joulecast.errors import JoulecastError, MissingError
+from joulecast.features.evaluation import EvaluationPlan, evaluate_stored, name_campaign
+from joulecast.features.evaluation_run import measure_and_evaluate
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.records import Profile, weakest_provenance
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
-from joulecast.uses.evaluate import EvaluationPlan, evaluate, evaluate_stored
-from joulecast.uses.evaluate.evaluation_plan import name_campaign
 
 Json = dict[str, Any]
 
@@ -109,7 +109,9 @@ def measure_store(args: argparse.Namespace) -> None:
         open_store(args.store) as store,
     ):
         for setting in list_settings(args):
-            evaluate(measurer, store, make_plan(setting, args.estimators.split(","), args.seconds))
+            measure_and_evaluate(
+                measurer, store, make_plan(setting, args.estimators.split(","), args.seconds)
+            )
             print(f"{setting.name} done", file=sys.stderr, flush=True)
 
 
@@ -179,7 +181,7 @@ def simulate_device(setting: Setting, seed: int, args: argparse.Namespace) -> li
         open_measurer(MeasureOptions(f"simulated:{seed}", rounds=1)) as measurer,
         open_store(":memory:") as store,
     ):
-        evaluate(measurer, store, plan)
+        measure_and_evaluate(measurer, store, plan)
         return score_budgets(store.load_profile(find_profile_key(measurer)), own)
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from settings import BASELINES, OWN, Setting
 
+from joulecast.features.evaluate import EstimatorScore, Evaluation, NetResult
+from joulecast.features.evaluation import score_estimator
 from joulecast.figures import ScoredEstimate
 from joulecast.records import Profile
-from joulecast.uses.evaluate import EstimatorScore, Evaluation, NetResult
-from joulecast.uses.evaluate.scores import score_estimator
 
 Json = dict[str, Any]
 

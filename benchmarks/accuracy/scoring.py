@@ -18,13 +18,17 @@ from outside_baselines import WHOLE_NET_BASELINES
 from joulecast.errors import JoulecastError, MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Fitted, Prediction
+from joulecast.features.evaluate import EstimatorScore, NetEstimate, NetResult
+from joulecast.features.evaluation import (
+    PASSES,
+    EvaluationLog,
+    compute_noise_percent,
+    score_estimator,
+    strip_probe,
+)
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.kinds import network_work
 from joulecast.records import Network, Observation
-from joulecast.uses.evaluate.evaluation import EstimatorScore, NetEstimate, NetResult
-from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog
-from joulecast.uses.evaluate.evaluation_plan import strip_probe
-from joulecast.uses.evaluate.scores import compute_noise_percent, score_estimator
 
 Json = dict[str, Any]
 

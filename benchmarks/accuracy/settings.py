@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from joulecast.features.evaluation import NO_PROBE, EvaluationPlan
 from joulecast.records import Setup
-from joulecast.uses.evaluate import NO_PROBE, EvaluationPlan
 
 TEST_NETS = 12
 DEVELOPMENT_NETS = 6

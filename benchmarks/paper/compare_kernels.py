@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
-from joulecast.uses.evaluate.evaluation_plan import draw_nets
+from joulecast.features.evaluation import draw_nets
 from joulecast.uses.reproduce import Laboratory, ObservationFile, ResultFolder
 from joulecast.uses.reproduce.paper_settings import AMPERE
 from joulecast.uses.reproduce.statistics import compute_errors_percent, compute_mape

@@ -8,10 +8,10 @@ import pytest
 
 from joulecast.campaign import find_profile_key
 from joulecast.errors import MissingError
+from joulecast.features.evaluation import sum_work_s
 from joulecast.features.measurers import open_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.store import open_store
-from joulecast.uses.evaluate.campaign_budget import sum_work_s
 
 NAMES = ("settings", "observation_files", "outside_baselines", "rows", "tables", "report", "cost")
 BUDGETS_S = (4.0, 10.0)

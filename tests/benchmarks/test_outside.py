@@ -5,10 +5,10 @@ from argparse import Namespace
 import pytest
 
 from joulecast.families import make_family
+from joulecast.features.evaluation import EvaluationLog
 from joulecast.features.measurers import open_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.records import OWN_NET, Device, Observation, Profile, Setup, Trial
-from joulecast.uses.evaluate.evaluation_log import EvaluationLog
 
 NAMES = ("nets", "net_pieces", "outside_baselines", "scoring", "outside_run", "outside")
 

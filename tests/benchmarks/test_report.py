@@ -8,10 +8,10 @@ import pytest
 
 from joulecast.campaign import find_profile_key
 from joulecast.errors import FileError, MissingError
+from joulecast.features.evaluation_run import measure_and_evaluate
 from joulecast.features.measurers import open_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.store import open_store
-from joulecast.uses.evaluate import evaluate
 
 NAMES = ("settings", "observation_files", "outside_baselines", "rows", "tables", "report")
 SECONDS = 8.0
@@ -32,8 +32,8 @@ def kept(bench, tmp_path_factory):
         open_measurer(MeasureOptions("simulated:21", rounds=1)) as measurer,
         open_store(place) as store,
     ):
-        evaluate(measurer, store, setting.plan(bench.settings.OWN, SECONDS))
-        evaluate(measurer, store, setting.plan(("flops",), SECONDS))
+        measure_and_evaluate(measurer, store, setting.plan(bench.settings.OWN, SECONDS))
+        measure_and_evaluate(measurer, store, setting.plan(("flops",), SECONDS))
         # Observations of cost.py are in the same store and not part of the report.
         profile = store.load_profile(find_profile_key(measurer))
         run = bench.report.open_log(profile, setting).make_tag("cost.additive-energy")

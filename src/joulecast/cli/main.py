@@ -27,7 +27,7 @@ import click
 
 from joulecast.cli.commands import CommandExtras, make_command
 from joulecast.cli.interruptions import EXIT_INTERRUPTED, MEASUREMENTS_KEPT
-from joulecast.cli.progress import show_profiling, show_pruning
+from joulecast.cli.progress import show_profiling, show_pruning, show_steps
 from joulecast.cli.settings import name_variables, read_settings
 from joulecast.cli.streams import (
     ReaderGoneError,
@@ -76,6 +76,11 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
     "detect": ("detect", "detect", CommandExtras(has_out=False)),
     "devices": ("catalogue", "show_devices", CommandExtras(has_out=False)),
     "estimate": ("estimate", "estimate_run", CommandExtras(kept=MEASUREMENTS_KEPT)),
+    "evaluate": (
+        "evaluate",
+        "evaluate",
+        CommandExtras(has_plots=True, kept=MEASUREMENTS_KEPT, progress=show_steps),
+    ),
     "generate": ("generate", "generate", CommandExtras()),
     "inspect": ("inspect", "inspect_step", CommandExtras(has_out=False)),
     "measure": (

@@ -142,7 +142,7 @@ def list_stored_evaluations(store: Store) -> Sequence[StoredEvaluation]:
 def _list_accuracies(
     key: str, evaluations: Iterable[StoredEvaluation]
 ) -> Iterable[EvaluatedAccuracy]:
-    from joulecast.uses.evaluate import Evaluation
+    from joulecast.features.evaluate import Evaluation
 
     for stored in evaluations:
         if stored.profile_key != key:

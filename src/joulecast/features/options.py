@@ -19,7 +19,7 @@ from joulecast.errors import InputError
 from joulecast.features.option_values import convert_options
 from joulecast.features.parallel import GpuCounts as GpuCounts
 from joulecast.features.parallel import ParallelOptions as ParallelOptions
-from joulecast.uses.progress_report import ReportProgress
+from joulecast.features.progress_report import ReportProgress
 from joulecast.uses.search_options import SearchOptions as SearchOptions
 
 DEFAULT_PROFILE_SECONDS = 600.0

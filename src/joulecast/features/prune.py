@@ -146,7 +146,7 @@ def prune(
         (isinstance(device, str) and device) or objective == "flops" or estimator != "auto"
     ):
         raise ArgumentError(
-            f"{arg('probe', True)} uses the device {arg('on')}: leave out {arg('device')}, "
+            f"{arg('probe')} uses the device {arg('on')}: leave out {arg('device')}, "
             f"{arg('objective')} and {arg('estimator')}"
         )
     if objective == "flops" and confidence != PruneOptions.confidence:
@@ -338,7 +338,7 @@ def _check_same_device(profile: Profile, options: MeasureOptions) -> None:
         raise InputError(
             f"the estimate is for {there[0]} (its meter covers {there[1]}), but "
             f"{arg('on', options.on)} is {here[0]} (covers {here[1]}): measure there, or leave out "
-            f"{arg('measure', True)} or {arg('device')}"
+            f"{arg('measure')} or {arg('device')}"
         )
 
 

@@ -13,8 +13,8 @@ from joulecast.devices import parse_on
 from joulecast.errors import InputError
 from joulecast.features.measurers import lock_device, open_any_measurer
 from joulecast.features.options import MeasureOptions, split_options
+from joulecast.features.progress_report import ProgressReport, ReportProgress
 from joulecast.runtimes import find_hardware
-from joulecast.uses.progress_report import ProgressReport, ReportProgress
 
 if TYPE_CHECKING:
     from joulecast.measurer import TrialMeasurer

@@ -16,8 +16,8 @@ from joulecast.errors import (
 from joulecast.features.measurers import lock_device, open_any_measurer
 from joulecast.features.options import MeasureOptions, ProgressOptions, split_options
 from joulecast.features.profiles import load_observed_profile, load_profile
+from joulecast.features.progress_report import ProgressReport, ReportProgress
 from joulecast.records import Observation, Profile, Setup, Trial
-from joulecast.uses.progress_report import ProgressReport, ReportProgress
 
 if TYPE_CHECKING:
     from joulecast.features.option_values import DeviceLike

@@ -4,7 +4,7 @@
     experiment ──find────▶ Laboratory ◀───────────────  the same, without a device
 
 Observations of an experiment have the run tag ``reproduce.ROLE``; those of a family's evaluation
-have its own tags (``uses/evaluate``), so that several experiments use one evaluation. A trial that
+have its own tags (``features/evaluation.py``), so that several experiments use one evaluation. A trial that
 the folder holds under its role is not measured again, and neither is one that the device refused.
 """
 
@@ -29,27 +29,24 @@ from joulecast.errors import (
 )
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator, Fitted, Target
-from joulecast.measurer import TrialMeasurer
-from joulecast.measurer.lost_devices import is_device_lost
-from joulecast.records import Observation, Profile, Trial
-from joulecast.uses.evaluate import (
-    Evaluation,
-    EvaluationPlan,
-    evaluate_stored,
-    measure_evaluation,
-    name_evaluation,
-)
-from joulecast.uses.evaluate.evaluation_log import (
+from joulecast.features.evaluate import Evaluation
+from joulecast.features.evaluation import (
     PASSES,
     CampaignObservations,
     EvaluationLog,
-)
-from joulecast.uses.evaluate.evaluation_plan import draw_nets, strip_probe
-from joulecast.uses.evaluate.training_observations import (
+    EvaluationPlan,
     TrainingObservations,
+    draw_nets,
+    evaluate_stored,
     find_training_observations,
+    name_evaluation,
+    strip_probe,
 )
-from joulecast.uses.progress_report import ProgressReport, ReportProgress
+from joulecast.features.evaluation_run import measure_evaluation
+from joulecast.features.progress_report import ProgressReport, ReportProgress
+from joulecast.measurer import TrialMeasurer
+from joulecast.measurer.lost_devices import is_device_lost
+from joulecast.records import Observation, Profile, Trial
 from joulecast.uses.reproduce.budgeted_measurer import BudgetedMeasurer
 from joulecast.uses.reproduce.observation_file import ObservationFile
 from joulecast.uses.reproduce.paper_settings import AMPERE, PaperSettings

@@ -20,6 +20,7 @@ from joulecast.estimators.subtractive.curves import (
     predict_locations,
     read_point,
 )
+from joulecast.features.evaluation import draw_nets
 from joulecast.figures import (
     Caption,
     CurvePoint,
@@ -30,7 +31,6 @@ from joulecast.figures import (
     sample_curve,
 )
 from joulecast.records import Trial
-from joulecast.uses.evaluate.evaluation_plan import draw_nets
 from joulecast.uses.reproduce.experiment import (
     HELD,
     NOT_HELD,

@@ -21,9 +21,9 @@ from joulecast.estimators.subtractive.curves import Curve, fit_curves
 from joulecast.estimators.subtractive.options import OURS as OUR_OPTIONS
 from joulecast.estimators.subtractive.options import PAPER as PAPER_OPTIONS
 from joulecast.estimators.subtractive.options import SubtractiveOptions
+from joulecast.features.evaluation import NO_PROBE, EvaluationPlan
 from joulecast.gp.regression import fit_gaussian_process
 from joulecast.records import Observation, Setup
-from joulecast.uses.evaluate import NO_PROBE, EvaluationPlan
 from joulecast.uses.reproduce.experiment import PlannedWork
 
 PAPER_BATCH = 10

@@ -16,11 +16,10 @@ from typing import Any
 from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.subtractive.curves import QUANTITIES
+from joulecast.features.evaluation import EvaluationPlan, draw_nets, strip_probe
 from joulecast.figures import Caption, Plot
 from joulecast.figures.marks import Mark, Points
 from joulecast.figures.plot import Axis, Panel, choose_limits, make_plot
-from joulecast.uses.evaluate import EvaluationPlan
-from joulecast.uses.evaluate.evaluation_plan import draw_nets, strip_probe
 from joulecast.uses.reproduce.experiment import (
     HELD,
     NOT_HELD,

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 from joulecast.errors import InputError, MissingError
 from joulecast.estimators import FittedProfile, find_estimator
 from joulecast.estimators.base import Target
+from joulecast.features.progress_report import ProgressReport
 from joulecast.figures import Caption, LearningCurve, Plot, plot_pruned_networks
 from joulecast.kinds.channel_groups import ChannelGroup, narrow_network
 from joulecast.records import Network, Profile, Setup, Trial
-from joulecast.uses.progress_report import ProgressReport
 from joulecast.uses.reproduce.experiment import (
     HELD,
     NOT_HELD,

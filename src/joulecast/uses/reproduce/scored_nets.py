@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from joulecast.features.evaluate import Evaluation, NetResult
 from joulecast.figures import ScoredEstimate
-from joulecast.uses.evaluate import Evaluation, NetResult
 from joulecast.uses.reproduce.experiment import ExperimentResult
 from joulecast.uses.reproduce.paper_settings import AMPERE, FLOPS, OURS
 from joulecast.uses.reproduce.statistics import compute_errors_percent, compute_mape
