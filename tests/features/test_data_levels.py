@@ -14,6 +14,7 @@ from joulecast.errors import FileError, InputError
 from joulecast.families import make_family
 from joulecast.features.data_card import DatasetFacts, make_card
 from joulecast.features.data_levels import LEVELS, export_dataset
+from joulecast.features.reference_applications import build_reference_application
 from joulecast.fusion import find_fusion_table, list_kernels
 from joulecast.records import (
     OWN_NET,
@@ -26,7 +27,6 @@ from joulecast.records import (
     Trial,
 )
 from joulecast.store import open_store
-from joulecast.uses.score import build_reference_application
 
 INFERENCE = Setup(1, "inference")
 RUNTIME = "onnxruntime-1.31.1"

@@ -94,6 +94,13 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
         CommandExtras(kept=MEASUREMENTS_KEPT, progress=show_profiling),
     ),
     "prune": ("prune", "prune", CommandExtras(kept=MEASUREMENTS_KEPT, progress=show_pruning)),
+    "score": (
+        "score",
+        "score",
+        CommandExtras(
+            has_plots=True, kept=MEASUREMENTS_KEPT, progress=show_steps, finish="check_label"
+        ),
+    ),
     "profiles list": ("stored_profiles", "list_profiles", CommandExtras(has_out=False)),
     "profiles show": ("stored_profiles", "show_profile", CommandExtras(has_out=False)),
     "profiles export": ("stored_profiles", "export_profile", CommandExtras(has_out=False)),

@@ -140,7 +140,10 @@ def _select_networks(profile: Profile) -> list[tuple[Observation, Row]]:
 
 
 def _select_applications(profile: Profile) -> list[tuple[Observation, Row]]:
-    from joulecast.uses.score import build_reference_application, list_reference_applications
+    from joulecast.features.reference_applications import (
+        build_reference_application,
+        list_reference_applications,
+    )
 
     names = {build_reference_application(one): one for one in list_reference_applications()}
     return [

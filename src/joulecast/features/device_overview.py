@@ -161,8 +161,8 @@ def _list_accuracies(
 
 def _score(profile: Profile) -> tuple[str | None, str | None, float | None]:
     """Return the letters and the energy score; None where no application was measured."""
-    from joulecast.uses.score.device_score import DeviceFacts
-    from joulecast.uses.score.observed_scores import find_score_setups, score_observations
+    from joulecast.features.device_score import DeviceFacts
+    from joulecast.features.score import find_score_setups, score_observations
 
     setups = find_score_setups(profile.observations, _SCORED_PRECISION)
     if not setups:

@@ -44,10 +44,10 @@ def _report_plan(data: Json, what: str) -> Report:
 
 
 def _report_scores(data: Json, what: str) -> Report:
+    from joulecast.features.device_score import read_scores
     from joulecast.reports.score_report import report_scores
-    from joulecast.uses.score import read_scores
 
-    return report_scores(read_scores(data, what))
+    return report_scores(read_scores(data, what).devices)
 
 
 @dataclass(frozen=True)
