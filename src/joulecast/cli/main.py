@@ -73,6 +73,10 @@ COMMANDS = {
 }
 VERBS: dict[str, tuple[str, str, CommandExtras]] = {
     "compare": ("compare", "compare", CommandExtras(has_plots=True, finish="check_ranked")),
+    "data attach": ("data", "attach_trace", CommandExtras(has_out=False)),
+    "data import": ("import_runs", "import_runs", CommandExtras(has_out=False)),
+    "data predict": ("import_runs", "predict_run", CommandExtras(has_out=False)),
+    "data export": ("data", "export_data", CommandExtras(has_out=False)),
     "detect": ("detect", "detect", CommandExtras(has_out=False)),
     "devices": ("catalogue", "show_devices", CommandExtras(has_out=False)),
     "estimate": ("estimate", "estimate_run", CommandExtras(kept=MEASUREMENTS_KEPT)),
@@ -109,6 +113,7 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
 }
 """Commands that are made of a verb: module and function in ``features``, and what they add."""
 GROUPS = {
+    "data": "Attach power traces to recorded campaigns, import and export measured runs.",
     "profiles": """List, show, export, import and remove profiles.
 
     DEVICE is a device's name, a profile's key, or the beginning of either.
