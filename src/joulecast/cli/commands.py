@@ -50,6 +50,7 @@ class CommandExtras:
         has_plots: Whether its report may have plots.
         has_out: Whether ``--out`` writes the result; off for a verb with its own file.
         kept: What is kept if the user interrupts it; empty if nothing is.
+        kept_with: Argument without which nothing is measured, and so nothing kept.
         progress: Context that yields the value of ``on_progress``, given the arguments.
         passes_stdout: Whether the verb takes the descriptor of stdout, for what it runs.
         finish: Name of a function beside the verb that is called with the result after it was
@@ -59,6 +60,7 @@ class CommandExtras:
     has_plots: bool = False
     has_out: bool = True
     kept: str = ""
+    kept_with: str = ""
     progress: Callable[[Mapping[str, Any]], Any] | None = None
     passes_stdout: bool = False
     finish: str = ""
@@ -94,7 +96,9 @@ def make_command(
             # The verb's own output is the result; JSON has stdout for itself.
             values["stdout"] = STDERR if json else find_descriptor()
         try:
-            with _report_progress(extras, values), report_interruption(extras.kept):
+            is_kept = not extras.kept_with or values.get(extras.kept_with)
+            kept = extras.kept if is_kept else ""
+            with _report_progress(extras, values), report_interruption(kept):
                 result = verb(**values)
         except JoulecastError as error:
             message = error.describe(mention)

@@ -79,7 +79,11 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
     "data export": ("data", "export_data", CommandExtras(has_out=False)),
     "detect": ("detect", "detect", CommandExtras(has_out=False)),
     "devices": ("catalogue", "show_devices", CommandExtras(has_out=False)),
-    "estimate": ("estimate", "estimate_run", CommandExtras(kept=MEASUREMENTS_KEPT)),
+    "estimate": (
+        "estimate",
+        "estimate_run",
+        CommandExtras(kept=MEASUREMENTS_KEPT, kept_with="probe"),
+    ),
     "evaluate": (
         "evaluate",
         "evaluate",
@@ -97,7 +101,11 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
         "profile_device",
         CommandExtras(kept=MEASUREMENTS_KEPT, progress=show_profiling),
     ),
-    "prune": ("prune", "prune", CommandExtras(kept=MEASUREMENTS_KEPT, progress=show_pruning)),
+    "prune": (
+        "prune",
+        "prune",
+        CommandExtras(kept=MEASUREMENTS_KEPT, kept_with="probe", progress=show_pruning),
+    ),
     "score": (
         "score",
         "score",
