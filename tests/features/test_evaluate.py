@@ -228,18 +228,6 @@ def test_baselines_of_whole_networks_share_one_campaign(store):
     assert alone.scores == tuple(s for s in result.scores if s.estimator == "constant")
 
 
-def test_finished_evaluation_measures_nothing(store):
-    result = run(store)
-    before = load_only_profile(store)
-
-    class UnusedRuntime(SimulatedRuntime):
-        def prepare(self, trial):
-            raise AssertionError("nothing is left to measure")
-
-    assert run(store, runtime=UnusedRuntime) == result
-    assert load_only_profile(store) == before
-
-
 # ---------------------------------------------------------------------------------------------
 # Interruptions
 
@@ -644,17 +632,6 @@ def test_text_has_one_table_and_the_provenance(evaluated):
     assert "simulated, not a real device" in text and "store.sqlite" in text
     assert max(map(len, lines)) <= 100
     assert "…" not in text
-
-
-def test_missing_measurements_are_listed(evaluated):
-    shell, _ = evaluated
-    more = [word if word != "3" else "5" for word in LEARNT]
-    more[-1] = "400"
-    text = " ".join(shell("evaluate", *more, "--offline").stdout.split())
-    assert "Not measured yet: pass 1 of 2 of 5 test nets" in text
-    assert "Not measured yet: the rest of the campaign of subtractive" in text
-    line = shell.fails("evaluate", *LEARNT, "--seed", "9", "--offline")
-    assert "without --offline" in line
 
 
 @pytest.mark.parametrize(
