@@ -2,9 +2,15 @@
 
 from datetime import UTC, datetime
 
+from joulecast.features.device_score import (
+    DeviceFacts,
+    DeviceScore,
+    DeviceScores,
+    ScoredConfiguration,
+)
+from joulecast.features.evaluate import Evaluation, NetEstimate, NetResult
+from joulecast.features.evaluation import score_estimator
 from joulecast.records import Device, Setup
-from joulecast.uses.evaluate import Evaluation, NetEstimate, NetResult
-from joulecast.uses.evaluate.scores import score_estimator
 from joulecast.uses.plan import (
     Battery,
     DeviceSpec,
@@ -14,7 +20,6 @@ from joulecast.uses.plan import (
     RunForecast,
     plan_jobs,
 )
-from joulecast.uses.score import DeviceFacts, DeviceScore, ScoredConfiguration, describe_scores
 
 
 def make_evaluation(provenance="simulated"):
@@ -96,5 +101,5 @@ def list_results():
         "evaluation": {**make_evaluation().to_dict(), "store": "here"},
         "pruning": PRUNING,
         "plan": make_plan().to_dict(),
-        "score": describe_scores([SCORE]),
+        "score": DeviceScores((SCORE,)).to_dict(),
     }

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from joulecast.budgets import EnergyBudget, RunLength, parse_budget
 from joulecast.errors import InputError
-from joulecast.uses.prune import parse_pruning_budget
+from joulecast.features.channel_search import parse_pruning_budget
 
 RUN, STEP = RunLength(10), RunLength()
 

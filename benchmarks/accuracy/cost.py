@@ -25,6 +25,21 @@ from benchmarks.common import pack_profile, read_profiles, write_json
 from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.errors import JoulecastError, MeasurementError, MissingError, NetError
 from joulecast.estimators import find_estimator
+from joulecast.features.evaluate import NetEstimate, NetResult
+from joulecast.features.evaluation import (
+    PASSES,
+    BudgetedEstimator,
+    CampaignObservations,
+    EvaluationLog,
+    EvaluationNets,
+    compute_noise_percent,
+    cut_to_budget,
+    draw_nets,
+    name_evaluation,
+    score_estimator,
+    summarise_test_nets,
+)
+from joulecast.features.evaluation_run import measure_and_evaluate
 from joulecast.features.measurers import open_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.gp.lognormal import lognormal_interval
@@ -32,12 +47,6 @@ from joulecast.measurer import Measurer
 from joulecast.records import Observation, Profile, Trial
 from joulecast.store import Store, open_store
 from joulecast.testing.commits import find_commit
-from joulecast.uses.evaluate import NetEstimate, NetResult, evaluate, name_evaluation
-from joulecast.uses.evaluate.campaign_budget import BudgetedEstimator, cut_to_budget
-from joulecast.uses.evaluate.evaluation_log import PASSES, CampaignObservations, EvaluationLog
-from joulecast.uses.evaluate.evaluation_plan import EvaluationNets, draw_nets
-from joulecast.uses.evaluate.measured_nets import summarise_test_nets
-from joulecast.uses.evaluate.scores import compute_noise_percent, score_estimator
 
 Json = dict[str, Any]
 
@@ -107,7 +116,7 @@ def measure(measurer: Measurer, store: Store, setting: Setting) -> None:
     plan, key = setting.plan(OWN, OWN_SECONDS), find_profile_key(measurer)
     drawn, name = draw_nets(plan), name_evaluation(plan, key)
     if summarise_test_nets(EvaluationLog(name, store.load_observations(key)), plan, drawn)[1]:
-        evaluate(measurer, store, plan)
+        measure_and_evaluate(measurer, store, plan)
     log = EvaluationLog(name, store.load_observations(key), store.add_observation)
     target = replace(drawn.make_target(setting.setup, drawn.campaign), modes=measurer.runtime.modes)
     with suppress(MeasurementError, NetError):

@@ -27,24 +27,22 @@ from typing import Any
 
 from benchmarks.common import pack_profile, read_json, read_profiles, use_rivals, write_json
 from joulecast.errors import JoulecastError, MissingError
+from joulecast.features.evaluate import EstimatorScore, Evaluation, NetResult, evaluate
+from joulecast.features.evaluation import (
+    NO_PROBE,
+    PASSES,
+    EvaluationLog,
+    EvaluationPlan,
+    evaluate_stored,
+    name_campaign,
+    name_evaluation,
+    score_estimator,
+)
 from joulecast.features.measurers import open_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.records import Observation, Profile, Setup, weakest_provenance
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
-from joulecast.uses.evaluate import (
-    NO_PROBE,
-    EstimatorScore,
-    Evaluation,
-    EvaluationPlan,
-    NetResult,
-    evaluate,
-    evaluate_stored,
-    name_evaluation,
-)
-from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog
-from joulecast.uses.evaluate.evaluation_plan import name_campaign
-from joulecast.uses.evaluate.scores import score_estimator
 
 Json = dict[str, Any]
 

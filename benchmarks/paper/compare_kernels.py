@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
-from joulecast.uses.evaluate.evaluation_plan import draw_nets
+from joulecast.features.evaluation import draw_nets
 from papers.ampere.experiment import compute_mape, list_errors
 from papers.ampere.lab import Folder, Lab
 from papers.ampere.settings import AMPERE, SIZES

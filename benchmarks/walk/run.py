@@ -4,8 +4,8 @@
     python benchmarks/walk/run.py profile cnn5 --on simulated:7 --points 5
 
 The command line runs in this process under a profile hook. A function counts once, however often it
-is called; comprehensions, lambdas and what runs while a module is imported do not count. A type is a
-class of Joulecast whose instances were created on the way.
+is called; comprehensions, lambdas and what runs while a module is imported do not count. A type is
+a class of Joulecast whose instances were created on the way.
 """
 
 import gc

@@ -29,21 +29,21 @@ from joulecast.campaign import Progress, run_campaign
 from joulecast.errors import FileError, InputError, MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
+from joulecast.features.evaluate import evaluate
+from joulecast.features.evaluation import (
+    EvaluationLog,
+    TrainingObservations,
+    draw_nets,
+    find_training_observations,
+)
 from joulecast.features.measurers import lock_device, open_any_measurer
 from joulecast.features.options import MeasureOptions
+from joulecast.features.progress_report import ProgressReport, ReportProgress
 from joulecast.files import write_atomically
 from joulecast.input_files import MOST_UNPACKED_BYTES, parse_json, read_limited
 from joulecast.measurer import TrialMeasurer
 from joulecast.measurer.lost_devices import is_device_lost
 from joulecast.records import Device, Observation, Profile, Record, Trial, load_record
-from joulecast.uses import evaluate
-from joulecast.uses.evaluate.evaluation_log import EvaluationLog
-from joulecast.uses.evaluate.evaluation_plan import draw_nets
-from joulecast.uses.evaluate.training_observations import (
-    TrainingObservations,
-    find_training_observations,
-)
-from joulecast.uses.progress_report import ProgressReport, ReportProgress
 from papers.ampere.experiment import Json
 from papers.ampere.settings import AMPERE, Settings
 

@@ -23,9 +23,9 @@ from joulecast.budgets import RunLength, parse_budget
 from joulecast.errors import InputError, MissingError
 from joulecast.estimators import FittedProfile, find_estimator
 from joulecast.estimators.base import Target
+from joulecast.features.channel_search import PruneOptions, prune_network
 from joulecast.kinds.channel_groups import narrow_network
 from joulecast.records import Network, Record, Setup, Trial
-from joulecast.uses.prune import PruneOptions, prune_network
 from papers.ampere.experiment import LIMITS, TRIAL_S, Findings, Json, Result, Work
 from papers.ampere.lab import Lab
 from papers.ampere.plots import DARK, GREY, RED, Canvas

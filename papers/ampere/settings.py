@@ -17,8 +17,8 @@ from pathlib import Path
 
 from joulecast.estimators.subtractive.options import OURS as OUR_OPTIONS
 from joulecast.estimators.subtractive.options import PAPER, SubtractiveOptions
+from joulecast.features.evaluation import NO_PROBE, EvaluationPlan
 from joulecast.records import Setup
-from joulecast.uses.evaluate import NO_PROBE, EvaluationPlan
 from papers.ampere.experiment import TRIAL_S, Json, Work
 
 AMPERE, OURS, FLOPS = "subtractive", "additive" + NO_PROBE, "flops"

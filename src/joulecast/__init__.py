@@ -20,14 +20,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from joulecast.features.catalogue import list_devices
     from joulecast.features.compare import compare
-    from joulecast.features.data import attach_trace
-    from joulecast.features.data_export import export_observations
-    from joulecast.features.data_import import import_runs, predict_run
-    from joulecast.features.data_levels import export_dataset
+    from joulecast.features.data import attach_trace, export_dataset, export_observations
     from joulecast.features.estimate import estimate, estimate_run, update
     from joulecast.features.evaluate import evaluate
     from joulecast.features.fleet_verbs import estimate_fleet
     from joulecast.features.generate import generate
+    from joulecast.features.import_runs import import_runs, predict_run
     from joulecast.features.inspect import inspect
     from joulecast.features.measure import measure
     from joulecast.features.monitor import monitor
@@ -93,13 +91,12 @@ _MODULES = {
     "attach_trace": "data",
     "estimate_fleet": "fleet_verbs",
     "estimate_run": "estimate",
-    "export_dataset": "data_levels",
-    "export_observations": "data_export",
-    "import_runs": "data_import",
+    "export_dataset": "data",
+    "export_observations": "data",
     "list_devices": "catalogue",
     "load_profile": "profiles",
     "load_pruned": "prune",
-    "predict_run": "data_import",
+    "predict_run": "import_runs",
     "score_phones": "score",
     "update": "estimate",
 }

@@ -59,6 +59,11 @@ class JoulecastError(Exception):
         self._message = " ".join(redact_url(str(message)).split())
         super().__init__(self.describe(_mention_in_python))
 
+    @property
+    def message(self) -> str:
+        """The message with its mentions of arguments, to be a part of another message."""
+        return self._message
+
     def describe(self, mention: Callable[[str, str | None], str]) -> str:
         """Return the message; ``mention`` writes an argument, given its name and value."""
         text = _ARGUMENT.sub(lambda found: mention(found[1], found[2]), self._message)

@@ -31,10 +31,10 @@ def make_net():
         ("features.estimate", "probe_net", ("estimate", "lenet5", "--probe"), KEPT),
         ("features.profile", "run_profiling", ("profile", "lenet5"), KEPT),
         ("features.atlas", "profile_atlas", ("profile", "--atlas"), KEPT),
-        ("cli.evaluate", "run_evaluation", ("evaluate", "lenet5"), KEPT),
+        ("features.evaluation_run", "measure_and_evaluate", ("evaluate", "lenet5"), KEPT),
         ("features.measure", "measure_net", ("measure", "lenet5"), "interrupted"),
-        ("cli.prune", "load_profile", ("prune", "lenet5", "--budget", "50%"), "interrupted"),
-        ("cli.prune", "make_probe", ("prune", "lenet5", "--budget", "50%", "--probe"), KEPT),
+        ("features.prune", "load_profile", ("prune", "lenet5", "--budget", "50%"), "interrupted"),
+        ("features.prune", "_make_probe", ("prune", "lenet5", "--budget", "50%", "--probe"), KEPT),
         ("cli.search", "run_search", SEARCH, "interrupted: its trials are lost; give --storage"),
         (
             "cli.search",

@@ -10,8 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from joulecast.cli.main import cli
-from joulecast.uses.score import LETTERS, list_published_notes, score_published
-from joulecast.uses.score.score_labels import ENERGY_SCALE, POWER_SCALE
+from joulecast.features.device_score import (
+    ENERGY_SCALE,
+    LETTERS,
+    POWER_SCALE,
+    list_published_notes,
+    score_published,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "scores.md").read_text(encoding="utf-8")

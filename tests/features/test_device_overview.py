@@ -10,12 +10,11 @@ from joulecast.features.device_overview import (
     read_profile_details,
     summarise_device,
 )
+from joulecast.features.evaluate import EstimatorScore, Evaluation
 from joulecast.records import Device, Profile, Setup
 from joulecast.simulation import make_simulated_device
 from joulecast.store import ProfileSummary, open_store
 from joulecast.store.campaigns import StoredEvaluation
-from joulecast.uses.evaluate import Evaluation
-from joulecast.uses.evaluate.evaluation import EstimatorScore
 
 SUMMARY = ProfileSummary(
     "key", "board", "15 W", "torch-2.11.0", "board", "measured", 7, ("additive",), 1_000_000.0

@@ -1,23 +1,614 @@
-"""``joulecast.score`` in Python: options, and which devices are measured."""
+"""Scores: what is missing is measured once, both scores and the label say what they rest on."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 import joulecast
-from joulecast.errors import InputError, MissingError
-from joulecast.features.score import ScoreOptions, score_stored
-from joulecast.uses.score import DeviceFacts
+from joulecast.errors import ArgumentError, FileError, InputError, MissingError, NetError
+from joulecast.features.device_score import (
+    ENERGY_SCALE,
+    FOLDER,
+    LETTER_COLOURS,
+    LETTERS,
+    NAMES,
+    POWER_SCALE,
+    REORDERED_TDP_W,
+    DeviceFacts,
+    DeviceScore,
+    DeviceScores,
+    ScoredConfiguration,
+    draw_label,
+    format_number,
+    list_published_notes,
+    read_scores,
+    score_published,
+)
+from joulecast.features.reference_applications import (
+    build_reference_application,
+    list_reference_applications,
+)
+from joulecast.features.score import (
+    describe_processor,
+    find_score_setups,
+    list_score_setups,
+    list_score_trials,
+    read_device_file,
+    score_observations,
+)
+from joulecast.measurer import Measurer
+from joulecast.records import Device, LoadWindow, Observation, Profile, Setup, Trial
+from joulecast.store import open_store
+from joulecast.views.report import Picture, Text
+from report_examples import SCORE as WRITTEN
+
+TWO = (
+    ScoredConfiguration("image_classification", "1 thread", energy_j=0.5, power_w=4.0),
+    ScoredConfiguration("image_classification", "4 threads", energy_j=0.25, power_w=8.0),
+    ScoredConfiguration("speech", "1 thread", energy_j=0.1, power_w=2.0),
+    ScoredConfiguration("speech", "4 threads", missing="it does not fit"),
+)
+SCORE = DeviceScore("board", "torch-2.13.0", "board", "measured", TWO, DeviceFacts(10.0))
 
 
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JOULECAST_STORE", str(tmp_path / "store.sqlite"))
+def test_scores_by_hand() -> None:
+    # Powers of 4, 8 and 2 W leave 60, 20 and 80 % of 10 W.
+    assert SCORE.pcs == 53
+    assert SCORE.iecs == pytest.approx(2 + 4 + 10)
+    assert SCORE.inferences_per_joule == pytest.approx(16 / 3)
+    # 0.375 J and 0.1 J per inference, averaged over applications.
+    assert SCORE.wh_per_1000_inferences == pytest.approx((0.375 + 0.1) / 2 / 3.6)
+    # 8, 32 and 20 inferences per second.
+    assert SCORE.inferences_per_s == pytest.approx((8 * 32 * 20) ** (1 / 3))
+    assert (SCORE.pcs_label, SCORE.iecs_label, SCORE.label) == ("E", "C", "E")
 
 
-def test_a_device_is_scored_and_found_again() -> None:
+def test_missing_configurations_are_named() -> None:
+    (note,) = SCORE.list_notes()
+    assert "1 of 4" in note and "speech, 4 threads" in note and "it does not fit" in note
+
+
+def test_letters_need_all_applications() -> None:
+    score = replace(SCORE, configurations=(*TWO[:2], TWO[3]))
+    assert (score.pcs_label, score.iecs_label, score.label) == (None, None, None)
+    assert score.pcs == 40 and score.iecs == pytest.approx(6.0)
+    assert "no letters" in score.list_notes()[-1] and "speech" in score.list_notes()[-1]
+
+
+def test_without_tdp_there_is_no_pcs_and_no_label() -> None:
+    score = replace(SCORE, facts=DeviceFacts())
+    assert (score.pcs, score.pcs_label, score.label) == (None, None, None)
+    assert score.iecs_label == "C" and "--tdp 15W" in score.list_notes()[0]
+
+
+def test_more_power_than_tdp_is_a_negative_score() -> None:
+    score = replace(SCORE, facts=DeviceFacts(3.0))
+    assert score.pcs == -56 and score.label == "G"
+    assert "PCS is negative" in score.list_notes()[0]
+
+
+@pytest.mark.parametrize(
+    ("provenance", "words"), [("modelled", "was not measured"), ("simulated", "is simulated")]
+)
+def test_notes_say_what_was_not_measured(provenance: str, words: str) -> None:
+    assert any(words in note for note in replace(SCORE, provenance=provenance).list_notes())
+    assert not any(words in note for note in SCORE.list_notes())
+
+
+def test_a_stated_performance_replaces_the_observed_one() -> None:
+    assert replace(SCORE, facts=DeviceFacts(inferences_per_s=99.0)).inferences_per_s == 99.0
+
+
+@pytest.mark.parametrize("scale", [POWER_SCALE, ENERGY_SCALE])
+def test_letters_follow_the_thresholds(scale) -> None:
+    for letter, least in zip(LETTERS, scale.thresholds, strict=False):
+        assert scale.choose_letter(least) == letter
+        assert scale.choose_letter(least - 1e-9) == LETTERS[LETTERS.index(letter) + 1]
+    assert scale.choose_letter(-100.0) == "G"
+    assert f"A from {scale.thresholds[0]:g}" in scale.describe()
+
+
+def test_json_says_what_scores_rest_on() -> None:
+    data = DeviceScores((SCORE,)).to_dict()
+    (device,) = data["devices"]
+    assert device["pcs"] == 53 and device["label"] == "E" and device["provenance"] == "measured"
+    assert device["configurations"][3]["missing"] == "it does not fit"
+    assert device["configurations"][0]["latency_s"] == pytest.approx(0.125)
+    assert data["scale"]["pcs"]["A"] == 90.0 and data["scale"]["pcs"]["G"] is None
+    assert any("our reading" in note for note in data["notes"])
+    assert any("are ours" in note for note in data["notes"])
+
+
+def test_json_is_read_back_and_damage_is_refused() -> None:
+    data = DeviceScores((WRITTEN,)).to_dict()
+    assert read_scores(data).to_dict() == data
+    for change in ({"devices": 3}, {"devices": [{**data["devices"][0], "provenance": "guess"}]}):
+        with pytest.raises(FileError, match="the score is damaged"):
+            read_scores({**data, **change})
+
+
+def test_plots_against_price_and_performance() -> None:
+    cheap = replace(SCORE, name="cheap", facts=DeviceFacts(10.0, price=99.0, currency="EUR"))
+    dear = replace(SCORE, name="dear", facts=DeviceFacts(20.0, price=999.0, currency="EUR"))
+    price, performance = DeviceScores((cheap, dear)).report().plots
+    assert (price.name, performance.name) == ("price", "performance")
+    assert ">Price (EUR)" in price.data.columns
+    assert ("dear", "C", "PCS", "999", "77") in price.data.rows
+    unknown = DeviceScores((replace(SCORE, facts=DeviceFacts()),)).report()
+    assert [plot.name for plot in unknown.plots] == ["performance"]
+    assert not DeviceScores((replace(SCORE, configurations=()),)).report().plots
+    dollar = replace(dear, facts=DeviceFacts(20.0, price=999.0, currency="USD"))
+    mixed = DeviceScores((cheap, dollar)).report()
+    assert [plot.name for plot in mixed.plots] == ["performance"]
+    assert any("one currency" in block.text for block in mixed.blocks if isinstance(block, Text))
+
+
+def test_a_report_of_one_device_has_its_label() -> None:
+    priced = replace(SCORE, facts=DeviceFacts(10.0, price=599.0, currency="EUR"))
+    report = DeviceScores((priced,)).report()
+    (label,) = (block for block in report.blocks if isinstance(block, Picture))
+    assert label.name == "label" and "has the label E" in label.description
+    text = str(DeviceScores((priced,)))
+    for part in ("53 (E)", "16.0 (C)", "4.67 W of 10.0 W TDP", "599.00 EUR", "D ▶E◀ F"):
+        assert part in text
+    assert "it does not fit" in text and "our reading" in text
+    assert "TDP not known" in str(DeviceScores((replace(SCORE, facts=DeviceFacts()),)))
+    with pytest.raises(InputError, match="no score"):
+        DeviceScores(()).report()
+
+
+def test_several_devices_say_when_they_cannot_be_compared() -> None:
+    other = replace(SCORE, name="other", covers="cpu", provenance="modelled")
+    text = " ".join(str(DeviceScores((SCORE, other))).split())
+    assert "other: joules are modelled." in text and "meters cover different parts" in text
+    fewer = replace(SCORE, configurations=SCORE.configurations[:1])
+    assert "IECS is not comparable" in str(DeviceScores((SCORE, fewer)))
+    same = str(DeviceScores((SCORE, replace(SCORE, name="other"))))
+    assert "not comparable" not in same.lower()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (0.0278, "0.0278"), (12.0, "12.0"), (1164.2, "1,164")]
+)
+def test_numbers_have_three_digits(value, text):
+    assert format_number(value) == text
+
+
+# ---------------------------------------------------------------------------------------------
+# Scores from observations
+
+
+SETUP = Setup(1, "inference", threads=4)
+SPEECH = Trial(build_reference_application("speech"), SETUP)
+
+
+def make_profile(*observations: Observation) -> Profile:
+    return Profile(Device("board"), "torch-2.13.0", "board", "measured", observations)
+
+
+def summarise_speech(*observations: Observation) -> ScoredConfiguration:
+    score = score_observations(make_profile(*observations), [SETUP], DeviceFacts())
+    assert [one.application for one in score.configurations if one.missing == "not measured yet"]
+    return next(one for one in score.configurations if one.application == "speech")
+
+
+def test_several_observations_become_their_median() -> None:
+    energies_j = (1.0, 2.0, 9.0)
+    found = [Observation(SPEECH, energy_j=one, duration_s=0.5) for one in energies_j]
+    configuration = summarise_speech(*found)
+    assert (configuration.energy_j, configuration.power_w, configuration.count) == (2.0, 4.0, 3)
+    assert configuration.processor == "4 threads"
+
+
+def test_only_the_same_network_and_setup_count() -> None:
+    trained = Trial(SPEECH.network, replace(SETUP, phase="train"))
+    larger = Trial(SPEECH.network, replace(SETUP, batch=8))
+    other = Trial(build_reference_application("segmentation"), SETUP)
+    found = [Observation(one, energy_j=1.0, duration_s=1.0) for one in (trained, larger, other)]
+    assert summarise_speech(*found).energy_j is None
+    assert find_score_setups(found[:2], "fp32") == []
+    assert find_score_setups(found, "fp32") == [SETUP]
+    assert find_score_setups(found, "bf16") == []
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"duration_s": 0.5}, "without energy"),
+        ({"energy_j": 0.0, "duration_s": 0.5}, "counted no energy"),
+        ({"refusal": "out of memory"}, "out of memory"),
+        ({"duration_s": 0.5, "windows": (LoadWindow(1.0, 2.0),)}, "attach a power trace"),
+    ],
+)
+def test_observations_without_energy_are_not_scored(values, reason: str) -> None:
+    configuration = summarise_speech(Observation(SPEECH, **values))
+    assert configuration.energy_j is None and reason in configuration.missing
+
+
+def test_every_application_meets_every_setup() -> None:
+    setups = list_score_setups((1, 4), ("CPU", "GPU"))
+    assert len(setups) == 4 and len(list_score_trials(setups)) == 24
+    assert {one.batch for one in setups} == {1} and {one.phase for one in setups} == {"inference"}
+    assert [describe_processor(one) for one in setups] == [
+        "CPU, 1 thread", "CPU, 4 threads", "GPU, 1 thread", "GPU, 4 threads",
+    ]  # fmt: skip
+    assert describe_processor(list_score_setups()[0]) == "default"
+    assert describe_processor(Setup(1, "inference", "int8", cuda_graphs=True)) == (
+        "CUDA graphs, int8"
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# Files of devices
+
+
+TOML = """
+[[device]]
+name = "phone"
+tdp = "6W"
+price = "199EUR"
+performance = 12.5
+
+[[device]]
+name = "board"
+"""
+CSV = "name,tdp,price,performance\nphone,6W,199EUR,12.5\nboard,,,\n"
+
+
+@pytest.mark.parametrize(("name", "text"), [("d.toml", TOML), ("d.csv", CSV)])
+def test_both_formats_say_the_same(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    facts = read_device_file(tmp_path / name)
+    assert facts == {
+        "phone": DeviceFacts(6.0, price=199.0, currency="EUR", inferences_per_s=12.5),
+        "board": DeviceFacts(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("d.toml", '[[device]]\nname = "x"\ntdp = "6"', "like 15W"),
+        ("d.toml", '[[device]]\nname = "x"\ntdp = "0W"', "more than 0 W"),
+        ("d.toml", '[[device]]\nname = "x"\nwatts = 6', "unknown key 'watts'"),
+        ("d.toml", "", "[[device]] is missing"),
+        ("d.toml", "devices = 3", "unknown key 'devices'"),
+        ("d.csv", "name,price\nx,cheap\n", "line 2: price is 'cheap'"),
+        ("d.csv", "name,performance\nx,-1\n", "inferences per second, like 120"),
+        ("d.csv", "name,performance\nx,nan\n", "inferences per second, like 120"),
+        ("d.csv", "tdp\n6W\n", "no column name"),
+        ("d.csv", "name,tdp\n,6W\n", "line 2 has no name"),
+        ("d.csv", "name,tdp\nx,6W\nx,7W\n", "'x' is there twice"),
+        ("d.csv", "name,tdp\n", "no devices"),
+        ("d.csv", "name,colour\nx,red\n", "unknown key 'colour'"),
+    ],
+)
+def test_a_wrong_file_is_one_clear_line(tmp_path: Path, name: str, text: str, reason: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(FileError) as caught:
+        read_device_file(tmp_path / name)
+    assert reason in str(caught.value) and "\n" not in str(caught.value)
+    assert str(tmp_path / name) in str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------------
+# The published phones
+
+
+PHONES = {one.score.name: one for one in score_published()}
+
+
+def test_all_published_pcs_are_reproduced_with_the_other_order_of_tdp() -> None:
+    assert [one.score.pcs for one in PHONES.values()] == [75, 78, 62, 78, 74, 70, 67, 56]
+    assert [one.pcs_published for one in PHONES.values()] == [75, 78, 62, 78, 74, 70, 67, 56]
+
+
+def test_the_printed_tdp_gives_other_scores() -> None:
+    printed = [one.pcs_printed_tdp for one in PHONES.values()]
+    assert printed == [63, 57, 80, 78, 83, 63, 67, 67]
+    tdp_w = sorted(one.tdp_printed_w for one in PHONES.values())
+    assert tdp_w == sorted(REORDERED_TDP_W)
+
+
+def test_iecs_is_near_the_published_one_and_never_equal() -> None:
+    ratios = {name: one.iecs_published / one.score.iecs for name, one in PHONES.items()}
+    assert ratios.pop("Redmi Note 8") == pytest.approx(0.92, abs=0.005)
+    assert min(ratios.values()) > 1.04 and max(ratios.values()) < 1.29
+
+
+def test_the_misprint_changes_only_one_phone() -> None:
+    changed = {name for name, one in PHONES.items() if one.corrected.iecs != one.score.iecs}
+    assert changed == {"Redmi Note 8"}
+    phone = PHONES["Redmi Note 8"]
+    lost = 1 / 0.0265 - 1 / 0.265
+    assert phone.score.iecs - phone.corrected.iecs == pytest.approx(lost)
+    assert phone.iecs_published / phone.corrected.iecs == pytest.approx(1.19, abs=0.005)
+
+
+def test_missing_cells_are_left_out_and_named() -> None:
+    phone = PHONES["Redmi Note 8"].score
+    assert len(phone.configurations) == 35 and len(phone.energies_j) == 33
+    (note,) = [one for one in phone.list_notes() if "Not scored" in one]
+    assert "2 of 35" in note and "DNN2, CPU4" in note and "DNN11, NNAPI" in note
+
+
+def test_json_has_both_scores_of_every_phone() -> None:
+    phones = tuple(PHONES.values())
+    data = DeviceScores(tuple(one.score for one in phones), phones).to_dict()
+    assert [one["name"] for one in data["devices"]] == list(NAMES.values())
+    keys = {"name", "pcs", "pcs_published", "pcs_printed_tdp", "iecs", "iecs_published"}
+    assert all(keys <= set(one) for one in data["devices"])
+    assert all(one["provenance"] == "imported" and one["source"] for one in data["devices"])
+    text = " ".join(data["notes"])
+    assert "2.9 %" in text and "Snapdragon 665" in text and "0.265" in text
+
+
+def test_notes_say_what_follows() -> None:
+    pcs, iecs, misprint, source = list_published_notes()
+    assert "reproduces 2 of 8" in pcs and "another order 8" in pcs and "do not rank" in pcs
+    assert "25,000 formulas" in iecs and "1.05 to 1.28" in iecs
+    assert "117.8 instead of 151.7" in misprint and "CC BY 4.0" in source
+
+
+def test_the_tables_ship_with_their_licence() -> None:
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert "CC BY 4.0" in text and "Xiaolong Tu" in text and "No value was changed" in text
+
+
+# ---------------------------------------------------------------------------------------------
+# The label
+
+
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+LABELLED = DeviceScore(
+    "board",
+    "torch-2.13.0",
+    "cpu",
+    "measured",
+    (ScoredConfiguration("speech", "1 thread", energy_j=0.1, power_w=2.0),),
+    DeviceFacts(10.0),
+)
+
+
+def read_texts(score: DeviceScore) -> list[str]:
+    root = ElementTree.fromstring(draw_label(score))
+    return [one.text or "" for one in root.iter(f"{NAMESPACE}text")]
+
+
+def find_mark(score: DeviceScore) -> float:
+    """Return the height of the mark's centre."""
+    root = ElementTree.fromstring(draw_label(score))
+    (mark,) = [one for one in root.iter(f"{NAMESPACE}polygon") if one.get("class") == "mark"]
+    return float(mark.get("points").split()[0].split(",")[1])
+
+
+def test_the_label_shows_scores_units_and_limits() -> None:
+    text = "\n".join(read_texts(LABELLED))
+    for words in ("board", "80", "IECS*", "0.0278", "TDP 10.0 W (given)", "measured", "speech"):
+        assert words in text
+    assert "weights are not public" in text and "not an official energy label" in text
+
+
+@pytest.mark.parametrize("provenance", ["modelled", "simulated", "imported"])
+def test_numbers_that_were_not_measured_say_so(provenance: str) -> None:
+    assert provenance.upper() in read_texts(replace(LABELLED, provenance=provenance))
+
+
+def test_published_numbers_say_so() -> None:
+    texts = read_texts(replace(LABELLED, provenance="imported", source="DeepEn2023, published"))
+    assert "PUBLISHED" in texts and any("DeepEn2023" in one for one in texts)
+
+
+def test_the_mark_is_at_its_letter() -> None:
+    root = ElementTree.fromstring(draw_label(LABELLED))
+    arrows = [one for one in root.iter(f"{NAMESPACE}polygon") if one.get("fill") in LETTER_COLOURS]
+    tips = [float(one.get("points").split()[2].split(",")[1]) for one in arrows]
+    assert len(tips) == len(LETTERS) and LABELLED.label == "B"
+    assert find_mark(LABELLED) == tips[LETTERS.index("B")]
+
+
+def test_a_device_without_tdp_has_no_mark() -> None:
+    score = replace(LABELLED, facts=DeviceFacts())
+    texts = read_texts(score)
+    assert "no label" in texts and any("TDP not known" in one for one in texts)
+    with pytest.raises(ValueError, match="unpack"):
+        find_mark(score)
+
+
+def test_a_name_cannot_change_the_picture() -> None:
+    texts = read_texts(replace(LABELLED, name='</text><script>"&\x1b'))
+    assert any("<script>" in one and "\\x1b" in one for one in texts)
+
+
+def test_everything_is_inside_the_page() -> None:
+    score = replace(LABELLED, name="m" * 200, runtime="m" * 200)
+    root = ElementTree.fromstring(draw_label(score))
+    for text in root.iter(f"{NAMESPACE}text"):
+        x, size = float(text.get("x")), float(text.get("font-size"))
+        # Mean width of a letter of the usual fonts.
+        width = 0.55 * size * len(text.text or "")
+        assert float(text.get("y")) < 700
+        if text.get("text-anchor") == "start" and "m" * 10 not in text.text:
+            assert x + width < 460
+
+
+def test_the_picture_follows_the_colour_scheme_of_its_reader() -> None:
+    assert "prefers-color-scheme: dark" in draw_label(LABELLED)
+
+
+# ---------------------------------------------------------------------------------------------
+# The verb
+
+
+SIMULATED = ("score", "--on", "simulated:7")
+
+
+def add_device(name: str, joules: float, **values: object) -> None:
+    """Store observations of all reference applications, with an energy and 10 W."""
+    with open_store() as store:
+        for one in list_reference_applications():
+            trial = Trial(build_reference_application(one), Setup(1, "inference"))
+            observation = Observation(
+                trial,
+                energy_j=joules,
+                duration_s=joules / 10.0,
+                device=Device(name),
+                runtime="torch-2.13.0",
+                meter="board",
+                covers="board",
+            )
+            store.add_observation(replace(observation, **values))
+
+
+def test_what_is_missing_is_measured_once(shell):
+    first = shell.json(*SIMULATED, "--threads", "1", "--tdp", "150W")["devices"][0]
+    assert len(first["configurations"]) == 6 and first["label"] in "ABCDEFG"
+    assert {one["processor"] for one in first["configurations"]} == {"1 thread"}
+    second = shell.json(*SIMULATED, "--threads", "1", "--tdp", "150W")["devices"][0]
+    assert second == first
+    more = shell.json(*SIMULATED, "--threads", "1,2", "--tdp", "150W")["devices"][0]
+    assert len(more["configurations"]) == 12
+    assert [one for one in more["configurations"] if one["processor"] == "1 thread"] == (
+        first["configurations"]
+    )
+    stored = shell.json("score", "--devices", "simulated-7", "--tdp", "150W")["devices"][0]
+    assert stored["iecs"] == pytest.approx(more["iecs"])
+
+
+def test_scores_of_stored_observations(shell):
+    add_device("board", joules=0.5)
+    (board,) = shell.json("score", "--devices", "board", "--tdp", "40W")["devices"]
+    assert (board["pcs"], board["pcs_label"]) == (75, "C")
+    assert board["iecs"] == pytest.approx(12.0) and board["iecs_label"] == "D"
+    assert board["label"] == "D" and board["provenance"] == "measured"
+    assert board["wh_per_1000_inferences"] == pytest.approx(500 / 3600)
+    assert board["inferences_per_s"] == pytest.approx(20.0)
+
+
+def test_the_power_limit_of_a_gpu_is_its_tdp(shell):
+    add_device("gpu", 0.5, device=Device("gpu", power_mode="limit 20W, persistence"))
+    (gpu,) = shell.json("score", "--devices", "gpu")["devices"]
+    assert (gpu["tdp_w"], gpu["tdp_source"], gpu["pcs"]) == (20.0, "power limit of the device", 50)
+    (given,) = shell.json("score", "--devices", "gpu", "--tdp", "40W")["devices"]
+    assert (given["tdp_w"], given["tdp_source"], given["pcs"]) == (40.0, "given", 75)
+
+
+def test_observations_without_energy_are_no_score(shell):
+    add_device("board", joules=0.5, energy_j=None)
+    message = shell.fails("score", "--devices", "board", "--tdp", "15W")
+    assert "no energies of the reference applications" in message and "without energy" in message
+
+
+def test_devices_that_are_not_stored(shell):
+    assert "leave --offline out" in shell.fails("score", "--on", "cpu", "--offline")
+    add_device("board", joules=0.5)
+    assert "measure them there" in shell.fails("score", "--devices", "nvidia-h200")
+    assert "'phone'" in shell.fails("score", "--devices", "board,phone")
+
+
+def test_simulated_scores_say_so_everywhere(shell):
+    words = (*SIMULATED, "--tdp", "150W", "--svg", "label.svg")
+    text = shell(*words).stdout
+    assert "(simulated)" in text and "say nothing about a real one" in text
+    assert shell.json(*words)["devices"][0]["provenance"] == "simulated"
+    svg = (shell.folder / "label.svg").read_text()
+    assert "SIMULATED" in svg
+    ElementTree.fromstring(svg)
+
+
+def test_several_devices_with_a_file_and_a_chart(shell, write):
+    add_device("board", joules=0.5)
+    add_device("phone", joules=0.1, covers="phone")
+    rows = "name,tdp,price,performance\nboard,40W,99EUR,\nphone,12W,599EUR,7\n"
+    file = write("devices.csv", rows)
+    words = ("score", "--device-file", file)
+    data = shell.json(*words, "--plot", "chart.svg")["devices"]
+    assert [one["name"] for one in data] == ["board", "phone"]
+    assert [one["price"] for one in data] == [99.0, 599.0] and data[1]["inferences_per_s"] == 7.0
+    price = (shell.folder / "chart-price.svg").read_text()
+    assert "Price (EUR)" in price and "phone (G)" in price and "IECS (our reading)" in price
+    assert (shell.folder / "chart-performance.svg").exists()
+    text = shell(*words).stdout
+    assert "599.00 EUR" in text and "meters cover different parts" in text
+
+
+def test_published_scores(shell):
+    text = " ".join(shell("score", "--published").stdout.split())
+    assert "do not rank" in text and "117.8 instead of 151.7" in text
+    shell("score", "--published", "--devices", "P40 Pro", "--svg", "p40.svg", "--out", "p40.json")
+    assert "PUBLISHED" in (shell.folder / "p40.svg").read_text()
+    written = json.loads((shell.folder / "p40.json").read_text())
+    assert [one["name"] for one in written["devices"]] == ["P40 Pro"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "code"),
+    [
+        (("--on", "simulated:7", "--tdp", "15"), "like 15W", 1),
+        (("--on", "simulated:7", "--tdp", "0W"), "more than 0 W", 1),
+        (("--on", "simulated:7", "--price", "dear"), "like 599EUR", 1),
+        (("--on", "simulated:7", "--threads", "0"), "whole numbers from 1", 2),
+        (("--on", "simulated:7", "--performance", "0"), "--performance", 2),
+        (("--on", "simulated:7", "--svg", "no/label.svg"), "there is no folder", 2),
+        (("--devices", "a,b", "--tdp", "15W"), "--device-file", 1),
+        (("--devices", "a,b", "--svg", "x.svg"), "label of one device", 1),
+        (("--published", "--svg", "x.svg"), "label of one device", 1),
+        (("--published", "--devices", "iPhone"), "choose from OnePlus 8 Pro", 1),
+        (("--device-file", "missing.toml"), "missing.toml", 1),
+        (("--devices", "a", "--on", "cpu"), "--on is for measuring", 2),
+        (("--published", "--offline"), "--offline is for measuring", 2),
+        (("--published", "--tdp", "15W"), "--published has no --tdp", 2),
+    ],
+)
+def test_bad_input_is_one_clear_line(shell, words, reason, code):
+    assert reason in shell.fails("score", *words, code=code)
+
+
+def test_an_interrupted_run_keeps_what_was_measured(shell, monkeypatch):
+    measured = []
+
+    def interrupt(measurer, trial):
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        measured.append(trial)
+        return measure(measurer, trial)
+
+    measure = Measurer.measure
+    monkeypatch.setattr(Measurer, "measure", interrupt)
+    result = shell(*SIMULATED, "--tdp", "150W", code=130)
+    assert "what was measured is stored" in result.stderr
+    monkeypatch.setattr(Measurer, "measure", measure)
+    (device,) = shell.json("score", "--devices", "simulated-7", "--tdp", "150W")["devices"]
+    assert sum(one["missing"] is None for one in device["configurations"]) == 2
+    assert device["label"] is None
+    (device,) = shell.json(*SIMULATED, "--tdp", "150W")["devices"]
+    assert device["label"] is not None
+
+
+def test_an_application_that_does_not_run_is_named(shell, monkeypatch):
+    def refuse(measurer, trial):
+        if trial.network.name == "speech":
+            raise NetError("it has no LSTM")
+        return measure(measurer, trial)
+
+    measure = Measurer.measure
+    monkeypatch.setattr(Measurer, "measure", refuse)
+    text = " ".join(shell(*SIMULATED, "--tdp", "150W").stdout.split())
+    assert "(speech, default): it has no LSTM" in text and "There are no letters" in text
+
+
+def test_a_label_that_cannot_be_written_loses_no_score(shell):
+    (shell.folder / "label.svg").mkdir()
+    result = shell(*SIMULATED, "--tdp", "150W", "--svg", "label.svg", code=1)
+    assert "PCS" in result.stdout and "cannot write label.svg" in result.stderr
+
+
+def test_python_measures_and_finds_it_again(shell) -> None:
     details: list[str] = []
     (score,) = joulecast.score(
         on="simulated:7",
@@ -34,31 +625,26 @@ def test_a_device_is_scored_and_found_again() -> None:
     assert again.iecs == score.iecs and again.pcs == score.pcs
     (offline,) = joulecast.score(on="simulated:7", offline=True, tdp="150W")
     assert offline.configurations == score.configurations
-
-
-def test_wrong_options_are_refused_before_anything_is_measured() -> None:
-    with pytest.raises(InputError, match="did you mean 'threads'"):
-        joulecast.score(on="simulated:7", thread=2)
-    with pytest.raises(InputError, match="at least 1"):
-        joulecast.score(on="simulated:7", threads=(1, 0))
-    with pytest.raises(InputError, match="like 15W"):
-        joulecast.score(on="simulated:7", tdp="15")
-    with pytest.raises(InputError, match="inferences per second"):
-        joulecast.score(on="simulated:7", inferences_per_s=-1.0)
-    with pytest.raises(MissingError, match="nothing is stored"):
-        joulecast.score(on="simulated:7", offline=True)
-
-
-def test_options_that_a_file_or_other_devices_contradict_are_refused() -> None:
-    stated, in_file = ScoreOptions(tdp="15W"), {"board": DeviceFacts(tdp_w=10.0)}
-    with pytest.raises(InputError, match="not in both places"):
-        score_stored(("board",), stated, in_file)
-    with pytest.raises(InputError, match="those of one device"):
-        score_stored(("board", "other"), stated, {})
-
-
-def test_published_phones() -> None:
     phones = joulecast.score_phones(("P40 Lite", "P40 Pro"))
     assert [one.score.pcs for one in phones] == [74, 78]
-    with pytest.raises(InputError, match="choose from"):
-        joulecast.score_phones(("Pixel",))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"thread": 2}, ArgumentError, "did you mean 'threads'"),
+        ({"threads": (1, 0)}, ArgumentError, "at least 1"),
+        ({"tdp": "15"}, InputError, "like 15W"),
+        ({"inferences_per_s": -1.0}, ArgumentError, "more than 0"),
+        ({"offline": True}, MissingError, "nothing is stored"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_measured(shell, options, error, said):
+    with pytest.raises(error, match=said):
+        joulecast.score(on="simulated:7", **options)
+
+
+def test_facts_are_in_one_place(shell, write) -> None:
+    file = write("devices.csv", "name,tdp\nboard,10W\n")
+    with pytest.raises(InputError, match="not in both places"):
+        joulecast.score(device_file=file, tdp="15W")

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from joulecast.errors import FileError, InputError
+from joulecast.features.device_score import score_published
 from joulecast.records import Profile
 from joulecast.reports.campaign_report import report_campaign
 from joulecast.reports.evaluation_report import report_evaluation
@@ -30,7 +31,6 @@ from joulecast.store.campaigns import (
     StoredDevice,
 )
 from joulecast.testing.hostile_inputs import damage_value
-from joulecast.uses.score import score_published
 from report_examples import SCORE, list_results, make_evaluation
 
 RESULTS = list_results()
@@ -112,9 +112,9 @@ def test_score_of_one_device_has_its_label_and_of_several_a_comparison():
 
 
 def test_score_survives_being_written(tmp_path):
-    from joulecast.uses.score import describe_scores, read_scores
+    from joulecast.features.device_score import DeviceScores, read_scores
 
-    assert describe_scores(read_scores(RESULTS["score"])) == describe_scores([SCORE])
+    assert read_scores(RESULTS["score"]).to_dict() == DeviceScores((SCORE,)).to_dict()
 
 
 def test_profile_shows_what_it_rests_on(simulated_profile):

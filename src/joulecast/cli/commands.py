@@ -111,6 +111,8 @@ def make_command(
         if out:
             write_json(out, data)
         if plot and report is not None:
+            if not report.plots:
+                raise click.ClickException("there is nothing to plot: leave --plot out")
             from joulecast.views.plots import save_plots
 
             save_plots(report.plots, Path(plot))

@@ -28,7 +28,7 @@ import click
 from joulecast.cli.commands import CommandExtras, make_command
 from joulecast.cli.fleet import show_fleet, up
 from joulecast.cli.interruptions import EXIT_INTERRUPTED, keep_if
-from joulecast.cli.progress import show_profiling
+from joulecast.cli.progress import show_profiling, show_pruning, show_steps
 from joulecast.cli.settings import name_variables, read_settings
 from joulecast.cli.streams import (
     ReaderGoneError,
@@ -73,6 +73,10 @@ COMMANDS = {
 }
 VERBS: dict[str, tuple[str, str, CommandExtras]] = {
     "compare": ("compare", "compare", CommandExtras(has_plots=True, finish="check_ranked")),
+    "data attach": ("data", "attach_trace", CommandExtras(has_out=False)),
+    "data import": ("import_runs", "import_runs", CommandExtras(has_out=False)),
+    "data predict": ("import_runs", "predict_run", CommandExtras(has_out=False)),
+    "data export": ("data", "export_data", CommandExtras(has_out=False)),
     "detect": ("detect", "detect", CommandExtras(has_out=False)),
     "devices": ("catalogue", "show_devices", CommandExtras(has_out=False)),
     "estimate": ("estimate", "estimate_run", CommandExtras(kept=keep_if("probe"))),
@@ -88,6 +92,11 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
         ),
     ),
     "fleet estimate": ("fleet_verbs", "forecast_on_fleet", CommandExtras()),
+    "evaluate": (
+        "evaluate",
+        "evaluate",
+        CommandExtras(has_plots=True, kept=keep_if(), progress=show_steps),
+    ),
     "generate": ("generate", "generate", CommandExtras()),
     "inspect": ("inspect", "inspect_step", CommandExtras(has_out=False)),
     "measure": (
@@ -100,6 +109,16 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
         "profile_device",
         CommandExtras(kept=keep_if(), progress=show_profiling),
     ),
+    "prune": (
+        "prune",
+        "prune",
+        CommandExtras(kept=keep_if("probe"), progress=show_pruning),
+    ),
+    "score": (
+        "score",
+        "score",
+        CommandExtras(has_plots=True, kept=keep_if(), progress=show_steps, finish="check_label"),
+    ),
     "profiles list": ("stored_profiles", "list_profiles", CommandExtras(has_out=False)),
     "profiles show": ("stored_profiles", "show_profile", CommandExtras(has_out=False)),
     "profiles export": ("stored_profiles", "export_profile", CommandExtras(has_out=False)),
@@ -109,6 +128,7 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
 """Commands that are made of a verb: module and function in ``features``, and what they add."""
 GROUPS = {
     "fleet": "Profile many devices at once, and choose among them.",
+    "data": "Attach power traces to recorded campaigns, import and export measured runs.",
     "profiles": """List, show, export, import and remove profiles.
 
     DEVICE is a device's name, a profile's key, or the beginning of either.

@@ -12,7 +12,7 @@ from joulecast.units import format_duration, format_share
 
 if TYPE_CHECKING:
     from joulecast.campaign import Progress
-    from joulecast.uses.progress_report import ProgressReport
+    from joulecast.features.progress_report import ProgressReport
 
 _DETAIL_SIZE = 44
 _MINUTE_S = 59.5
@@ -55,6 +55,18 @@ def show_activity(text: str) -> Iterator[None]:
     with show_bar() as update:
         update(None, text, "")
         yield
+
+
+def show_pruning(values: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Show that channels are being chosen."""
+    return show_activity("choosing channels, minutes for large nets")
+
+
+def show_steps(
+    values: Mapping[str, Any],
+) -> AbstractContextManager[Callable[[ProgressReport], None]]:
+    """Show how much of an operation is done."""
+    return show_report()
 
 
 @contextmanager

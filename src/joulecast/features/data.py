@@ -1,27 +1,135 @@
-"""Attach a power trace to observations that were recorded with the meter ``later``."""
+"""Attach power traces to observations, and export observations as CSV.
+
+Observations that were recorded with the meter ``later`` get their energy from a trace. Exports are
+one tidy row per observation, the columns of CodeCarbon, or one of the three levels of DeepEn2023's
+dataset, with a data card in Markdown:
+
+    kernel        fused kernels that were run alone, with the features of DeepEn2023    inference
+    network       whole networks: members of families, and your own modules   training, inference
+    application   the six reference applications of ``joulecast score``                 inference
+
+Rows are observations; estimates take no part.
+"""
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from joulecast.errors import FileError, InputError, MissingError
-from joulecast.features.data_fits import refit_profile
-from joulecast.features.option_values import convert_option
-from joulecast.features.profiles import SHORT_KEY
-from joulecast.features.transfer_sources import make_estimator
-from joulecast.records import Observation
+from joulecast.errors import ArgumentError, FileError, InputError, MissingError, arg
+from joulecast.features import arguments as given
+from joulecast.features.arguments import Argument, verb
+from joulecast.features.profile import From
+from joulecast.features.profiles import SHORT_KEY, load_observed_profile
+from joulecast.printable import make_printable
+from joulecast.records import (
+    OWN_NET,
+    Network,
+    Observation,
+    Profile,
+    Setup,
+    compute_power,
+)
+from joulecast.units import (
+    GRAMS_PER_KG,
+    co2e_g,
+    format_duration,
+    format_shape,
+    joules_to_kwh,
+    parse_grid,
+)
+from joulecast.views.report import Answer, Block, Report, Reportable, Text, make_table
+from joulecast.views.words import plural
 
 if TYPE_CHECKING:
+    from joulecast.fusion import FusedKernel
     from joulecast.store import ProfileSummary, Store
     from joulecast.traces.attachment import RunAttachment
 
+TIDY, CODECARBON = "tidy", "codecarbon"
+LEVELS = ("kernel", "network", "application")
+# Reasons are often the same for many trials.
+_MOST_REASONS = 10
+
+Row = dict[str, Any]
+TraceFile = Annotated[str, Argument("A CSV file of time and power.")]
+RecordedDevice = Annotated[
+    str, Argument("Device of the recordings.", metavar="NAME", default="the only one")
+]
+RunName = Annotated[
+    str, Argument("Only this run of Joulecast.", metavar="NAME", default="all of them")
+]
+ExportedDevice = Annotated[str, Argument("A device with a profile.")]
+ExportedFile = Annotated[str, Argument("The CSV file, which is replaced.", harm="writes a file")]
+Form = Annotated[
+    str | None,
+    Argument(
+        "One row per observation, or CodeCarbon's columns.", choices=(TIDY, CODECARBON),
+        option="format", default=TIDY, excludes=("level",),
+    ),
+]  # fmt: skip
+Grid = Annotated[
+    str | None,
+    Argument(
+        "Emissions of CodeCarbon's columns: grams per kWh, or a region.", metavar="400|de",
+        excludes=("level",),
+    ),
+]  # fmt: skip
+Level = Annotated[
+    str | None,
+    Argument(
+        "Write a dataset of kernels, networks or applications instead, with a data card.",
+        choices=LEVELS,
+    ),
+]
+Licence = Annotated[str, Argument("Licence of the data, for the card.", metavar="TEXT")]
+
+
+@verb
+def attach_trace(
+    trace: TraceFile,
+    *,
+    device: RecordedDevice = "",
+    run: RunName = "",
+    estimator: given.Estimator = "auto",
+    from_: From = (),
+    store: given.Store = None,
+) -> TraceAttachment:
+    """Fill in joules from TRACE, a CSV file of time and power.
+
+    For campaigns that were recorded with --meter later. Load pulses are found in the trace, its
+    clock is aligned with that of the run, and the power in each window is integrated. What the
+    trace does not cover stays as it was.
+    """
+    from joulecast.features.import_runs import refit_profile
+    from joulecast.features.transfer_sources import make_estimator
+    from joulecast.store import open_store
+    from joulecast.traces.attachment import attach_energies
+    from joulecast.traces.trace_files import read_trace
+
+    path = Path(trace)
+    with open_store(store, create=False) as opened:
+        summary, pending = _find_pending(opened, device, run)
+        runs = attach_energies(read_trace(path), pending, path.name)
+        pairs = [pair for one in runs for pair in one.completed]
+        if not pairs:
+            reasons = dict.fromkeys(reason for one in runs for _, reason in one.refused)
+            raise FileError(f"{path} says nothing about {summary.device}: {next(iter(reasons))}")
+        method = make_estimator(estimator, from_, opened.load_profile(summary.key), store)
+        completed = opened.complete_observations(pairs)
+        is_fitted = refit_profile(opened, summary.key, method)
+        left = sum(one.is_pending for one in opened.load_observations(summary.key))
+    return TraceAttachment(summary.key, summary.device, completed, left, tuple(runs), is_fitted)
+
 
 @dataclass(frozen=True)
-class TraceAttachment:
+class TraceAttachment(Reportable):
     """What a power trace has filled in.
 
     Attributes:
@@ -40,7 +148,7 @@ class TraceAttachment:
     runs: tuple[RunAttachment, ...]
     is_fitted: bool
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Row:
         """Return the result as JSON values."""
         return {
             "profile": self.profile_key,
@@ -48,53 +156,53 @@ class TraceAttachment:
             "completed": self.completed,
             "pending": self.pending,
             "is_fitted": self.is_fitted,
-            "runs": [_describe_run(one) for one in self.runs],
+            "runs": [
+                {
+                    "run": one.run,
+                    "completed": len(one.completed),
+                    "refused": [
+                        {"network": seen.trial.network.name, "reason": reason}
+                        for seen, reason in one.refused
+                    ],
+                    "offset_s": one.alignment.offset_s if one.alignment else None,
+                    "drift_ppm": 1e6 * one.alignment.drift if one.alignment else None,
+                    "residual_s": one.alignment.residual_s if one.alignment else None,
+                }
+                for one in self.runs
+            ],
         }
 
-
-def attach_trace(
-    trace: str | os.PathLike[str],
-    *,
-    device: str = "",
-    run: str = "",
-    estimator: str = "auto",
-    from_: str | Sequence[str] = (),
-    store: str | None = None,
-) -> TraceAttachment:
-    """Fill in the energy of observations that were recorded with the meter ``later``.
-
-    Their load pulses are found in the trace, the clocks are aligned, and the power in each window
-    is integrated. What the trace does not cover, or where pulses do not match, stays as it is.
-
-    Args:
-        trace: A CSV file of time and power (see ``traces.trace_files``).
-        device: A device's name or a profile's key; by default the only one with recordings.
-        run: Only this run of Joulecast, or those that begin with it.
-        estimator: Name of the estimator that is fitted afterwards.
-        from_: Devices, keys or files of profiles that the device starts from (``--from``).
-        store: Path or URL of the store, if not the usual one.
-
-    Raises:
-        FileError: The file is not a power trace, or it belongs to none of the recordings.
-        MissingError: Nothing waits for a trace.
-    """
-    from joulecast.store import open_store
-    from joulecast.traces.attachment import attach_energies
-    from joulecast.traces.trace_files import read_trace
-
-    path, names = Path(trace), convert_option("from_", from_, tuple[str, ...])
-    with open_store(store, create=False) as opened:
-        summary, pending = _find_pending(opened, device, run)
-        runs = attach_energies(read_trace(path), pending, path.name)
-        pairs = [pair for one in runs for pair in one.completed]
-        if not pairs:
-            reasons = dict.fromkeys(reason for one in runs for _, reason in one.refused)
-            raise FileError(f"{path} says nothing about {summary.device}: {next(iter(reasons))}")
-        method = make_estimator(estimator, names, opened.load_profile(summary.key), store)
-        completed = opened.complete_observations(pairs)
-        is_fitted = refit_profile(opened, summary.key, method)
-        left = sum(one.is_pending for one in opened.load_observations(summary.key))
-    return TraceAttachment(summary.key, summary.device, completed, left, tuple(runs), is_fitted)
+    def report(self) -> Report:
+        """Return how each run was aligned, what was refused, and what comes next."""
+        rows = [
+            (
+                one.run,
+                str(len(one.completed)),
+                str(len(one.refused)),
+                f"{found.offset_s:.3f} s" if found else "-",
+                f"{1e6 * found.drift:.1f} ppm" if found else "-",
+                format_duration(found.residual_s) if found else "-",
+            )
+            for one in self.runs
+            for found in (one.alignment,)
+        ]
+        columns = ("run", ">completed", ">refused", ">offset", ">drift", ">residual")
+        blocks: list[Block] = [make_table(columns, rows)]
+        refused = [pair for one in self.runs for pair in one.refused]
+        for observation, reason in refused[:_MOST_REASONS]:
+            name = observation.trial.network.name or "idle device"
+            blocks.append(Text(f"Refused: {name}: {reason}."))
+        if len(refused) > _MOST_REASONS:
+            blocks.append(Text(f"Refused: {len(refused) - _MOST_REASONS} more, see --json."))
+        if self.pending:
+            blocks.append(Text(f"{plural(self.pending, 'observation')} still wait for a trace."))
+        if self.is_fitted:
+            command = f"Next: joulecast estimate NET --device {self.device}"
+            blocks.append(Text(command, "command"))
+        else:
+            blocks.append(Text("These are too few to estimate networks: record more."))
+        title = f"{plural(self.completed, 'observation')} of {self.device} got their energy."
+        return Report(title, tuple(blocks), kind="attachment")
 
 
 def _find_pending(
@@ -122,19 +230,526 @@ def _find_pending(
         )
     if len(found) > 1:
         names = "; ".join(f"{one.device} ({one.key[:SHORT_KEY]})" for one, _ in found)
-        raise InputError(f"{len(found)} profiles wait for a trace: give --device, one of {names}")
+        raise InputError(
+            f"{len(found)} profiles wait for a trace: give {arg('device')}, one of {names}"
+        )
     return found[0]
 
 
-def _describe_run(run: RunAttachment) -> dict[str, Any]:
-    found = run.alignment
+# ---------------------------------------------------------------------------------------------
+# Export
+
+
+@verb
+def export_data(
+    device: ExportedDevice,
+    file: ExportedFile,
+    *,
+    form: Form = None,
+    grid: Grid = None,
+    level: Level = None,
+    licence: Licence = "",
+    store: given.Store = None,
+) -> Answer:
+    """Write the observations of DEVICE to FILE as CSV.
+
+    With --level, FILE has one of the levels of DeepEn2023's dataset, energies and durations are
+    those of one inference or training step, and a data card in Markdown is written beside it.
+    """
+    if level is None:
+        if licence:
+            raise ArgumentError(f"{arg('licence')} needs {arg('level')}")
+        form = form or TIDY
+        count = export_observations(device, file, form=form, grid=grid or "", store=store)
+        data = {"file": file, "format": form, "observations": count}
+        return Answer(data, Report(f"Wrote {plural(count, 'observation')} to {file}.", ()))
+    if form is not None or grid is not None:
+        raise ArgumentError(
+            f"{arg('level')} has its own columns: leave {arg('form')} and {arg('grid')} out"
+        )
+    result = export_dataset(device, file, level, licence=licence, store=store)
+    left_out = f" {result.left_out:,} without energy were left out." if result.left_out else ""
+    text = (
+        f"Wrote {plural(result.rows, 'observation')} to {result.file}, and a data card to "
+        f"{result.card}.{left_out}"
+    )
+    return Answer(result.to_dict(), Report(text, ()))
+
+
+_FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
+# https://github.com/mlco2/codecarbon, codecarbon/output_methods/emissions_data.py
+_CODECARBON_COLUMNS = (
+    "timestamp", "project_name", "run_id", "experiment_id", "duration", "emissions",
+    "emissions_rate", "cpu_power", "gpu_power", "ram_power", "cpu_energy", "gpu_energy",
+    "ram_energy", "energy_consumed", "water_consumed", "country_name", "country_iso_code", "region",
+    "cloud_provider", "cloud_region", "os", "python_version", "codecarbon_version", "cpu_count",
+    "cpu_model", "gpu_count", "gpu_model", "longitude", "latitude", "ram_total_size",
+    "tracking_mode", "on_cloud", "pue", "wue",
+)  # fmt: skip
+
+
+def export_observations(
+    device: str,
+    file: str | os.PathLike[str],
+    *,
+    form: str = TIDY,
+    grid: str = "",
+    store: str | None = None,
+) -> int:
+    """Write the observations of a device to a CSV file; return how many.
+
+    Args:
+        device: A device with a profile.
+        file: The file, which is replaced.
+        form: ``tidy``: every observation with all its fields. ``codecarbon``: whole training steps
+            with energies, in the columns of CodeCarbon's ``emissions.csv``.
+        grid: For CodeCarbon's ``emissions``: grams per kWh, or a region; empty without.
+        store: Path or URL of the store, if not the usual one.
+
+    Raises:
+        InputError: There is nothing to export.
+        FileError: The file cannot be written.
+    """
+    if form not in (TIDY, CODECARBON):
+        raise ArgumentError(f"{arg('form')} is {form!r}: choose from {TIDY}, {CODECARBON}")
+    profile = load_observed_profile(device, store=store)
+    if form == TIDY:
+        rows = [_make_tidy_row(one) for one in profile.observations]
+    else:
+        grams_per_kwh = parse_grid(grid) if grid else None
+        rows = [
+            _make_codecarbon_row(one, grams_per_kwh)
+            for one in profile.observations
+            if one.energy_j is not None
+            and one.duration_s
+            and one.trial.network.layers
+            and one.trial.execution.is_user_step
+        ]
+    if not rows:
+        raise InputError(f"{profile.device.name} has no observation of a whole step to export")
+    write_rows(Path(file), list(rows[0]), rows)
+    return len(rows)
+
+
+def _make_tidy_row(one: Observation) -> dict[str, Any]:
+    network, how = one.trial.network, one.trial.execution
     return {
-        "run": run.run,
-        "completed": len(run.completed),
-        "refused": [
-            {"network": one.trial.network.name, "reason": reason} for one, reason in run.refused
-        ],
-        "offset_s": found.offset_s if found else None,
-        "drift_ppm": 1e6 * found.drift if found else None,
-        "residual_s": found.residual_s if found else None,
+        "device": one.device.name,
+        "power_mode": one.device.power_mode,
+        "unit": one.device.unit,
+        "runtime": one.runtime,
+        "meter": one.meter,
+        "covers": one.covers,
+        "provenance": one.provenance,
+        "source": one.source,
+        "run": one.run,
+        "taken_at_s": one.taken_at_s,
+        "trial": one.trial.key,
+        "network": network.name,
+        "layers": len(network.layers),
+        **{name: getattr(one.trial.setup, name) for name in Setup.__dataclass_fields__},
+        "stage": how.stage,
+        "mode": how.mode,
+        "copies": how.copies,
+        "upstream": how.upstream,
+        "steps": how.steps,
+        "energy_j": one.energy_j,
+        "energy_sd_j": one.energy_sd_j,
+        "duration_s": one.duration_s,
+        "duration_sd_s": one.duration_sd_s,
+        "issue_s": one.issue_s,
+        "count": one.count,
+        "peak_memory_bytes": one.peak_memory_bytes,
+        "cost_s": one.cost_s,
+        "refusal": one.refusal,
     }
+
+
+def _make_codecarbon_row(one: Observation, grams_per_kwh: float | None) -> dict[str, Any]:
+    energy_j, duration_s = one.energy_j or 0.0, one.duration_s or 0.0
+    row: dict[str, Any] = dict.fromkeys(_CODECARBON_COLUMNS, "")
+    # What a meter covers is one part for CodeCarbon, or all of them.
+    part = one.covers.split(" ")[0]
+    if part in ("cpu", "gpu"):
+        row |= {f"{part}_energy": joules_to_kwh(energy_j), f"{part}_power": energy_j / duration_s}
+    if grams_per_kwh is not None:
+        emissions_kg = co2e_g(energy_j, grams_per_kwh) / GRAMS_PER_KG
+        row |= {"emissions": emissions_kg, "emissions_rate": emissions_kg / duration_s}
+    moment = datetime.fromtimestamp(one.taken_at_s, UTC)
+    return row | {
+        "timestamp": moment.strftime("%Y-%m-%dT%H:%M:%S"),
+        "project_name": one.trial.network.name,
+        "run_id": one.run,
+        "duration": duration_s,
+        "energy_consumed": joules_to_kwh(energy_j),
+        "gpu_model" if part == "gpu" else "cpu_model": one.device.name,
+        "tracking_mode": "machine",
+        "on_cloud": "N",
+        "pue": 1.0,
+    }
+
+
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as CSV; cells that a row does not have are empty.
+
+    Raises:
+        FileError: The file cannot be written.
+    """
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            for row in rows:
+                cells = {name: row.get(name) for name in columns}
+                # No spreadsheet takes these for formulas: names may be somebody else's.
+                harmful = {
+                    name: f"'{cell}"
+                    for name, cell in cells.items()
+                    if isinstance(cell, str) and cell.startswith(_FORMULA_SIGNS)
+                }
+                writer.writerow(cells | harmful)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FileError(f"cannot write {path} ({reason}): give another file") from error
+
+
+# ---------------------------------------------------------------------------------------------
+# The levels of a dataset
+
+
+# A kernel has few operators; larger networks need not be looked at.
+_MOST_KERNEL_LAYERS = 16
+
+
+@dataclass(frozen=True)
+class DatasetExport:
+    """What was written.
+
+    Attributes:
+        file: The CSV file.
+        card: The data card beside it.
+        rows: Number of observations in it.
+        left_out: Number of observations of this level without an energy.
+    """
+
+    file: str
+    card: str
+    level: str
+    rows: int
+    left_out: int
+
+    def to_dict(self) -> Row:
+        """Return the result as JSON values."""
+        return {
+            "file": self.file,
+            "card": self.card,
+            "level": self.level,
+            "observations": self.rows,
+            "left_out": self.left_out,
+        }
+
+
+def export_dataset(
+    device: str,
+    file: str | os.PathLike[str],
+    level: str,
+    *,
+    licence: str = "",
+    store: str | None = None,
+) -> DatasetExport:
+    """Write the observations of a device at one level as CSV, with a data card in Markdown.
+
+    Args:
+        device: A device with a profile.
+        file: The CSV file, which is replaced; the card has the same name and ends in ``.md``.
+        level: ``kernel``, ``network`` or ``application``.
+        licence: What others may do with the data, for the card.
+        store: Path or URL of the store, if not the usual one.
+
+    Raises:
+        InputError: There is nothing to export at this level.
+        FileError: A file cannot be written.
+    """
+    if level not in LEVELS:
+        raise ArgumentError(f"{arg('level')} is {level!r}: choose from {', '.join(LEVELS)}")
+    path = Path(file)
+    card = path.with_suffix(".md")
+    if card == path:
+        raise InputError(f"{path} is the name of the data card: give a file that ends in .csv")
+    profile = load_observed_profile(device, store=store)
+    chosen = _SELECTIONS[level](profile)
+    rows = [row for one, row in chosen if one.energy_j is not None and one.duration_s]
+    if not rows:
+        raise InputError(f"{profile.device.name} has no energies at this level: {_HINTS[level]}")
+    columns = order_columns({name for row in rows for name in row})
+    write_rows(path, columns, rows)
+    try:
+        text = make_card(path.name, level, licence, columns, rows, profile)
+        card.write_text(text, encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FileError(f"cannot write {card} ({reason}): give another file") from error
+    return DatasetExport(str(path), str(card), level, len(rows), len(chosen) - len(rows))
+
+
+def _select_kernels(profile: Profile) -> list[tuple[Observation, Row]]:
+    """Return observations of single kernels, whether of a campaign for kernels or not."""
+    from joulecast.fusion import find_fusion_table, list_kernels
+
+    found: list[tuple[Observation, Row]] = []
+    known: dict[tuple[Network, Setup], FusedKernel | None] = {}
+    for one in profile.observations:
+        network, setup = one.trial.network, one.trial.setup
+        if setup.phase != "inference" or not 0 < len(network.layers) <= _MOST_KERNEL_LAYERS:
+            continue
+        key = (network, setup)
+        if key not in known:
+            kernels = list_kernels(network, setup, find_fusion_table(profile.runtime, setup))
+            is_one = len(kernels) == 1 and kernels[0].count == 1
+            known[key] = kernels[0] if is_one else None
+        kernel = known[key]
+        if kernel is not None:
+            found.append((one, _describe_kernel(one, kernel)))
+    return found
+
+
+def _describe_kernel(one: Observation, kernel: FusedKernel) -> Row:
+    features = {name: value for name, value in kernel.features.items() if name != "batch"}
+    how = {"copies": one.trial.execution.copies, "mode": one.trial.mode}
+    return {"kernel": kernel.kind, **features, **_describe(one), **how}
+
+
+def _select_networks(profile: Profile) -> list[tuple[Observation, Row]]:
+    from joulecast.families import is_family
+
+    return [
+        (one, {**_describe_network(one), **_describe(one)})
+        for one in profile.observations
+        if one.trial.execution.is_user_step
+        and one.trial.network.layers
+        and (is_family(one.trial.network.name) or one.source == OWN_NET)
+    ]
+
+
+def _select_applications(profile: Profile) -> list[tuple[Observation, Row]]:
+    from joulecast.features.reference_applications import (
+        build_reference_application,
+        list_reference_applications,
+    )
+
+    names = {build_reference_application(one): one for one in list_reference_applications()}
+    return [
+        (one, {"application": name, **_describe_network(one), **_describe(one)})
+        for one in profile.observations
+        if one.trial.setup.phase == "inference"
+        and one.trial.execution.is_user_step
+        and (name := names.get(one.trial.network)) is not None
+    ]
+
+
+def _describe_network(one: Observation) -> Row:
+    from joulecast.families import is_family
+    from joulecast.kinds import network_work
+
+    network = one.trial.network
+    work = network_work(network, one.trial.setup)
+    family = network.name.partition(":")[0] if is_family(network.name) else ""
+    return {
+        "net": network.name,
+        "family": family,
+        "input": format_shape(network.input.shape),
+        "layers": len(network.layers),
+        "params": work.params,
+        "FLOPs": work.total.flops,
+    }
+
+
+def _describe(one: Observation) -> Row:
+    """Return the columns of every level: the setup, one inference or step, and its origin."""
+    setup, execution = one.trial.setup, one.trial.execution
+    count = execution.steps * execution.copies
+
+    def divide(value: float | None) -> float | None:
+        return None if value is None else value / count
+
+    return {
+        "phase": setup.phase,
+        "batch": setup.batch,
+        "precision": setup.precision,
+        "optimizer": setup.optimizer if setup.phase == "train" else "",
+        "processor": setup.processor,
+        "threads": setup.threads,
+        "steps": 1,
+        "energy_j": divide(one.energy_j),
+        "energy_sd_j": divide(one.energy_sd_j),
+        "duration_s": divide(one.duration_s),
+        "duration_sd_s": divide(one.duration_sd_s),
+        "mean_power_w": compute_power(one.energy_j, one.duration_s),
+        "rounds": one.count,
+        "device": one.device.name,
+        "power_mode": one.device.power_mode,
+        "runtime": one.runtime,
+        "meter": one.meter,
+        "covers": one.covers,
+        "provenance": one.provenance,
+        "taken_at_s": one.taken_at_s,
+        "run": one.run,
+    }
+
+
+_SELECTIONS: dict[str, Callable[[Profile], list[tuple[Observation, Row]]]] = {
+    "kernel": _select_kernels,
+    "network": _select_networks,
+    "application": _select_applications,
+}
+_HINTS = {
+    "kernel": "measure kernels with `joulecast profile NET --inference --estimator kernel-gp`",
+    "network": "measure networks with `joulecast measure FAMILY --inference`",
+    "application": "measure the applications with `joulecast score`",
+}
+
+
+# ---------------------------------------------------------------------------------------------
+# The data card: what a dataset is, where it comes from, and its columns
+
+
+_TITLES = {
+    "kernel": "Energy of fused kernels",
+    "network": "Energy of whole networks",
+    "application": "Energy of six reference applications",
+}
+_CONTENTS = {
+    "kernel": "Each row is a kernel that was run alone in inference: operators that the runtime "
+    "runs as one. Energy and duration include the overhead of a call, divided by `copies`. "
+    "Features of a kernel that its kind does not have are empty.",
+    "network": "Each row is a whole network, in inference or in training (column `phase`): a "
+    "member of a family, or a user's own module.",
+    "application": "Each row is one of the applications that `joulecast score` runs, in inference: "
+    "image classification, object detection, super resolution, segmentation, question answering "
+    "and speech.",
+}
+_METHOD = (
+    "The network was built with random weights, warmed up until its time per step had settled, and "
+    "run without a pause in several windows under the meter. Energy and duration are medians over "
+    "the windows, with their standard deviation, divided by the number of inferences or training "
+    "steps. The input stayed on the device: loading data is not included."
+)
+_IMPORTED_METHOD = (
+    "Whole runs were measured by others and imported. Energy and duration are those of a run "
+    "divided by its number of steps, so that they include start-up, loading and evaluation."
+)
+_PROVENANCES = {
+    "measured": "read from a meter",
+    "imported": "reported by somebody else, not by Joulecast",
+    "modelled": "**not measured**: processor time x a stated power",
+    "datasheet": "**not measured**: estimated from a data sheet",
+    "simulated": "**not a real device**: a simulation",
+}
+# Unit and meaning of each column.
+_COLUMNS = {
+    "kernel": ("", "operators of the kernel"),
+    "application": ("", "name of the application"),
+    "net": ("", "name of the network; `joulecast data import` reads it"),
+    "family": ("", "family of the network; empty for other networks"),
+    "input": ("", "shape of one sample"),
+    "layers": ("", "number of layers"),
+    "HW": ("pixels", "side of the input image, or root of its number of positions"),
+    "C_in": ("channels", "input channels"),
+    "C_out": ("channels", "output channels"),
+    "KS": ("pixels", "kernel size"),
+    "S": ("pixels", "stride"),
+    "groups": ("", "groups of a convolution"),
+    "rows": ("", "rows that a linear layer multiplies, or tokens that an embedding looks up"),
+    "out": ("elements", "elements of an output sample, where it has more or fewer than the input"),
+    **{
+        f"C{number}": ("channels", f"channels of concatenated input {number}")
+        for number in range(1, 5)
+    },
+    "FLOPs": ("FLOP", "floating-point operations of a batch, two per multiply-add"),
+    "params": ("", "number of weights"),
+    "phase": ("", "`inference`: a forward pass; `train`: a training step"),
+    "batch": ("samples", "samples of a batch"),
+    "precision": ("", "number format"),
+    "optimizer": ("", "optimizer of a training step"),
+    "processor": ("", "processor of the device; empty for the runtime's choice"),
+    "threads": ("", "threads; 0 for the runtime's choice"),
+    "steps": ("", "inferences or steps that energy and duration are for"),
+    "energy_j": ("J", "energy of one inference or step"),
+    "energy_sd_j": ("J", "its standard deviation over the windows"),
+    "duration_s": ("s", "duration of one inference or step"),
+    "duration_sd_s": ("s", "its standard deviation over the windows"),
+    "mean_power_w": ("W", "energy divided by duration"),
+    "rounds": ("", "number of windows"),
+    "device": ("", "name of the device"),
+    "power_mode": ("", "power mode, clock governor or power limit of the device"),
+    "runtime": ("", "framework and version"),
+    "meter": ("", "meter"),
+    "covers": ("", "what the energy includes"),
+    "provenance": ("", "where the energy comes from"),
+    "taken_at_s": ("s", "when, in seconds since 1970 (UTC)"),
+    "run": ("", "identifies the run of Joulecast; rows of one run share its conditions"),
+    "copies": ("", "kernels that ran side by side; energy and duration are those of one"),
+    "mode": ("", "`eager`, or `graph`: replayed as a CUDA graph"),
+}
+_OTHER = ("", "size of the kernel, as Joulecast calls it")
+_NO_LICENCE = "not stated; ask the owner of the data before you use it"
+
+
+def make_card(
+    file: str,
+    level: str,
+    licence: str,
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    profile: Profile,
+) -> str:
+    """Return a data card as Markdown.
+
+    Args:
+        file: Name of the CSV file.
+        level: ``kernel``, ``network`` or ``application``.
+        licence: What others may do with the data; empty if the owner has not said.
+        columns: Columns of the file.
+        rows: Its rows.
+        profile: Whose observations they are.
+    """
+    device = profile.device
+    times_s = [row["taken_at_s"] for row in rows if row["taken_at_s"]]
+    ends_s = (min(times_s), max(times_s)) if times_s else ()
+    days = dict.fromkeys(f"{datetime.fromtimestamp(one, UTC):%Y-%m-%d}" for one in ends_s)
+    key = level if level != "network" else "family"
+    counts = Counter((str(row[key]) or "other networks", str(row["phase"])) for row in rows)
+    about = {name: _COLUMNS.get(name, _OTHER) for name in columns}
+    hardware = ", ".join(filter(None, (device.name, device.processor, device.power_mode)))
+    meters = ", ".join(sorted({str(row["meter"]) for row in rows}))
+    lines = [
+        f"# {_TITLES[level]} on {_escape(device.name)}",
+        f"`{_escape(file)}`: {len(rows):,} rows. {_CONTENTS[level]}",
+        "| | |\n|---|---|",
+        f"| Device | {_escape(hardware)} |",
+        f"| Runtime | {_escape(profile.runtime)} |",
+        f"| Meter | {_escape(meters)}, which covers {_escape(profile.covers)} |",
+        f"| Provenance | {profile.provenance}: {_PROVENANCES[profile.provenance]} |",
+        f"| Taken | {' to '.join(days) or 'not known'} |",
+        f"| Licence | {_escape(licence) or _NO_LICENCE} |",
+        f"## Method\n\n{_IMPORTED_METHOD if profile.provenance == 'imported' else _METHOD}",
+        f"## Counts\n\n| {key} | phase | rows |\n|---|---|---|",
+        *sorted(f"| {_escape(name)} | {phase} | {n:,} |" for (name, phase), n in counts.items()),
+        "## Columns\n\n| column | unit | meaning |\n|---|---|---|",
+        *(f"| `{name}` | {unit} | {meaning} |" for name, (unit, meaning) in about.items()),
+    ]
+    text = "\n\n".join(lines)
+    # Rows of a table follow each other.
+    return text.replace("|\n\n|", "|\n|") + "\n"
+
+
+def order_columns(names: Iterable[str]) -> list[str]:
+    """Return the columns of a dataset in the order of its card; other sizes come before phase."""
+    known = list(_COLUMNS)
+    other = known.index("phase") - 0.5
+    return sorted(names, key=lambda name: (known.index(name) if name in known else other, name))
+
+
+def _escape(text: str) -> str:
+    """Return a text that changes neither a table nor the terminal that shows it."""
+    return make_printable(text).replace("|", "\\|").replace("`", "'")

@@ -142,7 +142,7 @@ def list_stored_evaluations(store: Store) -> Sequence[StoredEvaluation]:
 def _list_accuracies(
     key: str, evaluations: Iterable[StoredEvaluation]
 ) -> Iterable[EvaluatedAccuracy]:
-    from joulecast.uses.evaluate import Evaluation
+    from joulecast.features.evaluate import Evaluation
 
     for stored in evaluations:
         if stored.profile_key != key:
@@ -161,8 +161,8 @@ def _list_accuracies(
 
 def _score(profile: Profile) -> tuple[str | None, str | None, float | None]:
     """Return the letters and the energy score; None where no application was measured."""
-    from joulecast.uses.score.device_score import DeviceFacts
-    from joulecast.uses.score.observed_scores import find_score_setups, score_observations
+    from joulecast.features.device_score import DeviceFacts
+    from joulecast.features.score import find_score_setups, score_observations
 
     setups = find_score_setups(profile.observations, _SCORED_PRECISION)
     if not setups:

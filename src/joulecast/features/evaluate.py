@@ -1,124 +1,329 @@
-"""Evaluate estimators on held-out random nets of a family."""
+"""Evaluate estimators on held-out random nets of a family, and report their errors."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
-from joulecast.features.measurers import lock_device, open_any_measurer
-from joulecast.features.nets import NetRequest, Shape
-from joulecast.features.options import EvaluateOptions, MeasureOptions, split_options
-from joulecast.features.profiles import find_observed_profile
-from joulecast.records import Profile, Setup
-from joulecast.uses.progress_report import ReportProgress
+from joulecast.errors import ArgumentError, arg
+from joulecast.features import arguments as given
+from joulecast.features.arguments import Argument, choose_setup_fields, parse_list, verb
+from joulecast.features.nets import NetRequest
+from joulecast.features.options import MeasureOptions
+from joulecast.features.progress_report import ReportProgress
+from joulecast.records import Device, Json, Setup, name_step
+from joulecast.records.codec import Record, load_record, not_stored
+from joulecast.views.plot_kinds import (
+    ScoredEstimate,
+    plot_energy_by_time,
+    plot_error_by_time,
+    plot_error_distribution,
+    plot_estimates,
+    plot_mape_bars,
+    plot_profiling_time,
+)
+from joulecast.views.report import Block, Plot, Report, Reportable, Text, make_table
+from joulecast.views.words import describe_provenance, describe_setup, label_provenance, plural
 
-if TYPE_CHECKING:
-    from joulecast.features.option_values import DeviceLike
-    from joulecast.uses.evaluate import Evaluation, EvaluationPlan
+Interval = tuple[float, float]
+_COLUMNS = (
+    "estimator", ">MAPE", ">bias", ">median", ">max", ">≤ 10 %", ">coverage", ">width",
+    ">time MAPE", ">device",
+)  # fmt: skip
+_LEGEND = (
+    "MAPE: mean absolute percentage error of the energy. coverage: nets inside their 95 % "
+    "interval. width: its median width. time MAPE: error of the duration. device: measurement time."
+)
+# From here on a percentage is printed without decimals.
+_LARGE_PERCENT = 99.95
+_MAX_LEFT_OUT = 8
+
+Family = Annotated[str, Argument("Name of a family, without widths.", metavar="FAMILY")]
+Estimators = Annotated[
+    tuple[str, ...],
+    Argument(
+        "Estimators; NAME-noprobe is NAME without probes.", metavar="NAME,NAME", default="all",
+        parse=lambda text: parse_list(text) if text.strip(", ") else (),
+    ),
+]  # fmt: skip
+Nets = Annotated[int, Argument("Held-out nets.", least=1)]
+Seconds = Annotated[float, Argument("Device time of each estimator's campaign.", above=0.0)]
+DrawingSeed = Annotated[int, Argument("Seed that draws the nets.")]
+Offline = Annotated[bool, Argument("Evaluate what is stored without measuring.")]
+StoredDevice = Annotated[
+    Any, Argument("With --offline: the device whose profile is evaluated.", metavar="NAME")
+]
 
 
+@verb
 def evaluate(
-    family: str,
+    family: Family,
     *,
     setup: Setup | None = None,
-    input_shape: Shape | None = None,
-    device: DeviceLike | Profile = "",
-    store: str | None = None,
+    batch: given.Batch = None,
+    input_shape: given.InputShape = None,
+    optimizer: given.Optimizer = None,
+    precision: given.Precision = None,
+    loss: given.Loss = None,
+    accumulate: given.Accumulate = None,
+    compiled: given.Compiled = None,
+    threads: given.Threads = None,
+    processor: given.Processor = None,
+    cuda_graphs: given.CudaGraphs = None,
+    phase: given.Phase = None,
+    on: given.On = None,
+    meter: given.Meter = None,
+    rounds: given.Rounds = 3,
+    device_name: given.RecordedName = "",
+    warmup: given.Warmup = 0,
+    runs: given.WindowRuns = 0,
+    estimators: Estimators = (),
+    nets: Nets = 20,
+    seconds: Seconds = 60.0,
+    seed: DrawingSeed = 1,
+    offline: Offline = False,
+    device: StoredDevice = "",
+    store: given.Store = None,
     on_progress: ReportProgress | None = None,
-    **options: Any,
 ) -> Evaluation:
-    """Measure random nets of a family and compare the estimators' predictions with them.
+    """Measure random nets of FAMILY and compare the estimators' predictions with them.
 
-    Every observation is stored at once, so an interrupted evaluation resumes where it stopped.
-
-    Args:
-        family: Name of the family, without widths.
-        setup: How its nets are trained or run.
-        input_shape: Shape of one sample, where it differs from the family's.
-        device: With ``offline=True``, a device with a profile, or the profile itself; by default
-            the profile of the device ``on`` and its meter.
-        store: Path or URL of the store, if not the usual one.
-        on_progress: Called before every measurement.
-        options: Fields of ``Setup`` (``batch=128``), of ``MeasureOptions`` (``on="cuda:0"``) and of
-            ``EvaluateOptions``: ``estimators``, ``nets``, ``seconds``, ``seed``, ``offline``.
+    The nets are measured before and after the estimators' campaigns. Each estimator learns from its
+    own measurements only, never from these nets. Everything is stored at once: after an
+    interruption, the same command resumes; with --offline a finished evaluation is computed again
+    without a device.
     """
-    setup_options, measuring, evaluating = split_options(
-        evaluate, options, Setup, MeasureOptions, EvaluateOptions
+    from joulecast.campaign import find_profile_key
+    from joulecast.features.evaluation import (
+        EvaluationPlan,
+        check_family,
+        evaluate_stored,
+        list_estimators,
     )
-    request = NetRequest(family, None, setup, input_shape, setup_options)
-    how, where = EvaluateOptions(**evaluating), MeasureOptions(**measuring)
-    plan = make_evaluation_plan(request, how)
-    if how.offline:
-        return evaluate_offline(plan, device, where, store)
-    return run_evaluation(plan, where, store, on_progress)
+    from joulecast.features.evaluation_run import make_profile, measure_and_evaluate
+    from joulecast.features.measurers import lock_device, open_any_measurer
+    from joulecast.features.profiles import find_observed_profile
+    from joulecast.store import open_store
+
+    if device and not offline:
+        raise ArgumentError(f"{arg('device')} needs {arg('offline')}")
+    check_family(family)
+    fields = choose_setup_fields(
+        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
+        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
+    )  # fmt: skip
+    setup = NetRequest(family, None, setup, input_shape, fields).resolve()[1]
+    names = estimators or list_estimators(family, setup.phase)
+    plan = EvaluationPlan(family, setup, input_shape, names, nets, seconds, seed)
+    measuring = MeasureOptions(on or "cpu", meter or "auto", rounds, device_name, warmup, runs)
+    if not offline:
+        with (
+            open_any_measurer(measuring) as measurer,
+            lock_device(measuring.on),
+            open_store(store) as opened,
+        ):
+            opened.check_writable()
+            result = measure_and_evaluate(measurer, opened, plan, on_progress)
+            opened.evaluations.save(result.name, find_profile_key(measurer), result.to_dict())
+            return replace(result, store=str(opened.place))
+    if device:
+        profile = find_observed_profile(device, store)
+    else:
+        # Never opened: it only identifies the device and the meter.
+        measurer = open_any_measurer(measuring)
+        with open_store(store, create=False) as opened:
+            observations = opened.load_observations(find_profile_key(measurer))
+        profile = make_profile(measurer, observations)
+    with open_store(store, create=False) as opened:
+        return replace(evaluate_stored(profile, plan), store=str(opened.place))
 
 
-def make_evaluation_plan(request: NetRequest, options: EvaluateOptions) -> EvaluationPlan:
-    """Return what is to be evaluated."""
-    from joulecast.uses.evaluate import EvaluationPlan, check_family, list_estimators
+@dataclass(frozen=True)
+class NetEstimate(Record):
+    """An estimator's estimate of one step of a test network."""
 
-    check_family(request.name)
-    setup = request.resolve()[1]
-    return EvaluationPlan(
-        request.name,
-        setup,
-        request.input_shape,
-        options.estimators or list_estimators(request.name, setup.phase),
-        options.nets,
-        options.seconds,
-        options.seed,
-    )
+    energy_j: float
+    interval50_j: Interval
+    interval95_j: Interval
+    duration_s: float
 
 
-def run_evaluation(
-    plan: EvaluationPlan,
-    measuring: MeasureOptions,
-    store: str | None = None,
-    on_progress: ReportProgress | None = None,
-) -> Evaluation:
-    """Measure what the store does not hold yet, then evaluate, and store the result.
+@dataclass(frozen=True)
+class NetResult(Record):
+    """A test network with its measured step and the estimates of it.
+
+    Attributes:
+        passes_j: Energy of a step in each pass that measured it.
+        measured_j: Mean of the passes, the reference for all errors.
+        measured_s: Duration of a step.
+        estimates: Estimates by estimator name.
+    """
+
+    name: str
+    passes_j: tuple[float, ...]
+    measured_j: float
+    measured_s: float
+    flops: float
+    estimates: Mapping[str, NetEstimate] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EstimatorScore(Record):
+    """The accuracy of an estimator over all test networks.
+
+    Attributes:
+        mape_percent: Mean of |estimate - measured| / measured.
+        bias_percent: Mean of (estimate - measured) / measured.
+        median_percent: Median absolute error; also the 90th percentile and the maximum.
+        within5_percent: Share of networks with an absolute error of at most 5 %; also 10 %.
+        coverage50_percent: Share of networks inside the 50 % interval; also 95 %.
+        width50_percent: Median full width of that interval over the estimate; also 95 %.
+        noise_percent: Median difference of two passes, a lower bound of meaningful errors.
+        time_mape_percent: Mean absolute error of the duration.
+        device_seconds: Device time of the estimator's campaign and probes.
+        points: Observations that it was fitted to.
+    """
+
+    estimator: str
+    nets: int
+    mape_percent: float
+    bias_percent: float
+    median_percent: float
+    p90_percent: float
+    max_percent: float
+    within5_percent: float
+    within10_percent: float
+    coverage50_percent: float
+    coverage95_percent: float
+    width50_percent: float
+    width95_percent: float
+    noise_percent: float | None
+    time_mape_percent: float
+    device_seconds: float
+    points: int
+
+
+@dataclass(frozen=True)
+class Evaluation(Record, Reportable):
+    """Estimators scored on the same test networks.
+
+    Attributes:
+        name: Prefix of the run tag of every observation it is based on.
+        family: Family that the networks were drawn from.
+        seconds: Device time that each campaign was allowed.
+        date: Date of the last observation.
+        noise_percent: Median difference of two passes; None if no network has two.
+        scores: Scores, the lowest MAPE first.
+        left_out: Networks, trials and estimators that failed, with the reason.
+        missing: What was not measured yet.
+        store: Where its observations are stored; empty if that is not known.
+    """
+
+    name: str
+    family: str
+    input_shape: tuple[int, ...]
+    setup: Setup
+    device: Device
+    runtime: str
+    meter: str
+    covers: str
+    provenance: str
+    seed: int
+    seconds: float
+    date: str
+    noise_percent: float | None
+    scores: tuple[EstimatorScore, ...]
+    nets: tuple[NetResult, ...]
+    left_out: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    store: str = not_stored("", compare=False)
+
+    def to_dict(self) -> Json:
+        """Return everything as JSON values."""
+        return super().to_dict() | ({"store": self.store} if self.store else {})
+
+    def report(self) -> Report:
+        """Return the scores of all estimators, notes and plots."""
+        blocks: list[Block] = [make_table(_COLUMNS, map(_format_score, self.scores))]
+        noise = "Each net was measured once, so the measurement noise is unknown."
+        if self.noise_percent is not None:
+            noise = (
+                f"Two measurements of the same net differ by {_format_percent(self.noise_percent)} "
+                "(median): smaller errors are within the noise."
+            )
+        lines = [noise, *(f"Left out: {reason}" for reason in self.left_out[:_MAX_LEFT_OUT])]
+        if len(self.left_out) > _MAX_LEFT_OUT:
+            lines.append(f"Left out: {len(self.left_out) - _MAX_LEFT_OUT} more, see --json")
+        lines += [f"Not measured yet: {what}" for what in self.missing]
+        blocks += map(Text, lines)
+        points = ", ".join(f"{one.estimator} {one.points:,}" for one in self.scores)
+        mode = f" ({self.device.power_mode})" if self.device.power_mode else ""
+        notes = [
+            _LEGEND,
+            f"Nets of input {'×'.join(map(str, self.input_shape))} drawn with seed {self.seed}; "
+            f"each campaign had {self.seconds:g} s. Observations: {points}.",
+            f"Provenance: {describe_provenance(self.provenance)}; {self.meter} covers "
+            f"{self.covers}; {self.runtime} on {self.device.name}{mode}, {self.date}.",
+        ]
+        if self.store:
+            notes.append(
+                f"Stored in {self.store}; the same command with --offline evaluates it again."
+            )
+        blocks += [Text(note, "note") for note in notes]
+        if any(net.estimates for net in self.nets):
+            blocks += self._plot()
+        title = (
+            f"{plural(len(self.nets), 'held-out net')} of {self.family} on {self.device.name}"
+            f"{label_provenance(self.provenance)}: {describe_setup(self.setup)}"
+        )
+        return Report(title, tuple(blocks), self.provenance, "evaluation")
+
+    def _plot(self) -> list[Plot]:
+        rows = [
+            ScoredEstimate(net.name, name, net.measured_j, one.energy_j, one.interval95_j)
+            for net in self.nets
+            for name, one in net.estimates.items()
+        ]
+        provenance, step = self.provenance, name_step(self.setup)
+        steps = [(net.name, net.measured_s, net.measured_j) for net in self.nets]
+        mapes = {one.estimator: one.mape_percent for one in self.scores}
+        durations_s = {one.estimator: one.device_seconds for one in self.scores}
+        costs = {one.estimator: (one.device_seconds, one.mape_percent) for one in self.scores}
+        return [
+            plot_estimates(rows, provenance, step),
+            plot_mape_bars(mapes, self.noise_percent, provenance),
+            plot_error_distribution(rows, provenance),
+            plot_error_by_time(costs, provenance),
+            plot_profiling_time(durations_s, provenance),
+            plot_energy_by_time({self.family: steps}, provenance, step),
+        ]
+
+
+def read_evaluation(data: Json, what: str = "the evaluation") -> Evaluation:
+    """Return the evaluation that ``joulecast evaluate --out`` wrote.
 
     Raises:
-        MeasurementError: Another campaign runs on the device.
+        FileError: The data is something else; ``what`` names it.
     """
-    from joulecast.campaign import find_profile_key
-    from joulecast.store import open_store
-    from joulecast.uses.evaluate import evaluate as measure_and_evaluate
-
-    with (
-        open_any_measurer(measuring) as measurer,
-        lock_device(measuring.on),
-        open_store(store) as opened,
-    ):
-        opened.check_writable()
-        result = measure_and_evaluate(measurer, opened, plan, on_progress)
-        opened.evaluations.save(result.name, find_profile_key(measurer), result.to_dict())
-        return result
+    found = load_record(Evaluation, {k: v for k, v in data.items() if k != "store"}, what)
+    return replace(found, store=str(data.get("store", "")))
 
 
-def evaluate_offline(
-    plan: EvaluationPlan,
-    device: DeviceLike | Profile,
-    measuring: MeasureOptions,
-    store: str | None = None,
-) -> Evaluation:
-    """Evaluate stored observations without measuring.
+def _format_score(score: EstimatorScore) -> tuple[str, ...]:
+    return (
+        score.estimator,
+        _format_percent(score.mape_percent),
+        ("+" if score.bias_percent > 0 else "") + _format_percent(score.bias_percent),
+        _format_percent(score.median_percent),
+        _format_percent(score.max_percent),
+        f"{score.within10_percent:.0f} %",
+        f"{score.coverage95_percent:.0f} %",
+        _format_percent(score.width95_percent),
+        _format_percent(score.time_mape_percent),
+        f"{score.device_seconds:,.0f} s",
+    )
 
-    Args:
-        plan: What is evaluated.
-        device: A device with a profile, or the profile; the device of ``measuring`` where empty.
-        measuring: Device and meter whose observations are evaluated.
-        store: Path or URL of the store.
-    """
-    from joulecast.campaign import find_profile_key
-    from joulecast.store import open_store
-    from joulecast.uses.evaluate import evaluate_stored
 
-    if device:
-        return evaluate_stored(find_observed_profile(device, store), plan)
-    # Never opened: it only identifies the device and the meter.
-    measurer = open_any_measurer(measuring)
-    runtime, meter = measurer.runtime, measurer.meter
-    with open_store(store, create=False) as opened:
-        observations = opened.load_observations(find_profile_key(measurer))
-    profile = Profile(runtime.device, runtime.name, meter.covers, meter.provenance, observations)
-    return evaluate_stored(profile, plan)
+def _format_percent(percent: float) -> str:
+    return f"{percent:.1f} %" if abs(percent) < _LARGE_PERCENT else f"{percent:,.0f} %"

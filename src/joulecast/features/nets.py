@@ -302,7 +302,7 @@ def _read_module(request: NetRequest, loss: Any, batch: int | None) -> ResolvedN
 
 def _find_reference_application(name: str) -> Network | None:
     # Most nets are none.
-    from joulecast.uses.score.reference_applications import (
+    from joulecast.features.reference_applications import (
         build_reference_application,
         list_reference_applications,
     )

@@ -14,12 +14,10 @@ from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import Any
 
-from joulecast.budgets import MAX_COUNT
 from joulecast.errors import InputError
 from joulecast.features.option_values import convert_options
 from joulecast.features.parallel import ParallelOptions as ParallelOptions
-from joulecast.uses.progress_report import ReportProgress
-from joulecast.uses.prune_options import PruneOptions as PruneOptions
+from joulecast.features.progress_report import ReportProgress
 from joulecast.uses.search_options import SearchOptions as SearchOptions
 
 DEFAULT_PROFILE_SECONDS = 600.0
@@ -47,17 +45,6 @@ def split_options(
         if not any(name in known for known in names):
             raise InputError(_describe_unknown(verb, name, set().union(*names)))
     return tuple(convert_options(record, options) for record in records)
-
-
-@dataclass(frozen=True)
-class NetOptions:
-    """How a net is changed before it is trained.
-
-    Attributes:
-        checkpoint: Put its repeated blocks under activation checkpointing.
-    """
-
-    checkpoint: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,17 +127,6 @@ class ProfileOptions:
 
 
 @dataclass(frozen=True)
-class StoreOptions:
-    """Where observations and profiles are stored.
-
-    Attributes:
-        store: Path or URL of the store, if not the usual one.
-    """
-
-    store: str | None = None
-
-
-@dataclass(frozen=True)
 class ProgressOptions:
     """Who is told about progress.
 
@@ -174,53 +150,6 @@ class EstimateOptions:
     estimator: str = "auto"
     level: float = 0.95
     store: str | None = None
-
-
-@dataclass(frozen=True)
-class WholeRunOptions:
-    """What a run consists of besides its training steps, and how many runs there are.
-
-    Attributes:
-        eval_every: Steps between evaluations.
-        eval_samples: Samples of each evaluation.
-        loader: Gives batches: a ``DataLoader``, or the name of a function that makes one
-            (``file.py:make_loader``). It is timed on this machine.
-        runs: Number of equal runs: a sweep.
-    """
-
-    eval_every: int | None = None
-    eval_samples: int | None = None
-    loader: Any = None
-    runs: int = 1
-
-    def __post_init__(self) -> None:
-        if (self.eval_every is None) != (self.eval_samples is None):
-            raise InputError("eval_every and eval_samples belong together: give both")
-        for name in ("eval_every", "eval_samples", "runs"):
-            count = getattr(self, name)
-            if count is not None and not 1 <= count <= MAX_COUNT:
-                raise InputError(f"{name} is {count}: give a whole number from 1 to {MAX_COUNT:,}")
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is one run of training steps alone."""
-        return self == WholeRunOptions()
-
-
-@dataclass(frozen=True)
-class ProbeOptions:
-    """Whether the net's unseen layers are measured on the device first.
-
-    Attributes:
-        probe: Measure isolated layers before estimating; the device is ``on``.
-        probe_seconds: Longest duration of a probe; by default as long as the verb allows.
-    """
-
-    probe: bool = False
-    probe_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_duration("probe_seconds", self.probe_seconds)
 
 
 @dataclass(frozen=True)
@@ -250,25 +179,6 @@ class PlanOptions:
                 f"confidence is {self.confidence}: give a probability from 0.5 to below 1"
             )
         _check_duration("time_limit_s", self.time_limit_s)
-
-
-@dataclass(frozen=True)
-class EvaluateOptions:
-    """Which estimators are compared, on how many random nets.
-
-    Attributes:
-        estimators: Names; ``NAME-noprobe`` is NAME without probes; all but one where empty.
-        nets: Held-out random nets of the family.
-        seconds: Device time of each estimator's campaign.
-        seed: Seed that draws the nets.
-        offline: Evaluate stored observations without measuring.
-    """
-
-    estimators: tuple[str, ...] = ()
-    nets: int = 20
-    seconds: float = 60.0
-    seed: int = 1
-    offline: bool = False
 
 
 def _check_duration(name: str, duration_s: float | None) -> None:

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from joulecast.budgets import EnergyBudget, RunLength
-from joulecast.errors import InputError
-from joulecast.features.measure import measure_net
-from joulecast.features.measurers import open_any_measurer
-from joulecast.features.nets import NetRequest, ResolvedNet, Shape, require_packages, require_torch
-from joulecast.features.options import (
-    DEFAULT_PROBE_SECONDS,
-    MeasureOptions,
-    ProbeOptions,
-    PruneOptions,
-    StoreOptions,
-    split_options,
-)
-from joulecast.features.profile import make_short_probe, probe_layers
-from joulecast.features.profiles import find_profile
-from joulecast.records import Network, Observation, Profile, Setup
-from joulecast.uses.prune import PruningResult, parse_pruning_budget, prune_network
+from joulecast.errors import ArgumentError, FileError, InputError, arg
+from joulecast.features import arguments as given
+from joulecast.features.arguments import Argument, choose_setup_fields, verb
+from joulecast.features.estimate import find_run_length
+from joulecast.features.nets import NetRequest, ResolvedNet, require_packages, require_torch
+from joulecast.features.options import DEFAULT_PROBE_SECONDS, MeasureOptions
+from joulecast.features.profiles import load_profile
+from joulecast.features.prune_report import PruningResult, read_pruning
+from joulecast.records import Json, Network, Observation, Profile, Setup, describe_inference
+from joulecast.units import parse_share
+from joulecast.views.report import Report, Reportable
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from joulecast.features.option_values import DeviceLike
+    from joulecast.budgets import EnergyBudget
+    from joulecast.features.channel_search import PruneOptions
     from joulecast.runtimes.torch.load import LoadedNet
 
-HANDED_OVER = "a module that was handed over"
 # How often the layers of the pruned net are probed before the counts are chosen again.
 _PROBE_ROUNDS = 2
 _PACKAGES = {"torch": "PyTorch", "torch_pruning": "Torch-Pruning", "safetensors": "safetensors"}
@@ -39,81 +34,156 @@ _PACKAGES = {"torch": "PyTorch", "torch_pruning": "Torch-Pruning", "safetensors"
 Probe = Callable[[tuple[Network, ...]], Profile]
 
 
-@dataclass(frozen=True)
-class PrunedNet:
-    """A pruned module and the result that led to it.
-
-    Attributes:
-        net: The pruned module, with the remaining weights.
-        loaded: The original module and what it is called on.
-        removed: Removed channels of each module and side.
-        source: Name of the callable that makes the original; empty where Joulecast built it.
-    """
-
-    net: nn.Module
-    loaded: LoadedNet
-    pruning: PruningResult
-    removed: dict[str, dict[str, list[int]]]
-    source: str = ""
-
-    def save(self, folder: str) -> str:
-        """Write the module into a folder for ``load_pruned``; return the folder."""
-        from joulecast.runtimes.torch.channel_removal import save_pruned
-
-        network = self.pruning.pruned
-        place = save_pruned(
-            self.net, folder, network=network, removed=self.removed, source=self.source
-        )
-        return str(place)
+def parse_floor(text: str) -> float:
+    """Return what remains of a group: a share as ``10%`` or ``0.1``, or a number as ``8``."""
+    return float(text) if text.strip().isdigit() else parse_share(text)
 
 
+Budget = Annotated[
+    str,
+    Argument("A share of the original, or energy of a step or run.", metavar="50%|5J|2Wh"),
+]
+Strategy = Annotated[
+    str, Argument("How channels are chosen.", choices=("marginal", "uniform", "random"))
+]
+Objective = Annotated[
+    str,
+    Argument("Quantity to minimise; flops is for comparison.", choices=("energy", "flops")),
+]
+Importance = Annotated[str, Argument("How channels are ranked.", choices=("magnitude", "taylor"))]
+Floor = Annotated[
+    float,
+    Argument(
+        "Share or number of channels that remain in every group.", least=0.0, metavar="10%|8",
+        parse=parse_floor, default="10%",
+    ),
+]  # fmt: skip
+Keep = Annotated[
+    tuple[str, ...],
+    Argument("Layers not to prune, like 'fc*'; repeatable.", metavar="LAYER", is_repeated=True),
+]
+Multiple = Annotated[int, Argument("Round channel counts to a multiple of N.", least=1)]
+ProbeFirst = Annotated[
+    bool,
+    Argument(
+        "Measure the remaining layers on the device --on, and choose again.", excludes=("device",)
+    ),
+]
+ProbeSeconds = Annotated[
+    float | None, Argument("Longest duration of each probe.", least=0.0, default="20")
+]
+MeasureBoth = Annotated[bool, Argument("Measure both nets on the device --on.")]
+Save = Annotated[
+    str | None,
+    Argument(
+        "Write the pruned model: weights and structure.", metavar="FOLDER", harm="writes files"
+    ),
+]
+
+
+@verb
 def prune(
-    net: Any,
+    net: given.Net,
     inputs: Any = None,
     *,
-    budget: str,
-    device: DeviceLike | Profile = "",
+    budget: Budget,
+    device: given.DeviceName = "",
     setup: Setup | None = None,
-    input_shape: Shape | None = None,
-    **options: Any,
+    batch: given.Batch = None,
+    input_shape: given.InputShape = None,
+    optimizer: given.Optimizer = None,
+    precision: given.Precision = None,
+    loss: given.Loss = None,
+    accumulate: given.Accumulate = None,
+    compiled: given.Compiled = None,
+    threads: given.Threads = None,
+    processor: given.Processor = None,
+    cuda_graphs: given.CudaGraphs = None,
+    phase: given.Phase = None,
+    steps: given.Steps = None,
+    inferences: given.Inferences = None,
+    epochs: given.Epochs = None,
+    samples: given.Samples = None,
+    strategy: Strategy = "marginal",
+    objective: Objective = "energy",
+    confidence: given.Confidence = 0.5,
+    importance: Importance = "magnitude",
+    floor: Floor = 0.1,
+    keep: Keep = (),
+    multiple: Multiple = 1,
+    seed: given.Seed = 0,
+    start: Mapping[str, int] | None = None,
+    estimator: given.Estimator = "auto",
+    level: given.Level = 0.95,
+    probe: ProbeFirst = False,
+    probe_seconds: ProbeSeconds = None,
+    measure: MeasureBoth = False,
+    on: given.On = None,
+    meter: given.Meter = None,
+    save: Save = None,
+    store: given.Store = None,
 ) -> PrunedNet:
-    """Remove the least important channels of a net until a step stays within an energy budget.
+    """Remove the least important channels of NET until a step stays within a budget.
 
-    The result's ``net`` is the pruned module, ``pruning`` says what it costs before and after and
-    with which probability it stays within the budget, ``save(folder)`` writes it.
+    Channels that depend on each other are removed together, so that the pruned net still runs and
+    trains. No channel is removed that saves nothing.
 
-    Args:
-        net: A name, a Network, or a module with ``inputs``, which is not changed.
-        inputs: For a module, what it is called on.
-        budget: ``50%`` of the original, ``5J`` per step, or ``2Wh`` of a run of ``steps``.
-        device: A device with a profile (see ``load_profile``), or the profile itself.
-        setup: How the net is trained.
-        input_shape: For a name, the shape of one sample where it differs from the usual one.
-        options: Fields of ``Setup`` (``batch=128``), of ``PruneOptions`` (``confidence=0.9``), of
-            ``RunLength``: ``steps``, or ``epochs`` and ``samples``; also ``store``. For a module,
-            ``loss`` may be a callable from its output to a scalar. ``probe=True`` measures the
-            remaining layers on the device ``on`` twice, for ``probe_seconds`` at most each, and
-            chooses again.
+    In Python, the result's ``net`` is the pruned module; a module that is given is not changed.
+    ``pruning`` says what it costs before and after, ``start=pruning.counts`` continues from there.
     """
-    check_can_prune()
-    setup_options, pruning, length, probing, measuring, storing = split_options(
-        prune, options, Setup, PruneOptions, RunLength, ProbeOptions, MeasureOptions, StoreOptions
-    )
-    request = NetRequest(net, inputs, setup, input_shape, setup_options)
+    require_packages("pruning", _PACKAGES, "prune")
+    from joulecast.features.channel_search import PruneOptions, parse_pruning_budget
+
+    length = find_run_length(steps, inferences, epochs, samples, phase)
+    fields = choose_setup_fields(
+        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
+        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
+    )  # fmt: skip
+    request = NetRequest(net, inputs, setup, input_shape, fields)
     resolved, setup = request.resolve()
-    task = PruneTask(
-        resolved,
-        setup,
-        parse_pruning_budget(budget, RunLength(**length), setup.samples_per_step),
-        PruneOptions(**pruning),
-        request.name,
+    limit = parse_pruning_budget(budget, length, setup.samples_per_step)
+    if probe and (
+        (isinstance(device, str) and device) or objective == "flops" or estimator != "auto"
+    ):
+        raise ArgumentError(
+            f"{arg('probe')} uses the device {arg('on')}: leave out {arg('device')}, "
+            f"{arg('objective')} and {arg('estimator')}"
+        )
+    if objective == "flops" and confidence != PruneOptions.confidence:
+        raise ArgumentError(
+            f"FLOPs are counted, not estimated: leave {arg('confidence')} out, or give "
+            f"{arg('objective', 'energy')}"
+        )
+    if save:
+        # So that an error appears before the work is done.
+        try:
+            Path(save).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(
+                f"cannot create {save} ({error.strerror}): give another folder to {arg('save')}"
+            ) from error
+    measuring = MeasureOptions(on or "cpu", meter or "auto")
+    probe_networks = _make_probe(setup, measuring, store, probe_seconds) if probe else None
+    if isinstance(device, Profile):
+        profile = device
+    elif probe_networks is not None:
+        profile = probe_networks((resolved.network,))
+    else:
+        profile = load_profile(device, on=measuring.on, store=store)
+    if measure:
+        _check_same_device(profile, measuring)
+    options = PruneOptions(
+        strategy, objective, confidence, floor, keep, multiple, seed, start, estimator, level
     )
-    store, probe_options = StoreOptions(**storing).store, ProbeOptions(**probing)
-    probe = None
-    if probe_options.probe:
-        where = MeasureOptions(**measuring)
-        probe = make_probe(setup, where, store, probe_options.probe_seconds)
-    return prune_net(task, find_profile(device, store), probe)
+    pruned = _prune_module(resolved, setup, limit, importance, options, profile, probe_networks)
+    pruned = replace(
+        pruned,
+        source=(request.name or "a module that was handed over") if resolved.load else "",
+        steps=length.count_steps(setup.samples_per_step) if length.is_run else None,
+    )
+    if measure:
+        pruned = replace(pruned, measured=_measure_both(pruned, measuring))
+    return replace(pruned, saved=pruned.save(save)) if save else pruned
 
 
 def load_pruned(folder: str, net: Any = None) -> Any:
@@ -130,37 +200,75 @@ def load_pruned(folder: str, net: Any = None) -> Any:
     return load(folder, net)
 
 
-def check_can_prune() -> None:
-    """Raise MissingError unless everything that pruning needs is installed."""
-    require_packages("pruning", _PACKAGES, "prune")
-
-
 @dataclass(frozen=True)
-class PruneTask:
-    """A net to prune.
+class PrunedNet(Reportable):
+    """A pruned module and the result that led to it.
 
     Attributes:
-        budget: Limit for one step.
-        source: Name of the callable that makes the net, to be stored with its weights.
+        net: The pruned module, with the remaining weights.
+        loaded: The original module and what it is called on.
+        removed: Removed channels of each module and side.
+        source: Name of the callable that makes the original; empty where Joulecast built it.
+        measured: Observations of a step of the original and of the pruned net.
+        steps: Steps of the run that the budget is for.
+        saved: Folder of the saved model.
     """
 
-    net: ResolvedNet
+    net: nn.Module
+    loaded: LoadedNet
+    pruning: PruningResult
+    removed: dict[str, dict[str, list[int]]]
     setup: Setup
-    budget: EnergyBudget
-    options: PruneOptions
     source: str = ""
+    measured: tuple[Observation, Observation] | None = None
+    steps: int | None = None
+    saved: str | None = None
+
+    def save(self, folder: str) -> str:
+        """Write the module into a folder for ``load_pruned``; return the folder."""
+        from joulecast.runtimes.torch.channel_removal import save_pruned
+
+        network = self.pruning.pruned
+        place = save_pruned(
+            self.net, folder, network=network, removed=self.removed, source=self.source
+        )
+        return str(place)
+
+    def to_dict(self) -> Json:
+        """Return the costs before and after, the layers, and what was measured."""
+        result = self.pruning
+        data: Json = {**result.to_dict(), "steps": self.steps, "saved": self.saved}
+        for name, one in (("before", result.before), ("after", result.after)):
+            if one is not None:
+                data[name].update(describe_inference(self.setup, one.energy_j, one.duration_s))
+        if self.measured is not None:
+            before_j, after_j = (one.energy_j or 0.0 for one in self.measured)
+            before, after = (_describe_observation(one, self.setup) for one in self.measured)
+            data["measured"] = {
+                "before": before,
+                "after": after,
+                "share": after_j / (before_j or 1.0),
+                "within_budget": after_j <= result.budget.limit(before_j),
+            }
+        return data
+
+    def report(self) -> Report:
+        """Return the energy before and after, the change of every layer, and notes."""
+        summary = read_pruning(self.to_dict())
+        return replace(summary, setup=self.setup, is_built=not self.source).report()
 
 
-def prune_net(task: PruneTask, profile: Profile | None, probe: Probe | None = None) -> PrunedNet:
-    """Prune a net to a budget.
-
-    Args:
-        task: The net, its budget and options.
-        profile: Profile of the device.
-        probe: Measures layers of networks on the device and returns its profile; counts are then
-            chosen again.
-    """
-    check_can_prune()
+def _prune_module(
+    net: ResolvedNet,
+    setup: Setup,
+    budget: EnergyBudget,
+    importance: str,
+    options: PruneOptions,
+    profile: Profile,
+    probe: Probe | None,
+) -> PrunedNet:
+    """Choose channel counts of a net and remove channels; a probe makes it choose again."""
+    from joulecast.features.channel_search import prune_network
     from joulecast.runtimes.torch.channel_pruning import find_channel_groups
     from joulecast.runtimes.torch.channel_removal import (
         compute_importance,
@@ -170,75 +278,77 @@ def prune_net(task: PruneTask, profile: Profile | None, probe: Probe | None = No
     )
     from joulecast.runtimes.torch.load import build_example_net
 
-    net, options = task.net, task.options
     loaded = net.load() if net.load else build_example_net(net.network, net.batch)
     channels = find_channel_groups(
         loaded.net, loaded.inputs, loaded.loss, None if net.load else net.network
     )
-    if options.importance == "taylor" and not _has_gradients(loaded):
+    # The caller may have run backward already, perhaps on real data.
+    has_gradients = any(value.grad is not None for value in loaded.net.parameters())
+    if importance == "taylor" and not has_gradients:
         run_backward(loaded)
-    groups = compute_importance(loaded.net, channels.groups, options.importance)
+    groups = compute_importance(loaded.net, channels.groups, importance)
     network = replace(channels.network, name=net.network.name)
-    question = (network, groups, task.setup, task.budget)
+    question = (network, groups, setup, budget)
     pruning = prune_network(*question, profile, options)
-    for _ in range(_PROBE_ROUNDS if probe else 0):
-        assert probe is not None
-        known = probe((pruning.pruned, network))
-        pruning = prune_network(*question, known, replace(options, start=pruning.counts))
+    if probe is not None:
+        for _ in range(_PROBE_ROUNDS):
+            known = probe((pruning.pruned, network))
+            pruning = prune_network(*question, known, replace(options, start=pruning.counts))
     return PrunedNet(
         prune_channels(loaded.net, groups, pruning.counts),
         loaded,
         replace(pruning, not_prunable=channels.not_prunable),
         list_removed_channels(groups, pruning.counts),
-        (task.source or HANDED_OVER) if net.load else "",
+        setup,
     )
 
 
-def make_probe(
-    setup: Setup, measuring: MeasureOptions, store: str | None, seconds: float | None = None
+def _make_probe(
+    setup: Setup, measuring: MeasureOptions, store: str | None, seconds: float | None
 ) -> Probe:
     """Return a function that measures isolated layers of networks on a device."""
+    from joulecast.features.profile import make_short_probe, probe_layers
+
     options = make_short_probe(DEFAULT_PROBE_SECONDS if seconds is None else seconds)
     return lambda networks: probe_layers(networks, setup, measuring, store, options)
 
 
-def measure_both(
-    pruned: PrunedNet, setup: Setup, options: MeasureOptions
-) -> tuple[Observation, Observation]:
+def _measure_both(pruned: PrunedNet, options: MeasureOptions) -> tuple[Observation, Observation]:
     """Measure one step of the original and one of the pruned net."""
-    pruning = pruned.pruning
-    pairs = ((pruning.network, pruned.loaded.net), (pruning.pruned, pruned.net))
-    before, after = (
-        measure_net(ResolvedNet(network, setup.batch, _load_copy(pruned, net)), setup, options)
-        for network, net in pairs
-    )
-    return before, after
+    from joulecast.features.measure import measure_net
+
+    def measure(network: Network, net: nn.Module) -> Observation:
+        # A copy, because training changes the weights.
+        resolved = ResolvedNet(
+            network, pruned.setup.batch, lambda: replace(pruned.loaded, net=copy.deepcopy(net))
+        )
+        found = measure_net(resolved, pruned.setup, options)
+        if found.energy_j is None:
+            raise InputError(f"the meter gave no energy: choose another with {arg('meter')}")
+        return found
+
+    result = pruned.pruning
+    return measure(result.network, pruned.loaded.net), measure(result.pruned, pruned.net)
 
 
-def is_within_budget(budget: EnergyBudget, before: Observation, after: Observation) -> bool:
-    """Return whether a measured step stays within a budget."""
-    if before.energy_j is None or after.energy_j is None:
-        raise InputError("the meter gave no energy: choose another with --meter")
-    return after.energy_j <= budget.limit(before.energy_j)
-
-
-def check_same_device(profile: Profile, options: MeasureOptions) -> None:
+def _check_same_device(profile: Profile, options: MeasureOptions) -> None:
     """Raise InputError where the estimates are for another device than the one measured."""
+    from joulecast.features.measurers import open_any_measurer
+
     measurer = open_any_measurer(options)
     here = (measurer.runtime.device.name, measurer.meter.covers)
     there = (profile.device.name, profile.covers)
     if here != there:
         raise InputError(
-            f"the estimate is for {there[0]} (its meter covers {there[1]}), but --on {options.on} "
-            f"is {here[0]} (covers {here[1]}): measure there, or leave out --measure or --device"
+            f"the estimate is for {there[0]} (its meter covers {there[1]}), but "
+            f"{arg('on', options.on)} is {here[0]} (covers {here[1]}): measure there, or leave out "
+            f"{arg('measure')} or {arg('device')}"
         )
 
 
-def _load_copy(pruned: PrunedNet, net: nn.Module) -> Callable[[], LoadedNet]:
-    """Return a loader of a copy, because training changes the weights."""
-    return lambda: replace(pruned.loaded, net=copy.deepcopy(net))
-
-
-def _has_gradients(loaded: LoadedNet) -> bool:
-    """Return whether the caller has already run backward, perhaps on real data."""
-    return any(value.grad is not None for value in loaded.net.parameters())
+def _describe_observation(observation: Observation, setup: Setup) -> Json:
+    keys = ("energy_j", "energy_sd_j", "duration_s", "count", "meter", "covers", "provenance")
+    return {
+        **{key: getattr(observation, key) for key in keys},
+        **describe_inference(setup, observation.energy_j, observation.duration_s),
+    }

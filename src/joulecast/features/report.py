@@ -107,14 +107,14 @@ def _read_head(path: Path) -> bytes:
 
 
 def _report_object(what: Any) -> Report:
+    from joulecast.features.device_score import DeviceScore, DeviceScores
     from joulecast.reports.result_files import report_result
-    from joulecast.uses.score import DeviceScore, describe_scores
 
     found = getattr(what, "pruning", what)
     if isinstance(found, DeviceScore):
         found = (found,)
     if isinstance(found, (list, tuple)) and all(isinstance(one, DeviceScore) for one in found):
-        return report_result(describe_scores(found), "the score")
+        return report_result(DeviceScores(tuple(found)).to_dict(), "the score")
     if hasattr(found, "to_dict"):
         return report_result(found.to_dict(), f"the {type(found).__name__}")
     if isinstance(found, dict):

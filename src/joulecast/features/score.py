@@ -1,104 +1,233 @@
-"""Score devices by the power and energy of inferences: PCS, IECS and a label from A to G."""
+"""Score devices on six reference applications: PCS, IECS and a label from A to G.
+
+Observations make scores; estimates take no part. What users know about devices, no meter tells:
+TDP, price and performance, as options or in a file of TOML or CSV:
+
+    [[device]]                      name,tdp,price,performance
+    name = "nvidia-h200"            nvidia-h200,700W,30000EUR,
+    tdp = "700W"
+    price = "30000EUR"
+    performance = 120               inferences per second; by default what was observed
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from joulecast.errors import (
+    ArgumentError,
     ContaminatedError,
+    FileError,
     InputError,
     MissingError,
     NotTrainingError,
     OutOfMemoryError,
+    arg,
 )
-from joulecast.features.measurers import lock_device, open_any_measurer
-from joulecast.features.options import MeasureOptions, ProgressOptions, split_options
-from joulecast.features.profiles import load_observed_profile, load_profile
-from joulecast.records import Observation, Profile, Setup, Trial
-from joulecast.uses.progress_report import ProgressReport, ReportProgress
+from joulecast.features import arguments as given
+from joulecast.features.arguments import Argument, parse_counts, parse_list, verb
+from joulecast.features.device_score import (
+    DeviceFacts,
+    DeviceScore,
+    DeviceScores,
+    PublishedScore,
+    ScoredConfiguration,
+    draw_label,
+    score_published,
+)
+from joulecast.features.options import MeasureOptions
+from joulecast.features.progress_report import ProgressReport, ReportProgress
+from joulecast.input_files import read_toml
+from joulecast.records import PRECISIONS, Observation, Profile, Setup, Trial
+from joulecast.toml_tables import Json, list_tables, parse_table, refuse_unknown
+from joulecast.units import parse_money, parse_power
 
 if TYPE_CHECKING:
-    from joulecast.features.option_values import DeviceLike
     from joulecast.measurer import TrialMeasurer
     from joulecast.store import Store
-    from joulecast.uses.score import DeviceFacts, DeviceScore, PublishedScore
 
 # A device that cannot run one application is scored on the others.
 _REFUSALS = (ContaminatedError, InputError, NotTrainingError, OutOfMemoryError)
+_NOT_MEASURING = ("published", "devices", "device_file")
 
 
-@dataclass(frozen=True)
-class ScoreOptions:
-    """With what a device is scored.
-
-    Attributes:
-        threads: Numbers of threads. By default the runtime's choice, and for stored observations
-            all that were observed.
-        processors: Processors of the device, as its runtime names them; likewise.
-        precision: Number format.
-        tdp: Thermal design power, like ``15W``; by default the power limit of a GPU.
-        price: What the device costs, like ``599EUR``.
-        inferences_per_s: Performance that is stated elsewhere; by default what was observed.
-        offline: Score stored observations without measuring.
-        store: Path or URL of the store, if not the usual one.
-    """
-
-    threads: tuple[int, ...] = ()
-    processors: tuple[str, ...] = ()
-    precision: str = "fp32"
-    tdp: str = ""
-    price: str = ""
-    inferences_per_s: float | None = None
-    offline: bool = False
-    store: str | None = None
-
-    def __post_init__(self) -> None:
-        for count in self.threads:
-            if count < 1:
-                raise InputError(f"threads has {count}: give whole numbers of at least 1")
-        # A wrong value is reported before anything is measured.
-        self.parse_facts()
-
-    def parse_facts(self) -> DeviceFacts:
-        """Return what the options state about the device."""
-        from joulecast.uses.score.device_file import parse_facts
-
-        texts = {"tdp": self.tdp, "price": self.price, "performance": self.inferences_per_s}
-        return parse_facts("options", {key: value for key, value in texts.items() if value})
+def _exclude(alias: Any, *names: str) -> Argument:
+    """Return a shared argument that settings do not give where one of these is typed."""
+    about: Argument = get_args(alias)[1]
+    return replace(about, excludes=names)
 
 
+On = Annotated[str | None, _exclude(given.On, *_NOT_MEASURING)]
+Meter = Annotated[str | None, _exclude(given.Meter, *_NOT_MEASURING)]
+Rounds = Annotated[
+    int | None, replace(_exclude(given.Rounds, *_NOT_MEASURING), default="3", least=1)
+]
+Devices = Annotated[
+    tuple[str, ...],
+    Argument(
+        "Score devices with profiles from what is stored, without measuring.",
+        metavar="NAME,NAME",
+        parse=parse_list,
+    ),
+]
+DeviceFile = Annotated[
+    str | None,
+    Argument("TDP, price and performance of devices: .toml or .csv.", metavar="FILE"),
+]
+Published = Annotated[bool, Argument("Score the eight phones that DeepEn2023 published.")]
+Svg = Annotated[
+    str | None,
+    Argument("Also draw the label as a picture.", metavar="FILE.svg", harm="writes a file"),
+]
+Threads = Annotated[
+    tuple[int, ...],
+    Argument(
+        "Numbers of threads.", metavar="1,4", parse=parse_counts, least=1,
+        default="the runtime's choice", excludes=("published",),
+    ),
+]  # fmt: skip
+Processors = Annotated[
+    tuple[str, ...],
+    Argument(
+        "Processors of the device.", metavar="NAME,NAME", parse=parse_list, option="processor",
+        default="the runtime's choice", excludes=("published",),
+    ),
+]  # fmt: skip
+Precision = Annotated[
+    str | None,
+    Argument("Number format.", choices=PRECISIONS, default="fp32", excludes=("published",)),
+]
+Tdp = Annotated[
+    str | None,
+    Argument(
+        "Thermal design power.", metavar="15W", default="power limit of a GPU",
+        excludes=("published",),
+    ),
+]  # fmt: skip
+Price = Annotated[
+    str | None,
+    Argument("What the device costs, for --plot.", metavar="599EUR", excludes=("published",)),
+]
+Performance = Annotated[
+    float | None,
+    Argument(
+        "Inferences per second, for --plot.", above=0.0, metavar="N", option="performance",
+        default="as observed", excludes=("published",),
+    ),
+]  # fmt: skip
+Offline = Annotated[
+    bool, Argument("Score what is stored without measuring.", excludes=_NOT_MEASURING)
+]
+
+
+@verb
 def score(
     *,
-    on: DeviceLike = "cpu",
-    devices: Sequence[str] = (),
-    **options: Any,
-) -> tuple[DeviceScore, ...]:
-    """Score a device on six reference applications, or stored devices.
+    on: On = None,
+    meter: Meter = None,
+    rounds: Rounds = None,
+    device_name: given.RecordedName = "",
+    warmup: given.Warmup = 0,
+    runs: given.WindowRuns = 0,
+    devices: Devices = (),
+    device_file: DeviceFile = None,
+    published: Published = False,
+    svg: Svg = None,
+    threads: Threads = (),
+    processors: Processors = (),
+    precision: Precision = None,
+    tdp: Tdp = None,
+    price: Price = None,
+    inferences_per_s: Performance = None,
+    offline: Offline = False,
+    store: given.Store = None,
+    on_progress: ReportProgress | None = None,
+) -> DeviceScores:
+    """Score a device by the power and energy of inferences, with a label from A to G.
 
-    What the store has of the device's observations is used, the rest is measured and stored.
-    Estimates take no part.
-
-    Args:
-        on: The device to measure on; see ``MeasureOptions``.
-        devices: Devices with profiles (see ``load_profile``), which are not measured, instead.
-        options: Fields of ``ScoreOptions`` (``threads=(1, 4), tdp="15W"``) and of
-            ``MeasureOptions``: ``meter``, ``rounds``, ``device_name``; also ``on_progress``, which
-            is called before every measurement.
-
-    Raises:
-        InputError: A value cannot be used.
-        MissingError: Nothing was observed of the reference applications.
+    Six small reference applications are run one inference at a time; what is stored already is not
+    measured again, and estimates take no part. PCS says how far the power stays below the thermal
+    design power, IECS how many inferences a joule is enough for.
     """
-    scoring, measuring, reporting = split_options(
-        score, {"on": on, **options}, ScoreOptions, MeasureOptions, ProgressOptions
-    )
-    how = ScoreOptions(**scoring)
-    if devices:
-        return score_stored(devices, how, {})
-    report = ProgressOptions(**reporting).on_progress
-    return (score_here(MeasureOptions(**measuring), how, report),)
+    measuring = {"on": on, "meter": meter, "rounds": rounds, "offline": offline or None}
+    for name, value in measuring.items():
+        if value is not None and (published or devices or device_file):
+            raise ArgumentError(
+                f"{arg(name)} is for measuring: leave it out, or {arg('published')}, "
+                f"{arg('devices')} and {arg('device_file')}"
+            )
+    observed = {
+        "threads": threads, "processors": processors, "precision": precision, "tdp": tdp,
+        "price": price, "inferences_per_s": inferences_per_s,
+    }  # fmt: skip
+    for name, found in observed.items():
+        if published and found:
+            raise ArgumentError(f"{arg('published')} has no {arg(name)}: leave it out")
+    # A wrong value is reported before anything is measured.
+    if svg is not None and not Path(svg).parent.is_dir():
+        raise ArgumentError(f"{arg('svg')} is {svg}: there is no folder {Path(svg).parent}")
+    texts = {"tdp": tdp, "price": price, "performance": inferences_per_s}
+    stated = parse_facts("options", {key: value for key, value in texts.items() if value})
+    facts = read_device_file(device_file) if device_file else {}
+    names = devices or tuple(facts)
+    if published:
+        phones = score_phones(names if devices else (), facts)
+        result = DeviceScores(tuple(one.score for one in phones), phones)
+    else:
+        if svg is not None and len(names) > 1:
+            raise _refuse_label(len(names))
+        setups = None
+        if threads or processors:
+            setups = list_score_setups(threads, processors, precision or "fp32")
+        if names:
+            if any(texts.values()) and (len(names) > 1 or facts):
+                raise InputError(
+                    "TDP, price and performance as options are those of one device: give them in "
+                    f"a file with {arg('device_file')} for several, and not in both places"
+                )
+            from joulecast.features.profiles import load_observed_profile
+
+            scores = [
+                _score_profile(
+                    load_observed_profile(name, store=store), setups, precision or "fp32",
+                    facts.get(name, stated),
+                )
+                for name in names
+            ]  # fmt: skip
+        else:
+            options = MeasureOptions(
+                on or "cpu", meter or "auto", rounds or 3, device_name, warmup, runs
+            )
+            if offline:
+                scores = [_score_offline(options, setups, precision or "fp32", stated, store)]
+            else:
+                setups = setups or list_score_setups(precision=precision or "fp32")
+                scores = [_score_here(options, setups, stated, store, on_progress)]
+        result = DeviceScores(tuple(scores))
+    if svg is None:
+        return result
+    if len(result) != 1:
+        raise _refuse_label(len(result))
+    try:
+        Path(svg).write_text(draw_label(result[0]), encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        # What was measured is shown all the same.
+        failure = FileError(f"cannot write {svg} ({reason}): give another file")
+        return replace(result, failure=failure)
+    return result
+
+
+def check_label(result: DeviceScores) -> int:
+    """Raise the error of a label that could not be written; return the exit code otherwise."""
+    if result.failure is not None:
+        raise result.failure
+    return 0
 
 
 def score_phones(
@@ -113,8 +242,6 @@ def score_phones(
     Raises:
         InputError: There is no such phone.
     """
-    from joulecast.uses.score import score_published
-
     phones = {one.score.name: one for one in score_published(facts)}
     for name in (*names, *(facts or {})):
         if name not in phones:
@@ -122,89 +249,65 @@ def score_phones(
     return tuple(phones[name] for name in names or phones)
 
 
-def score_stored(
-    devices: Sequence[str], options: ScoreOptions, facts: Mapping[str, DeviceFacts]
-) -> tuple[DeviceScore, ...]:
-    """Score devices from stored observations.
-
-    Args:
-        devices: Names of devices, or keys or files of profiles.
-        options: With what they are scored; TDP, price and performance are for a single device.
-        facts: TDP, price and performance by the name that is in ``devices``.
-    """
-    stated = options.parse_facts()
-    is_stated = bool(options.tdp or options.price or options.inferences_per_s)
-    if is_stated and (len(devices) > 1 or facts):
-        raise InputError(
-            "TDP, price and performance as options are those of one device: give them in a file "
-            "with --device-file for several, and not in both places"
-        )
-    return tuple(
-        _score_profile(
-            load_observed_profile(name, store=options.store), options, facts.get(name, stated)
-        )
-        for name in devices
+def _refuse_label(count: int) -> InputError:
+    return InputError(
+        f"{arg('svg')} draws the label of one device, and there are {count}: name one with "
+        f"{arg('devices')}, or leave {arg('svg')} out"
     )
 
 
-def score_here(
-    measuring: MeasureOptions, options: ScoreOptions, on_progress: ReportProgress | None = None
+def _score_offline(
+    measuring: MeasureOptions,
+    setups: Sequence[Setup] | None,
+    precision: str,
+    facts: DeviceFacts,
+    store: str | None,
 ) -> DeviceScore:
-    """Score the device that ``measuring`` names; measure what the store does not have.
+    """Score the device that ``measuring`` names from what is stored."""
+    from joulecast.features.profiles import load_profile
 
-    Args:
-        measuring: Device, meter and number of rounds.
-        options: With what it is scored.
-        on_progress: Called before every measurement.
-    """
-    if options.offline:
-        try:
-            profile = load_profile("", on=measuring.on, store=options.store)
-        except MissingError as error:
-            raise MissingError(
-                f"nothing is stored of {measuring.on}: leave --offline out"
-            ) from error
-        return _score_profile(profile, options, options.parse_facts())
+    try:
+        profile = load_profile("", on=measuring.on, store=store)
+    except MissingError as error:
+        raise MissingError(
+            f"nothing is stored of {measuring.on}: leave {arg('offline')} out"
+        ) from error
+    return _score_profile(profile, setups, precision, facts)
+
+
+def _score_here(
+    measuring: MeasureOptions,
+    setups: Sequence[Setup],
+    facts: DeviceFacts,
+    store: str | None,
+    on_progress: ReportProgress | None,
+) -> DeviceScore:
+    """Score the device that ``measuring`` names; measure what the store does not have."""
+    from joulecast.features.measurers import lock_device, open_any_measurer
     from joulecast.store import open_store
-    from joulecast.uses.score.observed_scores import list_score_setups, score_observations
 
-    setups = list_score_setups(options.threads, options.processors, options.precision)
     with (
         lock_device(measuring.on),
         open_any_measurer(measuring) as measurer,
-        open_store(options.store) as store,
+        open_store(store) as opened,
     ):
-        profile = _identify(measurer)
-        store.check_writable(profile)
-        observed, refusals = _measure_missing(measurer, store, profile, setups, on_progress)
-    profile = replace(profile, observations=observed)
-    result = score_observations(
-        profile, setups, _fill_tdp(options.parse_facts(), profile), refusals
-    )
-    return _require_energies(result, "")
-
-
-def _score_profile(profile: Profile, options: ScoreOptions, facts: DeviceFacts) -> DeviceScore:
-    from joulecast.uses.score.observed_scores import (
-        find_score_setups,
-        list_score_setups,
-        score_observations,
+        runtime, meter = measurer.runtime, measurer.meter
+        profile = Profile(runtime.device, runtime.name, meter.covers, meter.provenance)
+        opened.check_writable(profile)
+        observed, refusals = _measure_missing(measurer, opened, profile, setups, on_progress)
+    profile = replace(profile, observations=tuple(observed))
+    return _require_energies(
+        score_observations(profile, setups, _fill_tdp(facts, profile), refusals), ""
     )
 
-    is_given = bool(options.threads or options.processors)
-    setups = (
-        list_score_setups(options.threads, options.processors, options.precision)
-        if is_given
-        else find_score_setups(profile.observations, options.precision)
-    )
+
+def _score_profile(
+    profile: Profile, setups: Sequence[Setup] | None, precision: str, facts: DeviceFacts
+) -> DeviceScore:
+    if setups is None:
+        setups = find_score_setups(profile.observations, precision)
     result = score_observations(profile, setups, _fill_tdp(facts, profile))
     return _require_energies(result, ": measure them there with `joulecast score --on DEVICE`")
-
-
-def _identify(measurer: TrialMeasurer) -> Profile:
-    """Return the profile that a measurer's observations belong to, without observations."""
-    runtime, meter = measurer.runtime, measurer.meter
-    return Profile(runtime.device, runtime.name, meter.covers, meter.provenance)
 
 
 def _measure_missing(
@@ -215,12 +318,6 @@ def _measure_missing(
     on_progress: ReportProgress | None,
 ) -> tuple[list[Observation], dict[str, str]]:
     """Return all observations, and why trials could not be measured, by their keys."""
-    from joulecast.uses.score.observed_scores import (
-        describe_processor,
-        has_energy,
-        list_score_trials,
-    )
-
     observed = list(store.load_observations(profile.key))
     known = {one.trial.key for one in observed if one.trial.setup in setups and has_energy(one)}
     trials = [pair for pair in list_score_trials(setups) if pair[1].key not in known]
@@ -229,21 +326,14 @@ def _measure_missing(
         if on_progress is not None:
             detail = f"{name}, {describe_processor(trial.setup)}"
             on_progress(ProgressReport(number, len(trials), "measurements", detail))
-        found = _measure(measurer, trial)
-        if isinstance(found, str):
-            refusals[trial.key] = found
+        try:
+            found = measurer.measure(trial)
+        except _REFUSALS as error:
+            refusals[trial.key] = str(error)
         else:
             store.add_observation(found)
             observed.append(found)
     return observed, refusals
-
-
-def _measure(measurer: TrialMeasurer, trial: Trial) -> Observation | str:
-    """Return the observation of a trial, or why there is none."""
-    try:
-        return measurer.measure(trial)
-    except _REFUSALS as error:
-        return str(error)
 
 
 def _fill_tdp(facts: DeviceFacts, profile: Profile) -> DeviceFacts:
@@ -259,3 +349,230 @@ def _require_energies(result: DeviceScore, hint: str) -> DeviceScore:
     reasons = dict.fromkeys(one.missing for one in result.configurations)
     why = f" ({'; '.join(reasons)})" if reasons else ""
     raise MissingError(f"{result.name} has no energies of the reference applications{why}{hint}")
+
+
+# ---------------------------------------------------------------------------------------------
+# Scores of observations
+
+
+NOT_MEASURED = "not measured yet"
+_PENDING = "its energy is still to come: attach a power trace with `joulecast data attach`"
+_NO_ENERGY = "it was observed without energy: measure it again"
+_ZERO = "the meter counted no energy: measure it with a meter that resolves it"
+
+
+def list_score_setups(
+    threads: Sequence[int] = (), processors: Sequence[str] = (), precision: str = "fp32"
+) -> list[Setup]:
+    """Return the setups that a device is scored with: one inference at a time.
+
+    Args:
+        threads: Numbers of threads; the runtime's choice where empty.
+        processors: Processors of the device; the runtime's choice where empty.
+        precision: Number format.
+    """
+    pairs = product(processors or ("",), threads or (0,))
+    return [
+        Setup(1, "inference", precision, threads=count, processor=processor)
+        for processor, count in pairs
+    ]
+
+
+def find_score_setups(observations: Iterable[Observation], precision: str) -> list[Setup]:
+    """Return the setups with which reference applications were observed one at a time."""
+    from joulecast.features.reference_applications import (
+        build_reference_application,
+        list_reference_applications,
+    )
+
+    networks = {build_reference_application(name) for name in list_reference_applications()}
+    found = {
+        one.trial.setup
+        for one in observations
+        if one.trial.setup.phase == "inference"
+        and one.trial.setup.batch == 1
+        and one.trial.setup.precision == precision
+        and one.trial.execution.is_user_step
+        and one.trial.network in networks
+    }
+    return sorted(found, key=lambda setup: (setup.processor, setup.threads, setup.cuda_graphs))
+
+
+def list_score_trials(setups: Sequence[Setup]) -> list[tuple[str, Trial]]:
+    """Return each reference application with each setup, as trials."""
+    from joulecast.features.reference_applications import (
+        build_reference_application,
+        list_reference_applications,
+    )
+
+    return [
+        (name, Trial(build_reference_application(name), setup))
+        for name in list_reference_applications()
+        for setup in setups
+    ]
+
+
+def score_observations(
+    profile: Profile,
+    setups: Sequence[Setup],
+    facts: DeviceFacts,
+    refusals: Mapping[str, str] | None = None,
+) -> DeviceScore:
+    """Return the scores of a device with some setups.
+
+    Args:
+        profile: The device with its observations.
+        setups: What was scored with.
+        facts: What no meter tells. TDP is by default the power limit of the device.
+        refusals: Why trials could not be measured, by their keys.
+    """
+    by_trial: dict[str, list[Observation]] = {}
+    trials = list_score_trials(setups)
+    wanted = {trial.key for _, trial in trials}
+    for one in profile.observations:
+        # Most observations of a profile are of something else, and keys take long to compute.
+        if one.trial.setup in setups and one.trial.key in wanted:
+            by_trial.setdefault(one.trial.key, []).append(one)
+    return DeviceScore(
+        profile.device.name,
+        profile.runtime,
+        profile.covers,
+        profile.provenance,
+        tuple(
+            _summarise(name, trial, by_trial.get(trial.key, ()), (refusals or {}).get(trial.key))
+            for name, trial in trials
+        ),
+        facts,
+        ", ".join(sorted({one.source for one in profile.observations if one.source}))
+        if profile.provenance == "imported"
+        else "",
+    )
+
+
+def has_energy(observation: Observation) -> bool:
+    """Return whether an observation can be scored."""
+    return bool(observation.energy_j and observation.duration_s)
+
+
+def describe_processor(setup: Setup) -> str:
+    """Return what distinguishes a setup from others of a device: ``NNAPI``, ``4 threads``."""
+    parts = [setup.processor]
+    if setup.threads:
+        parts.append("1 thread" if setup.threads == 1 else f"{setup.threads} threads")
+    parts += ["CUDA graphs"] * setup.cuda_graphs
+    parts += [setup.precision] * (setup.precision != "fp32")
+    return ", ".join(filter(None, parts)) or "default"
+
+
+def _summarise(
+    name: str, trial: Trial, observations: Sequence[Observation], refusal: str | None
+) -> ScoredConfiguration:
+    """Return a configuration with the medians of its observations."""
+    processor = describe_processor(trial.setup)
+    complete = [one for one in observations if has_energy(one)]
+    if not complete:
+        last = observations[-1] if observations else None
+        if last is None:
+            reason = NOT_MEASURED
+        elif last.refusal or last.is_pending:
+            reason = last.refusal or _PENDING
+        else:
+            reason = _NO_ENERGY if last.energy_j is None else _ZERO
+        reason = refusal or reason
+        return ScoredConfiguration(name, processor, missing=reason, count=0)
+    steps = [one.trial.execution.steps for one in complete]
+    energies_j = [(one.energy_j or 0.0) / count for one, count in zip(complete, steps, strict=True)]
+    powers_w = [(one.energy_j or 0.0) / (one.duration_s or 1.0) for one in complete]
+    return ScoredConfiguration(
+        name, processor, median(energies_j), median(powers_w), count=len(complete)
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# What users know about devices
+
+
+def read_device_file(path: str | Path) -> dict[str, DeviceFacts]:
+    """Return what a file says about devices, by their names.
+
+    Raises:
+        FileError: The file cannot be read, or a value cannot be used.
+    """
+    path = Path(path)
+    try:
+        if path.suffix.lower() == ".csv":
+            rows = _read_csv_rows(path)
+        else:
+            data = read_toml(path)
+            refuse_unknown("the file", data, ("device",))
+            rows = list_tables(data, "device")
+        return {values["name"]: parse_facts(where, values) for where, values in rows}
+    except FileError:
+        raise
+    except InputError as error:
+        raise FileError(f"{path}: {error}") from error
+
+
+def parse_facts(where: str, texts: Mapping[str, Any]) -> DeviceFacts:
+    """Return the facts that texts state.
+
+    Args:
+        where: What messages call the texts.
+        texts: ``tdp``, ``price`` and ``performance``; those that are missing are not known.
+    """
+    values = parse_table(where, texts, _PARSERS)
+    price, currency = values.get("price", (None, ""))
+    return DeviceFacts(
+        values.get("tdp"),
+        price=price,
+        currency=currency,
+        inferences_per_s=values.get("performance"),
+    )
+
+
+def _read_csv_rows(path: Path) -> list[tuple[str, Json]]:
+    from joulecast.traces.csv_tables import read_csv
+
+    table = read_csv(path)
+    refuse_unknown("the header", dict.fromkeys(table.columns), tuple(_PARSERS))
+    if "name" not in table.columns:
+        raise FileError(f"{path} has no column name: give the names of devices there")
+    rows: list[tuple[str, Json]] = []
+    names = set()
+    for line, cells in table.read_rows():
+        values = {key: cell.strip() for key, cell in zip(table.columns, cells, strict=False)}
+        known = {key: cell for key, cell in values.items() if cell}
+        if "name" not in known:
+            raise FileError(f"{path}: line {line} has no name: give that of a device")
+        if known["name"] in names:
+            raise FileError(f"{path}: line {line}: {known['name']!r} is there twice: keep one")
+        names.add(known["name"])
+        rows.append((f"line {line}", known))
+    if not rows:
+        raise FileError(f"{path} has no devices: give one in each line")
+    return rows
+
+
+def _parse_tdp(value: Any) -> float:
+    tdp_w = parse_power(str(value))
+    if not tdp_w > 0:
+        raise InputError("give more than 0 W, like 15W")
+    return tdp_w
+
+
+def _parse_performance(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not 0.0 < number < 1e15:
+        raise InputError("give inferences per second, like 120")
+    return number
+
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "name": str,
+    "tdp": _parse_tdp,
+    "price": lambda value: parse_money(str(value)),
+    "performance": _parse_performance,
+}

@@ -15,8 +15,8 @@ from joulecast.features.options import (
     split_options,
 )
 from joulecast.features.profiles import find_profile
+from joulecast.features.progress_report import ReportProgress
 from joulecast.records import Profile, Setup
-from joulecast.uses.progress_report import ReportProgress
 
 if TYPE_CHECKING:
     from joulecast.features.option_values import DeviceLike

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from joulecast.features.evaluate import EstimatorScore, Evaluation
 from joulecast.records import Json
 from joulecast.records.codec import load_record
+from joulecast.reports.evaluation_plots import plot_evaluation
 from joulecast.reports.report import Report, ReportTable, Section
 from joulecast.reports.report_values import count_things, format_percent, list_values
 from joulecast.units import format_duration, format_energy
-from joulecast.uses.evaluate import EstimatorScore, Evaluation
-from joulecast.uses.evaluate.evaluation_plots import plot_evaluation
 
 _LEGEND = (
     "MAPE is the mean absolute percentage error of the energy. Coverage is the share of networks "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from joulecast.features.prune_report import LayerChange, PruningSummary
 from joulecast.figures import Caption, ChangedLayer, Plot, plot_layer_changes
 from joulecast.records import weakest_provenance
 from joulecast.reports.report import Report, ReportTable, Section
 from joulecast.reports.report_values import format_estimate, list_values
 from joulecast.units import format_bytes, format_duration, format_energy, format_share
-from joulecast.uses.prune import LayerChange, PruningSummary
 
 
 def report_pruning(result: PruningSummary) -> Report:

@@ -30,8 +30,8 @@ def _report_evaluation(data: Json, what: str) -> Report:
 
 
 def _report_pruning(data: Json, what: str) -> Report:
+    from joulecast.features.prune_report import read_pruning
     from joulecast.reports.pruning_report import report_pruning
-    from joulecast.uses.prune import read_pruning
 
     return report_pruning(read_pruning(data, what))
 
@@ -44,10 +44,10 @@ def _report_plan(data: Json, what: str) -> Report:
 
 
 def _report_scores(data: Json, what: str) -> Report:
+    from joulecast.features.device_score import read_scores
     from joulecast.reports.score_report import report_scores
-    from joulecast.uses.score import read_scores
 
-    return report_scores(read_scores(data, what))
+    return report_scores(read_scores(data, what).devices)
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from joulecast.errors import InputError
+from joulecast.features.device_score import IECS_CAVEAT, SCALE_NOTE, DeviceScore, draw_label
 from joulecast.figures import Plot
 from joulecast.records import weakest_provenance
 from joulecast.reports.report import Picture, Report, ReportTable, Section
 from joulecast.reports.report_values import count_things
+from joulecast.reports.score_plot import plot_scores
 from joulecast.units import format_duration, format_energy, format_power
-from joulecast.uses.score import IECS_CAVEAT, SCALE_NOTE, DeviceScore, draw_label
-from joulecast.uses.score.score_plot import plot_scores
 
 
 def report_scores(scores: Sequence[DeviceScore]) -> Report:

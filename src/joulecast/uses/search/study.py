@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from joulecast.errors import InputError, JoulecastError, NetError, StoreError
+from joulecast.features.progress_report import ProgressReport, ReportProgress
 from joulecast.records import Network
 from joulecast.redaction import redact_url
 from joulecast.user_errors import describe_user_error
-from joulecast.uses.progress_report import ProgressReport, ReportProgress
 from joulecast.uses.search.random_screening import check_reachable
 from joulecast.uses.search.screening import BudgetScreener, ScreenedCandidate
 from joulecast.uses.search.screening_sampler import (

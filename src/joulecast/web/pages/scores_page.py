@@ -8,10 +8,9 @@ from functools import lru_cache
 from fastapi import Request
 
 from joulecast.errors import JoulecastError, StoreError
-from joulecast.features.score import ScoreOptions, score_phones, score_stored
+from joulecast.features.score import score
 from joulecast.records import Json
 from joulecast.store import ProfileSummary, open_store
-from joulecast.uses.score import describe_published, describe_scores
 from joulecast.web.result_pages import ResultPage, make_result_page
 from joulecast.web.result_sources import ResultSource, keep_result
 from joulecast.web.web_settings import find_settings
@@ -41,7 +40,7 @@ def score_profile(store: str | None, profile: ProfileSummary) -> Json | None:
         StoreError: The store cannot be read; it is tried again the next time.
     """
     try:
-        return describe_scores(score_stored([profile.key], ScoreOptions(store=store), {}))
+        return score(devices=(profile.key,), store=store).to_dict()
     except StoreError:
         raise
     except JoulecastError:
@@ -50,7 +49,7 @@ def score_profile(store: str | None, profile: ProfileSummary) -> Json | None:
 
 def load_phones() -> Json:
     """Return the scores of the phones of DeepEn2023."""
-    return describe_published(score_phones())
+    return score(published=True).to_dict()
 
 
 def _find_score(store: str | None, profile: ProfileSummary) -> Json | None:

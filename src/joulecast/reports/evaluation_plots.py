@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from joulecast.features.evaluate import Evaluation
 from joulecast.figures import (
     Caption,
     Plot,
@@ -15,7 +16,6 @@ from joulecast.figures import (
     plot_profiling_time,
 )
 from joulecast.records import name_step
-from joulecast.uses.evaluate.evaluation import Evaluation
 
 
 def plot_evaluation(result: Evaluation) -> dict[str, Plot]:

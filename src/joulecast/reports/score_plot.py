@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from joulecast.errors import InputError
+from joulecast.features.device_score import LETTER_COLOURS, LETTERS, DeviceScore
 from joulecast.figures import Axis, Caption, Plot
 from joulecast.figures.marks import Label, Mark, Points
 from joulecast.figures.plot import Panel, fit_axis, make_plot
 from joulecast.records import weakest_provenance
 from joulecast.units import format_money
-from joulecast.uses.score.device_score import DeviceScore
-from joulecast.uses.score.label_picture import LETTER_COLOURS
-from joulecast.uses.score.score_labels import LETTERS
 from joulecast.views.style import GREY
 
 Value = Callable[[DeviceScore], float | None]

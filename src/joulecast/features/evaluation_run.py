@@ -24,31 +24,35 @@ from joulecast.errors import (
     NetError,
     NotTrainingError,
     OutOfMemoryError,
+    arg,
 )
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator
-from joulecast.measurer import TrialMeasurer
-from joulecast.records import Observation, Profile, Trial
-from joulecast.uses.evaluate.campaign_budget import BudgetedEstimator, sum_work_s
-from joulecast.uses.evaluate.evaluation import Evaluation
-from joulecast.uses.evaluate.evaluation_log import PASSES, CampaignObservations, EvaluationLog
-from joulecast.uses.evaluate.evaluation_plan import (
+from joulecast.features.evaluate import Evaluation
+from joulecast.features.evaluation import (
+    PASSES,
+    BudgetedEstimator,
+    CampaignObservations,
+    EvaluationLog,
     EvaluationNets,
     EvaluationPlan,
     draw_nets,
+    evaluate_stored,
+    find_probes,
+    list_observations,
     name_evaluation,
+    sum_work_s,
 )
-from joulecast.uses.evaluate.stored_evaluation import evaluate_stored
-from joulecast.uses.evaluate.training_observations import find_probes, list_observations
-from joulecast.uses.progress_report import ProgressReport, ReportProgress
+from joulecast.features.progress_report import ProgressReport, ReportProgress
+from joulecast.measurer import TrialMeasurer
+from joulecast.records import Observation, Profile, Trial
 
 MAX_ENERGY_PROBES = 8
 """Layers whose energy is measured at most, after all layers of the test networks were timed."""
-
 _REFUSALS = (OutOfMemoryError, NotTrainingError, NetError)
 
 
-def evaluate(
+def measure_and_evaluate(
     measurer: TrialMeasurer,
     store: ObservationLog,
     plan: EvaluationPlan,
@@ -66,10 +70,8 @@ def evaluate(
         MissingError: The device refused all test networks, or all trials of the estimators.
     """
     failures = measure_evaluation(measurer, store, plan, on_progress)
-    runtime, meter = measurer.runtime, measurer.meter
-    observations = tuple(store.load_observations(find_profile_key(measurer)))
-    profile = Profile(runtime.device, runtime.name, meter.covers, meter.provenance, observations)
-    return evaluate_stored(profile, plan, failures)
+    observations = store.load_observations(find_profile_key(measurer))
+    return evaluate_stored(make_profile(measurer, observations), plan, failures)
 
 
 def measure_evaluation(
@@ -89,24 +91,15 @@ def measure_evaluation(
     key = find_profile_key(measurer)
     name = name_evaluation(plan, key)
     log = EvaluationLog(name, store.load_observations(key), store.add_observation)
-    _check_unit(log, measurer.runtime.device.unit)
-    run = _EvaluationRun(measurer, log, plan, draw_nets(plan), on_progress or _ignore)
-    run.measure_all()
-    return tuple(dict.fromkeys(run.failures))
-
-
-def _ignore(report: ProgressReport) -> None:
-    pass
-
-
-def _check_unit(log: EvaluationLog, unit: str) -> None:
-    """Raise InputError for another unit: units of a device differ by more than estimates do."""
-    others = {one.device.unit for one in log.list_all()} - {unit}
-    if others:
+    # Units of a device differ by more than estimates do.
+    if {one.device.unit for one in log.list_all()} - {measurer.runtime.device.unit}:
         raise InputError(
             "this evaluation was started on another unit of the device: continue there, or start "
-            "a new one with another --store or --seed"
+            f"a new one with another {arg('store')} or {arg('seed')}"
         )
+    run = _EvaluationRun(measurer, log, plan, draw_nets(plan), on_progress or (lambda _: None))
+    run.measure_all()
+    return tuple(dict.fromkeys(run.failures))
 
 
 @dataclass
@@ -260,3 +253,11 @@ class _EvaluationRun:
         count = len(PASSES) + 2 * len(self.plan.campaigns)
         what = f"{self.stage} of {count}: {self.what}"
         self.on_progress(ProgressReport(min(1.0, share), 1.0, what, detail))
+
+
+def make_profile(measurer: TrialMeasurer, observations: Sequence[Observation]) -> Profile:
+    """Return a profile of the device and meter of a measurer."""
+    runtime, meter = measurer.runtime, measurer.meter
+    return Profile(
+        runtime.device, runtime.name, meter.covers, meter.provenance, tuple(observations)
+    )

@@ -1,0 +1,333 @@
+"""Import runs that others have measured, and predict runs as their source reports them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from joulecast.budgets import RunLength
+from joulecast.errors import FileError, InputError, JoulecastError, MissingError, arg
+from joulecast.features import arguments as given
+from joulecast.features.arguments import Argument, choose_setup_fields, verb
+from joulecast.features.nets import NetRequest, ResolvedNet, resolve_name
+from joulecast.features.profile import From
+from joulecast.features.profiles import load_observed_profile
+from joulecast.records import Device, Execution, Observation, Profile, Record, Setup, Trial
+from joulecast.units import format_duration, format_energy, format_interval, format_share
+from joulecast.views.report import Block, Report, Reportable, Text
+from joulecast.views.words import label_provenance, plural
+
+if TYPE_CHECKING:
+    from joulecast.estimators import Estimator
+    from joulecast.store import Store
+    from joulecast.traces.run_logs import LoggedRun
+
+# Nothing of ours ran there.
+_RUNTIME = "unknown"
+_COVERS = "board"
+
+LogFile = Annotated[
+    str, Argument("CSV with net, joules and seconds, or a log of Zeus, CodeCarbon, Carbontracker.")
+]
+LoggedNet = Annotated[
+    Any,
+    Argument(
+        "The net of all runs.", metavar="NET", default="as the file says", harm="may run code"
+    ),
+]
+LoggedDevice = Annotated[
+    str, Argument("Name of the device.", metavar="NAME", default="as the file says")
+]
+LogSource = Annotated[
+    str,
+    Argument(
+        "Name of the log; runs of one source share an overhead.", metavar="NAME",
+        default="its tool or file",
+    ),
+]  # fmt: skip
+Covers = Annotated[str, Argument("What the joules include: gpu, board ...", metavar="TEXT")]
+Tool = Annotated[
+    str,
+    Argument(
+        "Format of FILE.", choices=("auto", "csv", "zeus", "codecarbon", "carbontracker"),
+        default="by its content",
+    ),
+]  # fmt: skip
+Window = Annotated[str, Argument("Zeus: name of the windows that are runs.", metavar="NAME")]
+ImportedDevice = Annotated[str, Argument("Device with imported runs.", metavar="NAME")]
+RunSteps = Annotated[int, Argument("Steps of the run.", least=1, most=given.MAX_COUNT)]
+Source = Annotated[str, Argument("Whose runs.", metavar="NAME", default="the only source")]
+
+
+@verb
+def import_runs(
+    file: LogFile,
+    net: LoggedNet = None,
+    *,
+    setup: Setup | None = None,
+    batch: given.Batch = None,
+    input_shape: given.InputShape = None,
+    optimizer: given.Optimizer = None,
+    precision: given.Precision = None,
+    loss: given.Loss = None,
+    accumulate: given.Accumulate = None,
+    compiled: given.Compiled = None,
+    threads: given.Threads = None,
+    processor: given.Processor = None,
+    cuda_graphs: given.CudaGraphs = None,
+    phase: given.Phase = None,
+    device: LoggedDevice = "",
+    source: LogSource = "",
+    covers: Covers = "",
+    tool: Tool = "auto",
+    window: Window = "",
+    steps: given.Steps = None,
+    epochs: given.Epochs = None,
+    samples: given.Samples = None,
+    from_: From = (),
+    store: given.Store = None,
+) -> ImportedRuns:
+    """Import measured runs from FILE, so that estimates learn from them.
+
+    FILE is a CSV with the columns net, energy_j and duration_s (and steps, batch, precision ...),
+    or a log of Zeus, CodeCarbon or Carbontracker. Importing it again adds nothing.
+    """
+    from joulecast.features.transfer_sources import make_estimator
+    from joulecast.store import open_store
+    from joulecast.traces.run_logs import read_run_log
+
+    fields = choose_setup_fields(
+        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
+        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
+    )  # fmt: skip
+    request = NetRequest(net, None, setup, input_shape, fields)
+    path = Path(file)
+    log = read_run_log(path, tool)
+    # Windows may contain each other, so that only those of one name are runs.
+    names = sorted({run.window for run in log.runs})
+    if not window and len(names) > 1:
+        raise InputError(f"{path} has the windows {', '.join(names)}: give one as {arg('window')}")
+    runs = [run for run in log.runs if not window or run.window == window]
+    if not runs:
+        raise InputError(f"{path} has no window {window!r}: choose from {', '.join(names)}")
+    source = source or (path.stem if log.tool == "csv" else log.tool)
+    observations = []
+    for run in runs:
+        try:
+            found, own = _resolve(run, request, path)
+            count = _count_steps(run, steps, epochs, samples, own.samples_per_step)
+        except FileError:
+            raise
+        except JoulecastError as error:
+            raise InputError(f"{run.place}: {error.message}") from error
+        name = device or run.device
+        if not name:
+            raise InputError(f"{run.place} names no device: give its name as {arg('device')}")
+        observations.append(
+            Observation(
+                Trial(found.network, own, Execution(steps=count)),
+                energy_j=run.energy_j,
+                duration_s=run.duration_s,
+                device=Device(name),
+                runtime=_RUNTIME,
+                meter=f"{source}: {run.place.rpartition(', ')[2]}"[:200],
+                covers=covers or log.covers or _COVERS,
+                provenance="imported",
+                source=source,
+            )
+        )
+    devices = sorted({one.device.name for one in observations})
+    if len(devices) > 1:
+        raise InputError(
+            f"{path} has runs of {len(devices)} devices ({', '.join(devices)}): give one file for "
+            f"each, or {arg('device')} if they are the same"
+        )
+    one = observations[0]
+    profile = Profile(one.device, one.runtime, one.covers, one.provenance, tuple(observations))
+    method = make_estimator("auto", from_, profile, store)
+    with open_store(store) as opened:
+        new = opened.import_profile(profile)
+        is_fitted = refit_profile(opened, profile.key, method)
+    return ImportedRuns(
+        profile.key, profile.device.name, log.tool, source, len(observations), new, is_fitted
+    )
+
+
+@verb
+def predict_run(
+    net: given.Net,
+    inputs: Any = None,
+    *,
+    device: ImportedDevice,
+    steps: RunSteps,
+    source: Source = "",
+    setup: Setup | None = None,
+    batch: given.Batch = None,
+    input_shape: given.InputShape = None,
+    optimizer: given.Optimizer = None,
+    precision: given.Precision = None,
+    loss: given.Loss = None,
+    accumulate: given.Accumulate = None,
+    compiled: given.Compiled = None,
+    threads: given.Threads = None,
+    processor: given.Processor = None,
+    cuda_graphs: given.CudaGraphs = None,
+    phase: given.Phase = None,
+    level: given.Level = 0.95,
+    store: given.Store = None,
+) -> RunPrediction:
+    """Predict a whole run of NET, as the source of imported runs would report it.
+
+    The overhead of a run (start-up, evaluation) and the spread of repeated runs are those of the
+    source. `joulecast estimate` is about steps alone.
+    """
+    from joulecast.estimators import fit_profile
+    from joulecast.estimators.additive.estimator import FittedAdditive, predict_runs
+    from joulecast.gp.lognormal import lognormal_interval
+
+    fields = choose_setup_fields(
+        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
+        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
+    )  # fmt: skip
+    resolved, setup = NetRequest(net, inputs, setup, input_shape, fields).resolve()
+    profile = load_observed_profile(device, store=store)
+    if not source:
+        known = {one.source for one in profile.observations if one.provenance == "imported"}
+        if len(known) > 1:
+            raise InputError(
+                f"{profile.device.name} has runs of {', '.join(sorted(known))}: give one of them "
+                f"as {arg('source')}"
+            )
+        source = next(iter(known), "an imported log")
+    fitted = fit_profile(profile, "additive").fitted
+    assert isinstance(fitted, FittedAdditive)
+    totals = predict_runs(fitted, [resolved.network], setup, steps, source)
+    energy_j, variance = float(totals.energy_j[0]), float(totals.variance()[0])
+    low_j, high_j = lognormal_interval(energy_j, variance, level)
+    return RunPrediction(
+        resolved.network.name,
+        profile.device.name,
+        source,
+        steps,
+        energy_j,
+        (float(low_j), float(high_j)),
+        level,
+        float(totals.duration_s[0]),
+        totals.repeat_sd_share,
+        tuple(one.name for one in fitted.sources),
+    )
+
+
+@dataclass(frozen=True)
+class ImportedRuns(Record, Reportable):
+    """What was imported.
+
+    Attributes:
+        runs: Runs in the file.
+        new: How many of them were not in the store yet.
+        is_fitted: Whether networks can be estimated from them.
+    """
+
+    profile: str
+    device: str
+    tool: str
+    source: str
+    runs: int
+    new: int
+    is_fitted: bool
+
+    def report(self) -> Report:
+        """Return how many runs were imported, and what comes next."""
+        title = (
+            f"Imported {plural(self.runs, 'run')} of {self.device} from {self.source}, {self.new} "
+            "of them new."
+        )
+        command = Text(f"Next: joulecast estimate NET --device {self.device!r}", "command")
+        return Report(title, (command,) if self.is_fitted else (), "imported", "import")
+
+
+@dataclass(frozen=True)
+class RunPrediction(Record, Reportable):
+    """A whole run, as the source of imported runs would report it.
+
+    Attributes:
+        interval_j: Where one run lies with probability ``level``.
+        repeat_sd_share: How much repeated runs differ, as a share of their energy.
+        transferred_from: Devices that the device started from.
+    """
+
+    network: str
+    device: str
+    source: str
+    steps: int
+    energy_j: float
+    interval_j: tuple[float, float]
+    level: float
+    duration_s: float
+    repeat_sd_share: float
+    transferred_from: tuple[str, ...] = ()
+
+    def report(self) -> Report:
+        """Return the energy and duration of the run, and how much repeated runs differ."""
+        title = (
+            f"A run of {self.network} on {self.device}, {self.steps:,} steps, as {self.source} "
+            f"reports it: {format_energy(self.energy_j)}{label_provenance('imported')} "
+            f"({100 * self.level:g} % interval {format_interval(self.interval_j, format_energy)}), "
+            f"{format_duration(self.duration_s)}."
+        )
+        spread = format_share(self.repeat_sd_share)
+        blocks: list[Block] = [Text(f"Repeated runs differ by {spread} (std. dev.).")]
+        if self.transferred_from:
+            blocks.append(Text(f"Transferred from {' and '.join(self.transferred_from)}."))
+        return Report(title, tuple(blocks), "imported", "prediction")
+
+
+def refit_profile(store: Store, key: str, estimator: Estimator) -> bool:
+    """Fit an estimator to a profile and store the fit; return False if there is too little."""
+    from joulecast.campaign.campaign import fit_estimator
+    from joulecast.estimators.plausibility import drop_contradicted
+
+    believed = list(drop_contradicted(store.load_observations(key)))
+    try:
+        fitted = fit_estimator(estimator, believed)
+    except MissingError:
+        return False
+    store.save_fit(key, estimator.name, fitted.to_dict())
+    return True
+
+
+def _resolve(run: LoggedRun, request: NetRequest, path: Path) -> tuple[ResolvedNet, Setup]:
+    """Return the net of a run and its setup; the log comes before options."""
+    own: dict[str, Any] = dict(run.setup)
+    for name in ("batch", "threads"):
+        if name in own:
+            if not (own[name].isdecimal() and len(own[name]) < 10):
+                raise InputError(f"{name} is {own[name]!r}: give a whole number")
+            own[name] = int(own[name])
+    request = replace(request, setup_options={**request.setup_options, **own})
+    if request.net is not None:
+        return request.resolve()
+    if not run.net:
+        raise InputError(f"the log names no net: give one as {arg('net')}")
+    # The file is somebody else's: a callable that it names must not run.
+    batch = request.setup_options.get("batch")
+    found = resolve_name(run.net, batch, named_in=str(path))
+    return replace(
+        request, net=found.network, setup_options={**request.setup_options, "batch": found.batch}
+    ).resolve()
+
+
+def _count_steps(
+    run: LoggedRun, steps: int | None, epochs: int | None, samples: int | None, batch: int
+) -> int:
+    """Return the steps of a run; the log comes before arguments."""
+    steps, epochs = run.steps or steps, run.epochs or epochs
+    if steps:
+        return RunLength(steps=steps).count_steps(batch)
+    if not (epochs and samples):
+        raise InputError(
+            f"the number of steps is unknown: give {arg('steps')}, or {arg('epochs')} and "
+            f"{arg('samples')} of an epoch"
+        )
+    return RunLength(epochs=epochs, samples=samples).count_steps(batch)

@@ -1,0 +1,331 @@
+"""A pruned network: what pruning found, and what people see of it.
+
+A report is made from the JSON values of a result, so that a file of ``joulecast prune --out`` shows
+the same as the command did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from joulecast.budgets import EnergyBudget
+from joulecast.records import Estimate, Json, Network, Setup, name_step, weakest_provenance
+from joulecast.records.codec import Record, load_partial, not_stored
+from joulecast.units import format_bytes, format_duration, format_energy, format_share
+from joulecast.views.plot_kinds import label_axis
+from joulecast.views.report import Block, Plot, Report, Reportable, Table, Text, make_table
+from joulecast.views.style import BLUE, GREY
+from joulecast.views.words import (
+    begin_sentence,
+    describe_coverage,
+    describe_provenance,
+    describe_setup,
+    format_with_interval,
+    label_provenance,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# More rows cannot be read: those that save least are summed.
+_MAX_LAYERS = 24
+_MAX_NOT_PRUNABLE = 6
+# A layer is said to cost more only beyond what rounding explains.
+_MORE_ENERGY = 1.02
+_BAR_HEIGHT = 0.36
+
+
+@dataclass(frozen=True)
+class LayerChange(Record):
+    """A layer before and after pruning.
+
+    Attributes:
+        channels_before: Output channels; 0 if the layer has none of its own.
+        energy_before_j: Estimated energy of a step; 0 without a profile.
+    """
+
+    name: str
+    kind: str
+    channels_before: int
+    channels_after: int
+    energy_before_j: float
+    energy_after_j: float
+
+
+@dataclass(frozen=True)
+class PruningResult:
+    """A network pruned to a budget.
+
+    Attributes:
+        pruned: The network with fewer channels.
+        counts: Channels left in each group.
+        objective: Quantity that was minimised, ``energy`` or ``flops``.
+        cost_before: Cost of a step of the original network, in ``unit``.
+        budget_probability: Probability that the energy budget is met; None without a profile.
+        importance_share: Share of importance kept, averaged over groups.
+        candidate_count: Number of candidates whose cost was computed.
+        before: Estimate of the original network; None without a profile.
+        not_prunable: Layers that could not be pruned, with the reason.
+    """
+
+    network: Network
+    pruned: Network
+    counts: Mapping[str, int]
+    budget: EnergyBudget
+    strategy: str
+    objective: str
+    unit: str
+    cost_before: float
+    cost_after: float
+    budget_probability: float | None
+    confidence: float
+    importance_share: float
+    candidate_count: int
+    layers: tuple[LayerChange, ...]
+    before: Estimate | None = None
+    after: Estimate | None = None
+    not_prunable: tuple[str, ...] = ()
+
+    def to_dict(self) -> Json:
+        """Return the result as JSON values."""
+        return {
+            "net": self.network.name,
+            "budget": self.budget.text or str(self.budget),
+            "strategy": self.strategy,
+            "objective": self.objective,
+            "unit": self.unit,
+            "cost_before": self.cost_before,
+            "cost_after": self.cost_after,
+            "before": self.before.to_dict() if self.before else None,
+            "after": self.after.to_dict() if self.after else None,
+            "budget_probability": self.budget_probability,
+            "confidence": self.confidence,
+            "importance_share": self.importance_share,
+            "candidates": self.candidate_count,
+            "counts": dict(self.counts),
+            "layers": [layer.to_dict() for layer in self.layers],
+            "not_prunable": list(self.not_prunable),
+        }
+
+
+@dataclass(frozen=True)
+class PrunedEstimate(Record):
+    """The estimate of a step before or after pruning.
+
+    Attributes:
+        interval_j: Credible interval of the energy with probability ``level``.
+        unseen_share: Share of the energy in layers whose kind was never measured.
+    """
+
+    energy_j: float
+    interval_j: tuple[float, float]
+    level: float
+    duration_s: float
+    peak_memory_bytes: int
+    unseen_share: float
+    provenance: str
+    covers: str
+    device: str
+    estimator: str
+
+    def __str__(self) -> str:
+        energy = format_with_interval(self.energy_j, self.interval_j, self.level, self.provenance)
+        return f"{energy} and {format_duration(self.duration_s)}"
+
+
+@dataclass(frozen=True)
+class MeasuredStep(Record):
+    """A measured step of the original or the pruned network."""
+
+    energy_j: float
+    duration_s: float
+    provenance: str
+    meter: str = ""
+    energy_sd_j: float | None = None
+
+    def __str__(self) -> str:
+        spread = f" ± {format_energy(self.energy_sd_j)}" if self.energy_sd_j else ""
+        return format_energy(self.energy_j) + spread
+
+
+@dataclass(frozen=True)
+class MeasuredPruning(Record):
+    """Both networks, measured."""
+
+    before: MeasuredStep
+    after: MeasuredStep
+    within_budget: bool
+
+
+@dataclass(frozen=True)
+class PruningSummary(Record, Reportable):
+    """A pruning as it was written.
+
+    Attributes:
+        before: Estimate of the original network; None without a profile.
+        budget_probability: Probability that the energy budget is met; None without a profile.
+        importance_share: Share of importance kept, averaged over groups.
+        steps: Steps of the run that the budget is for.
+        saved: Folder of the pruned model.
+        setup: How the network is trained or run; files do not have it.
+        is_built: Whether Joulecast built the net, so that its weights are random.
+    """
+
+    net: str
+    budget: str
+    strategy: str
+    objective: str
+    layers: tuple[LayerChange, ...]
+    importance_share: float
+    budget_probability: float | None = None
+    before: PrunedEstimate | None = None
+    after: PrunedEstimate | None = None
+    measured: MeasuredPruning | None = None
+    not_prunable: tuple[str, ...] = ()
+    cost_before: float = 0.0
+    cost_after: float = 0.0
+    candidates: int = 0
+    steps: int | None = None
+    saved: str | None = None
+    setup: Setup | None = not_stored(None)
+    is_built: bool = not_stored(False)
+
+    @property
+    def provenance(self) -> str:
+        """Where its energies come from: the weakest of all."""
+        found = [one.provenance for one in (self.before, self.after) if one]
+        if self.measured:
+            found += [self.measured.before.provenance, self.measured.after.provenance]
+        return weakest_provenance(found)
+
+    def report(self) -> Report:
+        """Return the energy before and after, the change of every layer, and notes."""
+        before, after = self.before, self.after
+        first = begin_sentence(self.setup or Setup())
+        blocks: list[Block] = []
+        if before is None or after is None or not before.energy_j:
+            blocks.append(Text("Pruned without a profile, so energies are unknown.", "lead"))
+        else:
+            share = format_share(after.energy_j / before.energy_j)
+            blocks.append(Text(f"{first} takes {after}, {share} of {before} before.", "lead"))
+        if self.budget_probability is not None:
+            probability = format_share(self.budget_probability)
+            sentence = f"It stays within the budget with a probability of {probability}."
+            blocks.append(Text(sentence, "lead"))
+        if self.measured is not None:
+            old, new = self.measured.before, self.measured.after
+            share = format_share(new.energy_j / (old.energy_j or 1.0))
+            verdict = "within the budget" if self.measured.within_budget else "above the budget"
+            sentence = (
+                f"Measured{label_provenance(new.provenance)}: {first.lower()} takes {new} instead "
+                f"of {old} ({share}), {verdict}."
+            )
+            blocks.append(Text(sentence, "lead"))
+        blocks.append(_tabulate_layers(_merge_layers(self.layers)))
+        if after is not None and self.layers:
+            blocks.append(self._plot_layers())
+        blocks += [Text(note, "note") for note in self._list_notes()]
+        if self.saved:
+            net = "" if self.is_built else ", net=the original module"
+            load = f"joulecast.load_pruned({self.saved!r}{net})"
+            blocks.append(Text(f"Saved in {self.saved}; load it with {load}."))
+        where = f" for {after.device}" if after else ""
+        setup = f"{describe_setup(self.setup)}; " if self.setup else ""
+        title = (
+            f"{self.net} pruned to {self.budget}{where}: {setup}strategy {self.strategy}, "
+            f"minimising {self.objective}"
+        )
+        return Report(title, tuple(blocks), self.provenance, "pruning")
+
+    def _list_notes(self) -> list[str]:
+        before, after = self.before, self.after
+        candidates = f"; {self.candidates:,} candidates were estimated" if self.candidates else ""
+        kept = format_share(self.importance_share)
+        notes = [f"{kept} of the importance is kept on average{candidates}."]
+        if self.objective == "flops" and self.cost_before:
+            share = format_share(self.cost_after / self.cost_before)
+            notes.insert(0, f"FLOPs are {share} of the original; energies are estimates.")
+        if before is not None and after is not None:
+            sizes = [format_bytes(one.peak_memory_bytes) for one in (before, after)]
+            notes.append(f"Peak memory {' → '.join(sizes)}; estimator {after.estimator}.")
+            notes.append(
+                f"Provenance: {describe_provenance(after.provenance)}; "
+                f"{describe_coverage(after.provenance, after.covers)}."
+            )
+            if after.unseen_share > 0:
+                notes.append(
+                    f"{format_share(after.unseen_share)} of the energy is extrapolated to layers "
+                    "that were never measured on this device, and so is the choice of channels: "
+                    "on the device, --probe measures them first."
+                )
+        if any(one.energy_after_j > _MORE_ENERGY * one.energy_before_j for one in self.layers):
+            notes.append(
+                "A layer may take more energy with fewer channels, which run less efficiently."
+            )
+        if self.is_built:
+            notes.append(
+                "Joulecast built this net: its weights are random, and so is their importance."
+            )
+        if self.steps and after is not None:
+            total = format_energy(after.energy_j * self.steps)
+            steps = f"{self.steps:,} {name_step(self.setup or Setup())}s"
+            notes.append(f"{steps} take {total}{label_provenance(after.provenance)}.")
+        notes += [f"Not pruned: {reason}." for reason in self.not_prunable[:_MAX_NOT_PRUNABLE]]
+        more = len(self.not_prunable) - _MAX_NOT_PRUNABLE
+        return notes + ([f"Not pruned: {more} more, see --json."] if more > 0 else [])
+
+    def _plot_layers(self) -> Plot:
+        rows = _merge_layers(self.layers)[::-1]
+
+        def draw(figure: Figure) -> None:
+            axes = figure.add_subplot()
+            for name, sign, colour in (("before", 1, GREY), ("after", -1, BLUE)):
+                places = [place + sign * _BAR_HEIGHT / 2 for place in range(len(rows))]
+                energies = [getattr(row, f"energy_{name}_j") for row in rows]
+                axes.barh(places, energies, _BAR_HEIGHT, color=colour, label=name)
+            axes.set_yticks(range(len(rows)), [row.name for row in rows])
+            label_axis(axes.xaxis, f"Energy per {name_step(self.setup or Setup())}", "J")
+            axes.legend()
+
+        return Plot(
+            "layers",
+            f"Energy by layer{label_provenance(self.provenance)}",
+            draw,
+            "Two bars for each layer, before and after pruning, in the order of the network.",
+            _tabulate_layers(self.layers),
+            (7.0, 1.2 + 0.3 * len(rows)),
+        )
+
+
+def read_pruning(data: Json, what: str = "the pruning") -> PruningSummary:
+    """Return the pruning that ``joulecast prune --out`` wrote.
+
+    Raises:
+        FileError: The data is something else; ``what`` names it.
+    """
+    return load_partial(PruningSummary, data, what)
+
+
+def _merge_layers(layers: Sequence[LayerChange]) -> list[LayerChange]:
+    """Return the layers in order; in long nets those that save most, and the rest as one."""
+    if len(layers) <= _MAX_LAYERS:
+        return list(layers)
+    ranked = sorted(layers, key=lambda one: one.energy_after_j - one.energy_before_j)
+    top = set(map(id, ranked[:_MAX_LAYERS]))
+    rest = [one for one in layers if id(one) not in top]
+    sums = (sum(one.energy_before_j for one in rest), sum(one.energy_after_j for one in rest))
+    other = LayerChange(f"other {len(rest)} layers", "", 0, 0, *sums)
+    return [*(one for one in layers if id(one) in top), other]
+
+
+def _tabulate_layers(layers: Sequence[LayerChange]) -> Table:
+    rows = []
+    for one in layers:
+        old, new = one.channels_before, one.channels_after
+        channels = "" if not old else str(old) if old == new else f"{old} → {new}"
+        share = one.energy_after_j / one.energy_before_j if one.energy_before_j else 1.0
+        energies = (format_energy(one.energy_before_j), format_energy(one.energy_after_j))
+        rows.append((one.name, one.kind, channels, *energies, format_share(share)))
+    return make_table(("layer", "kind", ">channels", ">before", ">after", ">share"), rows)

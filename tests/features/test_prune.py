@@ -1,0 +1,395 @@
+"""Pruning: the budget is met, and no channel is removed without saving energy."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import runpy
+import shutil
+from dataclasses import replace
+from importlib.util import find_spec
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import joulecast
+from cli_stores import run_in_store
+from joulecast.budgets import EnergyBudget, RunLength
+from joulecast.errors import FileError, InputError
+from joulecast.families import make_family
+from joulecast.features.channel_search import (
+    STRATEGIES,
+    FlopsObjective,
+    PruneOptions,
+    PruningProblem,
+    kept_importance_share,
+    make_channel_limits,
+    parse_pruning_budget,
+    prune_network,
+    refine_counts,
+)
+from joulecast.features.prune_report import read_pruning
+from joulecast.kinds import network_work
+from joulecast.kinds.channel_groups import ChannelGroup, ChannelSlot, narrow_network
+from joulecast.records import Setup
+from joulecast.units import JOULES_PER_WH
+from joulecast.views.plots import make_svg
+from joulecast.views.report import Table, Text
+from report_examples import PRUNING
+
+NETWORK = make_family("cnn5:16,24,32,40", (3, 32, 32))
+SETUP = Setup(batch=8)
+FLOPS = PruneOptions(objective="flops")
+
+
+def make_groups(seed: int = 0) -> tuple[ChannelGroup, ...]:
+    """Return the four channel groups of a cnn5, as reading a pruned module would find them."""
+    rng = random.Random(seed)
+    groups = []
+    for place, layer in enumerate(NETWORK.layers[:-1]):
+        count = layer.sizes["cout"]
+        inputs_per_channel = NETWORK.layers[place + 1].sizes["cin"] // count
+        slots = (
+            ChannelSlot(place, 0, "cout", -1, 1),
+            ChannelSlot(place + 1, 0, "cin", -1, inputs_per_channel),
+        )
+        drawn = [rng.random() for _ in range(count)]
+        importance = tuple(one / sum(drawn) for one in drawn)
+        groups.append(ChannelGroup(layer.name, 1, (), slots, importance))
+    return tuple(groups)
+
+
+GROUPS = make_groups()
+
+
+class JaggedObjective:
+    """Cost by FLOPs, 50 % higher for every layer whose channels are not a multiple of eight."""
+
+    unit = "J"
+
+    def __init__(self, log_sd: float = 0.0) -> None:
+        self.log_sd = log_sd
+
+    def compute_costs(self, networks):
+        costs = []
+        for network in networks:
+            odd = sum(layer.sizes["cout"] % 8 != 0 for layer in network.layers[:-1])
+            costs.append(network_work(network, SETUP).total.flops * (1 + 0.5 * odd))
+        return np.array(costs)
+
+    def compute_log_sd(self, before, after, budget):
+        return self.log_sd
+
+
+def make_problem(objective, share=0.5, confidence=0.5, **limits) -> PruningProblem:
+    bounds = make_channel_limits(NETWORK, GROUPS, **limits)
+    budget = EnergyBudget(share=share)
+    return PruningProblem(NETWORK, GROUPS, bounds, objective, budget, confidence)
+
+
+def test_equal_layers_keep_their_names():
+    """Narrowed layers are cached, but their names are not part of the cache key."""
+    layer = NETWORK.layers[1]
+    twins = [replace(layer, name=name) for name in ("one", "two")]
+    network = replace(NETWORK, layers=(*twins, *NETWORK.layers[2:]), totals=None)
+    slots = tuple(ChannelSlot(place, 0, "cout", -1, 1) for place in (0, 1))
+    group = ChannelGroup("both", 1, (), slots, (1.0,) * layer.sizes["cout"])
+    made = narrow_network(network, [group], {"both": 5})
+    assert [one.name for one in made.layers[:2]] == ["one", "two"]
+    assert [one.sizes["cout"] for one in made.layers[:2]] == [5, 5]
+
+
+def test_narrowing_equals_building_the_narrower_net():
+    counts = {"conv1": 5, "conv2": 7, "conv3": 9, "conv4": 11}
+    assert narrow_network(NETWORK, GROUPS, counts) == make_family("cnn5:5,7,9,11", (3, 32, 32))
+    assert narrow_network(NETWORK, GROUPS, {}) == NETWORK
+
+
+@pytest.mark.parametrize("strategy", list(STRATEGIES))
+@settings(max_examples=4)
+@given(share=st.floats(0.15, 0.95), confidence=st.sampled_from([0.5, 0.9]))
+def test_every_strategy_meets_the_budget_with_confidence(strategy, share, confidence):
+    problem = make_problem(JaggedObjective(log_sd=0.02), share, confidence)
+    chosen = STRATEGIES[strategy](problem)
+    counts = refine_counts(problem, chosen, strategy == "marginal")
+    assert problem.compute_cost(counts) <= share * problem.compute_cost(problem.limits.full)
+    assert problem.compute_budget_probability(counts) >= confidence - 1e-9
+    assert all(counts[name] in allowed for name, allowed in problem.limits.allowed.items())
+
+
+@settings(max_examples=4)
+@given(share=st.floats(0.2, 0.9), spend=st.booleans())
+def test_no_larger_multiple_of_eight_is_cheaper(share, spend):
+    problem = make_problem(JaggedObjective(), share)
+    counts = refine_counts(problem, STRATEGIES["marginal"](problem), spend)
+    cost = problem.compute_cost(counts)
+    for name, count in counts.items():
+        near = -(-count // 8) * 8
+        if near in problem.limits.allowed[name] and near > count:
+            assert problem.compute_cost({**counts, name: near}) > cost
+
+
+def test_marginal_uses_the_budget_that_uniform_leaves():
+    problem = make_problem(FlopsObjective(SETUP))
+    full_cost = problem.compute_cost(problem.limits.full)
+    uniform = STRATEGIES["uniform"](problem)
+    marginal = refine_counts(problem, STRATEGIES["marginal"](problem), True)
+    assert 0.49 * full_cost < problem.compute_cost(marginal) <= 0.5 * full_cost
+    assert problem.compute_value(marginal) > problem.compute_value(uniform)
+
+
+def test_limits_apply_floor_keep_and_multiple():
+    limits = make_channel_limits(NETWORK, GROUPS, floor=0.25, keep=["conv2"], multiple=4)
+    assert limits.allowed["conv2"] == (24,)
+    assert limits.allowed["conv1"] == (4, 8, 12, 16)
+    assert make_channel_limits(NETWORK, GROUPS, floor=6).smallest["conv1"] == 6
+    assert make_channel_limits(NETWORK, GROUPS, keep=["conv*"]).smallest == limits.full
+    with pytest.raises(InputError, match="no layer"):
+        make_channel_limits(NETWORK, GROUPS, keep=["nowhere"])
+
+
+def test_kept_layer_is_not_pruned():
+    options = replace(FLOPS, keep=("conv3",))
+    budget = parse_pruning_budget("60%")
+    result = prune_network(NETWORK, GROUPS, SETUP, budget, options=options)
+    assert result.counts["conv3"] == 32
+    assert result.pruned.layers[2].sizes["cout"] == 32
+    assert result.budget_probability is None and result.before is None
+    assert 0.55 < result.cost_after / result.cost_before <= 0.6
+
+
+def test_kept_importance_is_that_of_the_most_important_channels():
+    group = replace(GROUPS[0], importance=(0.1, 0.4, 0.2, 0.3))
+    assert kept_importance_share(group, 2) == pytest.approx(0.7)
+    assert group.rank() == [0, 2, 3, 1]
+
+
+def test_budget_is_a_share_or_energy_of_a_step_or_run():
+    assert parse_pruning_budget("50%").limit(4.0) == 2.0
+    assert parse_pruning_budget("5J").limit(4.0) == 5.0
+    of_a_run = parse_pruning_budget("2Wh", RunLength(100))
+    assert of_a_run.limit(4.0) == pytest.approx(2 * JOULES_PER_WH / 100)
+    of_epochs = parse_pruning_budget("2Wh", RunLength(epochs=2, samples=50), batch=10)
+    assert of_epochs.limit(4.0) == pytest.approx(2 * JOULES_PER_WH / 10)
+    for text in ("50", "0%", "100%", "-5J", "0J", "much"):
+        with pytest.raises(InputError):
+            parse_pruning_budget(text)
+
+
+def test_unreachable_budget_error_names_the_smallest_network():
+    budget = parse_pruning_budget("0.5%")
+    with pytest.raises(InputError, match=r"smallest reachable network.*FLOP") as caught:
+        prune_network(NETWORK, GROUPS, SETUP, budget, options=FLOPS)
+    assert "\n" not in str(caught.value)
+
+
+def test_network_within_the_budget_is_not_pruned():
+    problem = make_problem(JaggedObjective(), share=1.0)
+    assert refine_counts(problem, problem.limits.full, True) == problem.limits.full
+
+
+@given(log_sd=st.floats(0.001, 0.2), confidence=st.floats(0.5, 0.99))
+def test_budget_probability_at_the_cost_target_is_the_confidence(log_sd, confidence):
+    problem = make_problem(JaggedObjective(log_sd), confidence=confidence)
+    target = problem.compute_cost_target(problem.limits.full)
+    log_margin = math.log(problem.cost_limit / target)
+    assert NormalDist().cdf(log_margin / log_sd) == pytest.approx(confidence)
+
+
+def test_invalid_requests_are_rejected():
+    budget = parse_pruning_budget("50%")
+    with pytest.raises(InputError, match="needs a device profile"):
+        prune_network(NETWORK, GROUPS, SETUP, budget)
+    with pytest.raises(InputError, match="no channels"):
+        prune_network(NETWORK, (), SETUP, budget, options=FLOPS)
+    with pytest.raises(InputError, match="needs a share"):
+        prune_network(NETWORK, GROUPS, SETUP, parse_pruning_budget("5J"), options=FLOPS)
+
+
+# ---------------------------------------------------------------------------------------------
+# The verb
+
+NAME = "cnn5:32,32,32,32"
+SIZES = ("--batch", "512", "--input", "3x32x32")
+NET = (NAME, *SIZES, "--device", "sim")
+# The quickest strategy, where any would do.
+UNIFORM = (*NET, "--strategy", "uniform")
+OWN = """
+import torch
+from torch import nn
+
+def make_net():
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(32 * 64, 10),
+    )
+    return net, torch.randn(4, 3, 32, 32)
+"""
+
+
+@pytest.fixture(scope="module")
+def cnn_store(tmp_path_factory):
+    """Return a store with a profile of nets wide enough to be worth pruning."""
+    path = tmp_path_factory.mktemp("cnn") / "store.sqlite"
+    run_in_store(path, "profile", NAME, *SIZES, "--on", "simulated:7", "--points", "8")
+    return path
+
+
+@pytest.fixture
+def stored(shell, cnn_store):
+    """Return a command line whose store has that profile."""
+    shutil.copy(cnn_store, shell.folder / "store.sqlite")
+    return shell
+
+
+@pytest.fixture(scope="module")
+def surely_halved(cnn_store):
+    """Return what pruning to half of the energy gives, with a budget that is kept with 90 %."""
+    words = ("--budget", "50%", "--confidence", "0.9", "--json")
+    return json.loads(run_in_store(cnn_store, "prune", *NET, *words))
+
+
+def test_json_has_estimates_and_layers(surely_halved):
+    data = surely_halved
+    for side in ("before", "after"):
+        low, high = data[side]["interval_j"]
+        assert low < data[side]["energy_j"] < high
+        assert data[side]["provenance"] == "simulated"
+    assert data["after"]["energy_j"] <= 0.5 * data["before"]["energy_j"]
+    assert data["budget_probability"] >= 0.9
+    changed = {layer["name"]: layer["channels_after"] for layer in data["layers"]}
+    assert list(changed)[:2] == ["conv1", "conv2"] and changed["fc"] == 10
+    assert all(changed[name] == count for name, count in data["counts"].items())
+
+
+def test_text_shows_layers_interval_and_provenance(stored):
+    words = ("--budget", "50%", "--measure", "--on", "simulated:7", "--out", "result.json")
+    out = " ".join(stored("prune", *UNIFORM, *words).stdout.split())
+    for part in ("(simulated, 95 % interval", "within the budget with", "conv2", "→", "random"):
+        assert part in out
+    assert "extrapolated" not in out
+    assert "extrapolated" in stored("prune", *UNIFORM, "--budget", "95%", "--inference").output
+    data = json.loads((stored.folder / "result.json").read_text())
+    seen, before = data["measured"], data["before"]["energy_j"]
+    assert seen["before"]["provenance"] == "simulated"
+    assert seen["share"] == pytest.approx(seen["after"]["energy_j"] / seen["before"]["energy_j"])
+    assert seen["within_budget"] == (seen["share"] <= 0.5)
+    # The same budget, for a run.
+    of_run = ("--budget", f"{0.5 * before * 1000}J", "--epochs", "10", "--samples", "51200")
+    assert stored.json("prune", *UNIFORM, *of_run)["counts"] == data["counts"]
+
+
+def test_the_objective_flops_still_estimates_energy(stored):
+    data = stored.json("prune", *NET, "--budget", "50%", "--objective", "flops")
+    assert data["cost_after"] <= 0.5 * data["cost_before"] and data["unit"] == "FLOP"
+    assert data["after"]["energy_j"] > 0.5 * data["before"]["energy_j"]
+    assert data["budget_probability"] < 0.05
+
+
+def test_a_saved_model_is_loaded_again(stored, write):
+    import torch
+
+    write("own.py", OWN)
+    words = ("own.py:make_net", "--device", "sim", "--budget", "99%", "--importance", "taylor")
+    data = stored.json("prune", *words, "--save", "small", "--keep", "3")
+    original, _ = runpy.run_path("own.py")["make_net"]()
+    net = joulecast.load_pruned("small", original)
+    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert net[0].out_channels == data["counts"]["0"] and net[3].out_channels == 32
+
+
+def test_a_probe_measures_remaining_layers(stored, surely_halved):
+    """The result is more certain, so less has to be pruned."""
+    words, blind = (*NET[:-2], "--budget", "50%", "--confidence", "0.9"), surely_halved
+    seen = stored.json("prune", *words, "--probe", "--on", "simulated:7")
+    assert seen["budget_probability"] >= 0.9
+
+    def width(data):
+        low, high = data["after"]["interval_j"]
+        return (high - low) / data["after"]["energy_j"]
+
+    assert width(seen) < width(blind)
+    share = seen["after"]["energy_j"] / seen["before"]["energy_j"]
+    assert blind["after"]["energy_j"] / blind["before"]["energy_j"] < share <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "code"),
+    [
+        (("--budget", "1%"), "smallest reachable network", 1),
+        (("--budget", "50"), "not a budget", 1),
+        (("--budget", "2Wh"), "give --steps", 1),
+        (("--keep", "nowhere"), "no layer", 1),
+        (("--floor", "x"), "is not a share", 2),
+        (("--floor", "nan%"), "is not a share", 2),
+        (("--strategy", "luck"), "luck", 2),
+        (("--multiple", "0"), "at least 1", 2),
+        (("--multiple", "1000"), "up to 32", 1),
+        (("--confidence", "1.5"), "--confidence", 2),
+        (("--probe",), "leave out --device", 2),
+        (("--measure", "--on", "simulated:8"), "simulated-8", 1),
+        (("--save", "/proc/nowhere"), "another folder to --save", 1),
+        (("--objective", "flops", "--confidence", "0.9"), "leave --confidence out", 2),
+    ],
+)
+def test_refusals_are_one_line(stored, words, said, code):
+    assert said in stored.fails("prune", *NET, "--budget", "50%", *words, code=code)
+
+
+def test_recurrent_nets_are_refused(stored):
+    assert "LSTM" in stored.fails("prune", "lstm:8", "--device", "sim", "--budget", "50%")
+
+
+@pytest.mark.parametrize(
+    ("missing", "title"),
+    [("torch", "PyTorch"), ("torch_pruning", "Torch-Pruning"), ("safetensors", "safetensors")],
+)
+def test_missing_packages_are_named_with_their_extra(shell, monkeypatch, missing, title):
+    monkeypatch.setattr(
+        "joulecast.features.nets.find_spec",
+        lambda name: None if name == missing else find_spec(name),
+    )
+    line = shell.fails("prune", "nowhere.py:make_net", "--budget", "50%")
+    assert f"pruning needs {title}: run pip install 'joulecast[prune]'" in line
+
+
+# ---------------------------------------------------------------------------------------------
+# The report, from the JSON of a result
+
+
+def test_a_written_pruning_is_reported():
+    report = read_pruning(PRUNING).report()
+    words = " ".join(block.text for block in report.blocks if isinstance(block, Text))
+    assert report.title.startswith("cnn5:8,8,8,8 pruned to 50% for board")
+    assert "49.0 % of" in words and "instead of 2.10 J (47.6 %), within the budget" in words
+    assert "Not pruned: fc: it is the output." in words
+    (table,) = (block for block in report.blocks if isinstance(block, Table))
+    assert table.rows[0][:3] == ("conv1", "conv2d", "8 → 4")
+    (plot,) = report.plots
+    assert plot.title == "Energy by layer (modelled)" and "conv1" in make_svg(plot)
+    without = {**PRUNING, "before": None, "after": None, "measured": None}
+    assert "energies are unknown" in read_pruning(without).report().blocks[0].text
+
+
+def test_layers_that_save_least_become_one_row():
+    row = PRUNING["layers"][0]
+    layers = [
+        {**row, "name": f"l{i}", "energy_before_j": 10.0, "energy_after_j": 10.0 - i / 10}
+        for i in range(40)
+    ]
+    report = read_pruning({**PRUNING, "layers": layers}).report()
+    (table,) = (block for block in report.blocks if isinstance(block, Table))
+    assert table.rows[0][0] == "l16" and table.rows[-1][0] == "other 16 layers"
+    assert table.rows[-1][3] == "160 J" and len(report.plots[0].data.rows) == 40
+
+
+@pytest.mark.parametrize("change", [{"layers": 3}, {"after": {"energy_j": 1}}, {"net": None}])
+def test_damaged_pruning_is_refused(change):
+    with pytest.raises(FileError, match="the pruning is damaged"):
+        read_pruning({**PRUNING, **change})
