@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks.common import pack_profile, read_json, read_profiles, use_rivals, write_json
 from joulecast.errors import JoulecastError, MissingError
-from joulecast.features.evaluate import EstimatorScore, Evaluation, NetResult, evaluate
+from joulecast.features.evaluate import EstimatorScore, Evaluation, NetResult
 from joulecast.features.evaluation import (
     NO_PROBE,
     PASSES,
@@ -38,6 +38,7 @@ from joulecast.features.evaluation import (
     name_evaluation,
     score_estimator,
 )
+from joulecast.features.evaluation_run import measure_and_evaluate
 from joulecast.features.measurers import open_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.records import Observation, Profile, Setup, weakest_provenance
@@ -164,7 +165,9 @@ def measure(args: argparse.Namespace) -> None:
                 sys.exit(f"{setting.name} and later settings are left out")
             plan = setting.plan(ESTIMATORS, BASELINE_SECONDS)
             try:
-                evaluate(measurer, store, replace(plan, budgets=(("additive", OWN_SECONDS),)))
+                measure_and_evaluate(
+                    measurer, store, replace(plan, budgets=(("additive", OWN_SECONDS),))
+                )
             except JoulecastError as error:
                 print(f"{setting.name}: {error}")
             print(f"{time.monotonic() - started_s:.0f} s: {setting.name} done", flush=True)

@@ -29,13 +29,15 @@ from joulecast.campaign import Progress, run_campaign
 from joulecast.errors import FileError, InputError, MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
-from joulecast.features.evaluate import evaluate
+from joulecast.features import evaluation
+from joulecast.features.evaluate import Evaluation
 from joulecast.features.evaluation import (
     EvaluationLog,
     TrainingObservations,
     draw_nets,
     find_training_observations,
 )
+from joulecast.features.evaluation_run import measure_evaluation
 from joulecast.features.measurers import lock_device, open_any_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ProgressReport, ReportProgress
@@ -224,7 +226,7 @@ class Lab:
     on_progress: ReportProgress = lambda report: None
     celeba: str = ""
     failures: list[str] = field(default_factory=list)
-    _evaluations: dict[str, evaluate.Evaluation] = field(default_factory=dict)
+    _evaluations: dict[str, Evaluation] = field(default_factory=dict)
     _is_warm: bool = False
 
     def __post_init__(self) -> None:
@@ -331,18 +333,18 @@ class Lab:
         """Measure what the evaluation of a family lacks."""
         measurer = self.device.change_run(self.device.run, rounds=1)
         plan = self.settings.plan_family(family)
-        failed = evaluate.measure_evaluation(measurer, self.log, plan, self.on_progress)
+        failed = measure_evaluation(measurer, self.log, plan, self.on_progress)
         self.failures += failed
 
-    def evaluate(self, family: str) -> evaluate.Evaluation:
+    def evaluate(self, family: str) -> Evaluation:
         """Evaluate estimators on the kept observations of a family, or raise MissingError."""
         if family not in self._evaluations:
             plan = self.settings.plan_family(family)
-            first_pass = f"{evaluate.name_evaluation(plan, self.key)}.test1"
+            first_pass = f"{evaluation.name_evaluation(plan, self.key)}.test1"
             if not any(one.run == first_pass for one in self.list_all()):
                 raise MissingError("no test network was measured yet")
             profile = self.identity.make_profile(self.list_all())
-            self._evaluations[family] = evaluate.evaluate_stored(profile, plan)
+            self._evaluations[family] = evaluation.evaluate_stored(profile, plan)
         return self._evaluations[family]
 
     def list_nets(self, family: str) -> list[Json]:
@@ -383,14 +385,14 @@ class Lab:
     def find_training(self, family: str, estimator: str) -> TrainingObservations:
         """Return the kept observations that an estimator is fitted to in an evaluation."""
         plan = self.settings.plan_family(family)
-        log = EvaluationLog(evaluate.name_evaluation(plan, self.key), self.list_all())
+        log = EvaluationLog(evaluation.name_evaluation(plan, self.key), self.list_all())
         name = self.settings.ampere if estimator == AMPERE else estimator
         return find_training_observations(log, plan, draw_nets(plan), name)
 
     def name_method(self, estimator: str) -> str:
         """Return the estimator that a name of results stands for."""
         name = self.settings.ampere if estimator == AMPERE else estimator
-        return name.removesuffix(evaluate.NO_PROBE)
+        return name.removesuffix(evaluation.NO_PROBE)
 
 
 @contextmanager

@@ -410,9 +410,14 @@ def score_published(facts: Mapping[str, DeviceFacts] | None = None) -> tuple[Pub
             # The other rows are about the phone, not about an application.
             if place in energies_j:
                 power, energy = powers_w[place][column], energies_j[place][column]
-                values = [float(text) if text else None for text in (energy, power)]
-                missing = "" if power and energy else _MISSING
-                configurations.append(ScoredConfiguration(*place, *values, missing))
+                configurations.append(
+                    ScoredConfiguration(
+                        *place,
+                        energy_j=float(energy) if energy else None,
+                        power_w=float(power) if power else None,
+                        missing="" if power and energy else _MISSING,
+                    )
+                )
         corrected = [
             replace(one, energy_j=_CORRECTED_J)
             if (column, one.application, one.processor) == _DOUBTFUL_CELL
