@@ -5,7 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from joulecast.uses.plan import Battery, ChargingWindow, PlanDevice, Problem, Task, TaskCost
+from joulecast.features.plan.problem import (
+    Battery,
+    ChargingWindow,
+    PlanDevice,
+    Problem,
+    Task,
+    TaskCost,
+)
 
 HOUR_S, DAY_S, WH_J, GIB = 3600.0, 86400.0, 3600.0, 2.0**30
 
@@ -19,8 +26,16 @@ def draw_problem(jobs: int, devices: int, seed: int) -> Problem:
         powers[f"device{at}"] = (rng.uniform(5.0, 60.0), rng.uniform(0.3, 3.0))
         battery = draw_battery(rng, jobs / devices) if rng.random() < 0.6 else None
         memory_bytes = rng.choice((8, 16, 32)) * GIB
-        limits = (memory_bytes, rng.choice((1, 1, 2)), battery)
-        drawn.append(PlanDevice(f"device{at}", awake_w, 0.1 * awake_w, *limits))
+        drawn.append(
+            PlanDevice(
+                f"device{at}",
+                idle_w=awake_w,
+                asleep_w=0.1 * awake_w,
+                memory_bytes=memory_bytes,
+                max_parallel=rng.choice((1, 1, 2)),
+                battery=battery,
+            )
+        )
     tasks = tuple(draw_task(rng, at, drawn, powers) for at in range(jobs))
     return Problem(tuple(drawn), tasks)
 

@@ -22,9 +22,10 @@ from problems import DAY_S, draw_problem
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 
+from joulecast.features.plan.model import solve
+from joulecast.features.plan.problem import Problem
 from joulecast.testing.commits import find_commit
 from joulecast.testing.machines import find_processor
-from joulecast.uses.plan import Problem, solve
 
 SIZES = ((6, 3), (10, 5), (16, 5))
 SEEDS = (1, 2)

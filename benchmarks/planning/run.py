@@ -25,9 +25,10 @@ from typing import Any
 
 from problems import draw_problem
 
+from joulecast.features.plan.model import solve
+from joulecast.features.plan.replay import replay
 from joulecast.testing.commits import find_commit
 from joulecast.testing.machines import find_processor
-from joulecast.uses.plan import replay, solve
 
 # Jobs, devices, number of problems of that size, time limit in seconds.
 SIZES = ((10, 5, 10, 20.0), (50, 10, 5, 40.0), (300, 30, 3, 60.0))

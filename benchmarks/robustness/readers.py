@@ -51,7 +51,7 @@ from joulecast.units import (
     parse_shape,
     parse_share,
 )
-from joulecast.uses.plan.plan_file import parse_plan_request, read_plan_request
+from joulecast.features.plan.jobs_file import parse_plan_request, read_plan_request
 from joulecast.uses.search.dimensions import parse_dimension
 
 Json = dict[str, Any]

@@ -267,10 +267,7 @@ ALLOWED = (
 )
 # A field ``kind`` of another meaning: events of a schedule, and sorts of NumPy types.
 OTHER_MEANING = (
-    "uses/plan/",
-    "cli/plan.py",
-    "cli/print_plan.py",
-    "api/plan.py",
+    "features/plan/",
     "runtimes/onnx/own_file.py",
     "runtimes/onnx/runtime.py",
 )

@@ -83,6 +83,7 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
         "measure_any",
         CommandExtras(passes_stdout=True, finish="finish_measuring"),
     ),
+    "plan": ("plan", "plan", CommandExtras(has_plots=True)),
     "profile": (
         "profile",
         "profile_device",

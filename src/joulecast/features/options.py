@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime
 from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import Any
@@ -26,8 +25,6 @@ from joulecast.uses.search_options import SearchOptions as SearchOptions
 DEFAULT_PROFILE_SECONDS = 600.0
 DEFAULT_ATLAS_SECONDS = 1800.0
 DEFAULT_PROBE_SECONDS = 20.0
-# Below, jobs would be planned with less than their estimates.
-LEAST_PLAN_CONFIDENCE = 0.5
 
 
 def split_options(
@@ -222,35 +219,6 @@ class ProbeOptions:
 
     def __post_init__(self) -> None:
         _check_duration("probe_seconds", self.probe_seconds)
-
-
-@dataclass(frozen=True)
-class PlanOptions:
-    """How a plan is made.
-
-    Attributes:
-        confidence: Plan with energies and durations that each job stays below with this
-            probability.
-        time_limit_s: Longest duration of the search for a plan.
-        now: Time at which the plan starts; the present by default.
-        estimator: Name of the estimator; ``auto`` for the one that suits the runtime.
-        store: Path or URL of the store, if not the usual one.
-        trust: Run Python code that the file names as a net, wherever the file is.
-    """
-
-    confidence: float = 0.5
-    time_limit_s: float = 60.0
-    now: datetime | None = None
-    estimator: str = "auto"
-    store: str | None = None
-    trust: bool = False
-
-    def __post_init__(self) -> None:
-        if not LEAST_PLAN_CONFIDENCE <= self.confidence < 1.0:
-            raise InputError(
-                f"confidence is {self.confidence}: give a probability from 0.5 to below 1"
-            )
-        _check_duration("time_limit_s", self.time_limit_s)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from joulecast.uses.plan.problem import Assignment, Battery, PlanDevice, Problem, Task
+from joulecast.features.plan.problem import Assignment, Battery, PlanDevice, Problem, Task
 
 # Shares of a capacity that may be missing. The solver counts in integers and lies in between: what
 # passes the strict replay is valid for the solver, and what is valid for the solver is harmless.

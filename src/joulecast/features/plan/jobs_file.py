@@ -14,7 +14,7 @@ local without one).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 
 from joulecast.budgets import MAX_COUNT
 from joulecast.errors import FileError, InputError
+from joulecast.features.plan.problem import Battery, ChargingWindow, Job, PlanDevice, PlanRequest
 from joulecast.input_files import read_toml, show_value
 from joulecast.toml_tables import (
     Json,
@@ -34,8 +35,6 @@ from joulecast.toml_tables import (
     refuse_unknown,
 )
 from joulecast.units import JOULES_PER_WH, parse_bytes, parse_duration, parse_shape
-from joulecast.uses.plan.plan_request import DeviceSpec, Job, PlanRequest
-from joulecast.uses.plan.problem import Battery, ChargingWindow
 
 _MOST_CHARACTERS = 200
 
@@ -67,7 +66,14 @@ def _parse_job(where: str, row: Json, parse_time: Parser) -> Job:
     values = parse_table(where, row, {**_JOB, **_SETUP, **_OTHER, **times})
     if "net" not in values:
         raise InputError(f"{where}: net is missing: give a family, file.py:make_net or a .json")
-    _check_inference(where, values)
+    if values.get("inference"):
+        for key in ("optimizer", "loss"):
+            if key in values:
+                raise InputError(f"{where}: {key} is for training: leave it out with inference")
+        if "steps" in values and "inferences" in values:
+            raise InputError(f"{where}: steps and inferences mean the same: give one of them")
+    elif "inferences" in values:
+        raise InputError(f"{where}: inferences needs inference = true: give steps to train")
     if "inferences" in values:
         values["steps"] = values.pop("inferences")
     given = tuple(key in values for key in ("steps", "epochs", "samples"))
@@ -75,32 +81,19 @@ def _parse_job(where: str, row: Json, parse_time: Parser) -> Job:
         raise InputError(f"{where}: give steps, or epochs and samples")
     phase = {"phase": "inference"} if values.get("inference") else {}
     job = Job(
-        setup={**_select(values, _SETUP), **phase},
+        setup={**{key: values[key] for key in _SETUP if key in values}, **phase},
         input_shape=values.get("input"),
         checkpoint=values.get("checkpoint", False),
         release_s=max(0.0, values.get("release", 0.0)),
         deadline_s=values.get("deadline", math.inf),
-        **_select(values, _JOB),
+        **{key: values[key] for key in _JOB if key in values},
     )
     if job.deadline_s <= job.release_s:
         raise InputError(f"{where}: deadline is before the job may start: give a later one")
     return job
 
 
-def _check_inference(where: str, values: Json) -> None:
-    """Raise InputError for keys that contradict inference, or need it."""
-    if not values.get("inference"):
-        if "inferences" in values:
-            raise InputError(f"{where}: inferences needs inference = true: give steps to train")
-        return
-    for key in ("optimizer", "loss"):
-        if key in values:
-            raise InputError(f"{where}: {key} is for training: leave it out with inference")
-    if "steps" in values and "inferences" in values:
-        raise InputError(f"{where}: steps and inferences mean the same: give one of them")
-
-
-def _parse_device(where: str, row: Json, parse_time: Parser) -> DeviceSpec:
+def _parse_device(where: str, row: Json, parse_time: Parser) -> PlanDevice:
     values = parse_table(where, row, {**_DEVICE, **_BATTERY})
     is_stated = "power_w" in values
     if is_stated != ("flops_per_s" in values) or (is_stated and "profile" in values):
@@ -111,7 +104,7 @@ def _parse_device(where: str, row: Json, parse_time: Parser) -> DeviceSpec:
         raise InputError(f"{where}: launch_s needs flops_per_s: a profile knows its own")
     renamed = {_FIELDS.get(key, key): values[key] for key in _DEVICE if key in values}
     try:
-        return DeviceSpec(battery=_parse_battery(where, values, parse_time), **renamed)
+        return PlanDevice(battery=_parse_battery(where, values, parse_time), **renamed)
     except InputError as error:
         text = str(error)
         raise InputError(text if text.startswith("[[") else f"{where}: {text}") from error
@@ -130,13 +123,10 @@ def _parse_battery(where: str, values: Json, parse_time: Parser) -> Battery | No
         _parse_window(f"{where}, charging {number}", table, charger_w, parse_time)
         for number, table in enumerate(tables, start=1)
     ]
-    capacity_j = values["battery_wh"] * JOULES_PER_WH
-    charge_j, reserve_j = (
-        values.get(key, default) * capacity_j
-        for key, default in (("charge", 1.0), ("reserve", 0.0))
-    )
     windows.sort(key=lambda window: window.start_s)
-    return Battery(capacity_j, charge_j, reserve_j, tuple(windows))
+    full_j = values["battery_wh"] * JOULES_PER_WH
+    charge_j, reserve_j = full_j * values.get("charge", 1.0), full_j * values.get("reserve", 0.0)
+    return Battery(full_j, charge_j, reserve_j, tuple(windows))
 
 
 def _parse_window(
@@ -151,10 +141,6 @@ def _parse_window(
             raise InputError(f"{where}: {key} is missing")
     # A window that has already begun continues from now.
     return ChargingWindow(max(0.0, values["from"]), values["to"], values["charger_w"])
-
-
-def _select(values: Json, keys: Iterable[str]) -> Json:
-    return {key: values[key] for key in keys if key in values}
 
 
 def _parse_time(value: Any, now: datetime) -> float:
