@@ -52,7 +52,7 @@ from joulecast.units import (
     parse_share,
 )
 from joulecast.features.plan.jobs_file import parse_plan_request, read_plan_request
-from joulecast.uses.search.dimensions import parse_dimension
+from joulecast.features.search.space import parse_dimension
 
 Json = dict[str, Any]
 Read = Callable[[], object]

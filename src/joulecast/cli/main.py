@@ -27,7 +27,7 @@ import click
 
 from joulecast.cli.commands import CommandExtras, make_command
 from joulecast.cli.interruptions import EXIT_INTERRUPTED, MEASUREMENTS_KEPT
-from joulecast.cli.progress import show_profiling
+from joulecast.cli.progress import show_profiling, show_report
 from joulecast.cli.settings import name_variables, read_settings
 from joulecast.cli.streams import (
     ReaderGoneError,
@@ -88,6 +88,15 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
         "profile",
         "profile_device",
         CommandExtras(kept=MEASUREMENTS_KEPT, progress=show_profiling),
+    ),
+    "search": (
+        "search",
+        "search",
+        CommandExtras(
+            has_plots=True,
+            kept="finished trials are in --storage, if one was given; run it again to continue",
+            progress=lambda values: show_report(),
+        ),
     ),
     "profiles list": ("stored_profiles", "list_profiles", CommandExtras(has_out=False)),
     "profiles show": ("stored_profiles", "show_profile", CommandExtras(has_out=False)),

@@ -20,7 +20,6 @@ from joulecast.features.parallel import GpuCounts as GpuCounts
 from joulecast.features.parallel import ParallelOptions as ParallelOptions
 from joulecast.uses.progress_report import ReportProgress
 from joulecast.uses.prune_options import PruneOptions as PruneOptions
-from joulecast.uses.search_options import SearchOptions as SearchOptions
 
 DEFAULT_PROFILE_SECONDS = 600.0
 DEFAULT_ATLAS_SECONDS = 1800.0

@@ -1,5 +1,5 @@
-"""Applications of estimates: compare, evaluate, plan, prune and search.
+"""Applications of estimates: evaluate, prune, score and reproduce.
 
-``prune_options.py``, ``search_options.py`` and ``progress_report.py`` import nothing heavy, so that
-the API and the command line can describe options before they need an estimator.
+``prune_options.py`` and ``progress_report.py`` import nothing heavy, so that the API and the command
+line can describe options before they need an estimator.
 """

@@ -16,12 +16,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from joulecast.budgets import RunLength
 from joulecast.errors import InputError
-from joulecast.features.forecast import RunForecast, forecast_run
 from joulecast.records import Network, Profile, Setup
+
+if TYPE_CHECKING:
+    from joulecast.features.forecast import RunForecast
 
 LEVEL = 0.95
 
@@ -314,6 +316,7 @@ def estimate_jobs(
     take 9 to 41 µs a kernel.
     """
     from joulecast.estimators import fit_profile
+    from joulecast.features.forecast import RunForecast, forecast_run
     from joulecast.kinds import network_work, peak_memory
 
     costs: dict[str, dict[str, JobCost]] = {job.name: {} for job in request.jobs}

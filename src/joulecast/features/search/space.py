@@ -4,6 +4,8 @@
                  ├─ family       supplies widths and depths
                  └─ setup        batch, precision and optimizer, unless they are dimensions
 
+    c1=8..64      c1=8..64/8      lr=1e-4..1e-1/log      batch=16,32,64      optimizer=sgd
+
 A name that belongs neither to the family nor to the setup, such as ``lr``, is passed to the
 training function and does not change the estimate. A name that resembles one of theirs (``C1``,
 ``batchsize``) is rejected, because it would silently have no effect.
@@ -11,17 +13,130 @@ training function and does not change the estimate. A name that resembles one of
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, arg
 from joulecast.families import FAMILIES, build_family, make_family, name_member
 from joulecast.records import FLOAT_PRECISIONS, OPTIMIZERS, Network, Setup
-from joulecast.records.codec import Record
-from joulecast.uses.search.dimensions import Choice, Dimension, NumberRange, Value, list_bounds
+from joulecast.records.codec import PositiveCount, Range, Record, add_codec, check_fields
+
+Value = int | float | str
+_Bound = Annotated[float, Range(-1e15, 1e15)]
+_EXAMPLES = "c1=8..64, c1=8..64/8, batch=16,32,64 or lr=1e-4..1e-1/log"
+
+
+@dataclass(frozen=True)
+class NumberRange(Record):
+    """Numbers from ``low`` to ``high``.
+
+    Attributes:
+        step: Distance between integers; ignored if the range is not of integers.
+        log: Whether values are drawn uniformly in the logarithm.
+    """
+
+    low: _Bound
+    high: _Bound
+    step: PositiveCount = 1
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        is_bad_log = self.log and (self.low <= 0 or self.step != 1)
+        if self.low > self.high or is_bad_log:
+            raise InputError(
+                f"{self.low}..{self.high} in steps of {self.step} is not a range: give the lower "
+                "bound first; with /log, bounds above 0 and no step"
+            )
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the range consists of integers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    @property
+    def bounds(self) -> tuple[int | float, int | float]:
+        """The smallest and the largest value."""
+        if not self.is_integer:
+            return self.low, self.high
+        return self.low, int(self.low + (self.high - self.low) // self.step * self.step)
+
+    def draw(self, rng: random.Random) -> int | float:
+        """Return a random value."""
+        low, high = self.bounds
+        if self.log:
+            drawn = float(low * (high / low) ** rng.random())
+            return round(drawn) if self.is_integer else drawn
+        if self.is_integer:
+            return int(low + self.step * rng.randint(0, int(high - low) // self.step))
+        return rng.uniform(low, high)
+
+    def shrink(self, value: float, share: float) -> int:
+        """Return the integer at ``share`` of the distance from the lower bound to ``value``."""
+        return int(self.low + self.step * round((value - self.low) * share / self.step))
+
+
+@dataclass(frozen=True)
+class Choice(Record):
+    """One of several values."""
+
+    values: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise InputError(f"a choice has no values: give some, like {_EXAMPLES}")
+        if any(isinstance(value, float) and not math.isfinite(value) for value in self.values):
+            shown = ", ".join(map(str, self.values))
+            raise InputError(f"a choice is {shown}: give finite values, like {_EXAMPLES}")
+
+    def draw(self, rng: random.Random) -> Value:
+        """Return a random value."""
+        return rng.choice(self.values)
+
+
+Dimension = NumberRange | Choice
+
+
+def parse_dimension(text: str) -> tuple[str, Dimension]:
+    """Return the name and dimension of a text like ``c1=8..64/8`` or ``precision=fp32,bf16``."""
+    name, equals, values = (part.strip() for part in text.partition("="))
+    if not (name and equals and values):
+        raise InputError(f"{text!r} is not a dimension: give one like {_EXAMPLES}")
+    if ".." not in values:
+        return name, Choice(tuple(_parse_value(one) for one in values.split(",") if one.strip()))
+    bounds, _, spacing = values.partition("/")
+    low, high = (_parse_value(one) for one in bounds.partition("..")[::2])
+    is_spacing = spacing in ("", "log") or spacing.isdecimal()
+    if isinstance(low, str) or isinstance(high, str) or not is_spacing:
+        raise InputError(f"{text!r} is not a range: give one like {_EXAMPLES}")
+    return name, NumberRange(
+        low, high, int(spacing) if spacing.isdecimal() else 1, spacing == "log"
+    )
+
+
+def list_bounds(dimension: Dimension) -> tuple[Value, ...]:
+    """Return the bounds of a range, or all values of a choice."""
+    return dimension.bounds if isinstance(dimension, NumberRange) else dimension.values
+
+
+def _parse_value(text: str) -> Value:
+    for parse in (int, float):
+        try:
+            return parse(text.strip())
+        except ValueError:
+            continue
+    return text.strip()
+
+
+add_codec(
+    Dimension,
+    lambda dimension: dimension.to_dict(),
+    lambda data: (Choice if "values" in data else NumberRange).from_dict(data),
+)
 
 Shape = tuple[int, ...]
 Params = Mapping[str, Value]
@@ -82,7 +197,7 @@ class SearchSpace(Record):
                 # Both ends of a batch: a small one is cheap per step, a large one per sample.
                 values = dimension.bounds if name == "batch" else dimension.bounds[:1]
             elif name not in SETUP_NAMES:
-                values = (min(values, key=_order_value),)
+                values = (min(values, key=lambda one: (isinstance(one, str), one)),)
             found = [{**one, name: value} for one in found for value in dict.fromkeys(values)]
         return found
 
@@ -141,7 +256,9 @@ def _check_name(family: str, name: str, trains: bool) -> None:
         return
     if name in _FIXED_NAMES:
         raise InputError(f"{name} cannot vary within a search: set it for the whole search")
-    similar = [one for one in known if _keep_letters(one) == _keep_letters(name)]
+    # What c1, C1 and c_5 have in common.
+    letters = {one: "".join(filter(str.isalpha, one.lower())) for one in (*known, name)}
+    similar = [one for one in known if letters[one] == letters[name]]
     similar += get_close_matches(name.lower(), known)
     if similar:
         raise InputError(
@@ -151,13 +268,8 @@ def _check_name(family: str, name: str, trains: bool) -> None:
     if not trains:
         raise InputError(
             f"{name!r} is not a parameter of {family} and would have no effect: vary "
-            f"{', '.join(known)}, or --train a function that uses it"
+            f"{', '.join(known)}, or give {arg('score')} a function that uses it"
         )
-
-
-def _keep_letters(name: str) -> str:
-    """Return what ``c1``, ``C1`` and ``c_5`` have in common."""
-    return "".join(letter for letter in name.lower() if letter.isalpha())
 
 
 def _check_values(family: str, name: str, dimension: Dimension) -> None:
@@ -168,8 +280,3 @@ def _check_values(family: str, name: str, dimension: Dimension) -> None:
         raise InputError(f"{name} is {shown}: give whole numbers above 0")
     if name in _CHOICES and not set(values) <= set(_CHOICES[name]):
         raise InputError(f"{name} is {shown}: choose from {', '.join(_CHOICES[name])}")
-
-
-def _order_value(value: Value) -> tuple[bool, float, str]:
-    """Return a sort key: numbers by size, then strings."""
-    return (True, 0.0, value) if isinstance(value, str) else (False, float(value), "")
