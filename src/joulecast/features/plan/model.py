@@ -23,6 +23,7 @@ whole time steps.
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -44,10 +45,14 @@ from joulecast.features.plan.replay import STRICT, Replay, Violation, replay, re
 GOOD_GAP_SHARE = 1e-3
 """A schedule this close to the bound is improved for a few more seconds only."""
 _EXACT_S = 5.0
+# From so many pairs of task and device on, so many devices are first optimised at a time, each time
+# for so long, for a share of the time in all.
+_MANY_PAIRS, _PART_DEVICES, _PART_S, _PARTS_SHARE = 60, 3, 2.0, 0.6
 # CP-SAT's search strategies help each other from eight on, whatever the number of cores.
 _WORKERS = 8
-# Share of the time left for one call of CP-SAT while more may follow.
-_CALL_SHARE = 0.6
+# Shares of the time left: to fit most tasks in, and for one call of CP-SAT while more may follow.
+_PRIORITY_SHARE = 0.6
+_CALL_SHARE = 0.5
 # Time kept for the earliest starts, as a share of the limit, at most so many seconds.
 _TAIL_SHARE, _TAIL_S = 0.1, 2.0
 # Integers make equal energies differ by about this share.
@@ -125,8 +130,12 @@ def solve(
     best = place_rest(rounded, ())
     runs_most = len(best) == sum(bool(task.costs) for task in rounded.tasks)
     if not runs_most:
-        priority_end_s = now() + _CALL_SHARE * (end_s - now())
+        priority_end_s = now() + _PRIORITY_SHARE * (end_s - now())
         best, _, runs_most, _ = _optimise(model, "priority", best, priority_end_s, now)
+    if sum(len(task.costs) for task in rounded.tasks) >= _MANY_PAIRS:
+        parts_end_s = now() + _PARTS_SHARE * (end_s - now())
+        best = _improve_parts(rounded, grid, best, parts_end_s, now, workers)
+        runs_most = runs_most or len(best) == sum(bool(task.costs) for task in rounded.tasks)
     model.require_priority(best)
     best, bound_j, is_optimal, timed_out = _optimise(model, "energy", best, end_s, now)
     model.fix_devices(best)
@@ -153,7 +162,7 @@ def solve(
 
 
 def place_rest(problem: Problem, schedule: Schedule) -> Schedule:
-    """Place each task that does not run where it takes least energy, as early as it fits.
+    """Place each task that does not run where it adds least energy, then as early as it fits.
 
     This gives CP-SAT a valid schedule to improve, and one to return if its time is over.
     """
@@ -164,18 +173,23 @@ def place_rest(problem: Problem, schedule: Schedule) -> Schedule:
     for task in sorted(problem.tasks, key=lambda task: (-task.priority, task.deadline_s)):
         if task.name in running:
             continue
-        ranked = sorted((c.energy_j(problem.device[m]), m) for m, c in task.costs.items())
-        for _, name in ranked:
+        best, chosen = (math.inf, math.inf), None
+        for extra_j, name in sorted((cost.extra_j, name) for name, cost in task.costs.items()):
             device, others = problem.device[name], here[name]
-            starts = list_starts(problem, device, others, task)
-            fits = (
-                one
-                for one in starts
-                if not replay_device(problem, device, [*others, one], STRICT).violations
-            )
-            if (found := next(fits, None)) is not None:
-                others.append(found)
-                break
+            first_s = min((one.start_s for one in others), default=math.inf)
+            last_s = max((one.end_s for one in others), default=-math.inf)
+            for one in list_starts(problem, device, others, task):
+                awake_s = max(last_s, one.end_s) - min(first_s, one.start_s)
+                longer_s = awake_s - (last_s - first_s if others else 0.0)
+                added = extra_j + device.awake_w * longer_s, one.end_s
+                # The cheap test first.
+                if (
+                    added < best
+                    and not replay_device(problem, device, [*others, one], STRICT).violations
+                ):
+                    best, chosen = added, one
+        if chosen is not None:
+            here[chosen.device].append(chosen)
     return tuple(one for row in here.values() for one in row)
 
 
@@ -192,6 +206,35 @@ def list_starts(
     return [problem.assign(task.name, device.name, start_s) for start_s in allowed]
 
 
+def _improve_parts(
+    problem: Problem,
+    grid: TimeGrid,
+    best: Schedule,
+    end_s: float,
+    now: Callable[[], float],
+    workers: int,
+) -> Schedule:
+    """Optimise a few devices at a time, the others fixed: CP-SAT is far faster on small models."""
+    rng = random.Random(0)
+    names = [device.name for device in problem.devices]
+    while (at_s := now()) < end_s:
+        chosen = set(rng.sample(names, min(_PART_DEVICES, len(names))))
+        elsewhere = tuple(one for one in best if one.device not in chosen)
+        here = tuple(one for one in best if one.device in chosen)
+        fixed = {one.task for one in elsewhere}
+        tasks = tuple(
+            replace(task, costs={m: cost for m, cost in task.costs.items() if m in chosen})
+            for task in problem.tasks
+            if task.name not in fixed
+        )
+        devices = tuple(device for device in problem.devices if device.name in chosen)
+        model = ScheduleModel(Problem(devices, tasks), grid, workers)
+        model.require_priority(here)
+        found, *_ = _optimise(model, "energy", here, min(end_s, at_s + _PART_S), now)
+        best = elsewhere + found
+    return best
+
+
 def _optimise(
     model: ScheduleModel, objective: str, best: Schedule, end_s: float, now: Callable[[], float]
 ) -> tuple[Schedule, float, bool, bool]:
@@ -203,10 +246,10 @@ def _optimise(
     """
     problem, bound, timed_out = model.problem, -math.inf, True
     gap_share = GOOD_GAP_SHARE if objective == "energy" else 0.0
-    may_learn = any(device.windows for device in problem.devices)
+    may_learn, hint = any(device.windows for device in problem.devices), best
     while (left_s := end_s - now()) > 0:
         limit_s = max(min(left_s, 1.0), left_s * _CALL_SHARE) if may_learn else left_s
-        found = model.solve(objective, limit_s, best, gap_share)
+        found = model.solve(objective, limit_s, hint, gap_share)
         bound = max(bound, found.bound)
         if found.schedule is None:
             break
@@ -216,13 +259,15 @@ def _optimise(
         schedule = found.schedule if is_valid else _keep_valid(problem, found.schedule)
         if _is_better(problem, schedule, best):
             best = schedule
+        # A schedule that violates a battery is near a good one.
+        may_learn, hint = is_new, found.schedule if is_new else best
         if is_new:
             continue
         if found.is_optimal or not is_valid:
             timed_out = False
             break
         if found.is_finished:
-            gap_share, timed_out, may_learn = 0.0, False, False
+            gap_share, timed_out = 0.0, False
             end_s = min(end_s, now() + _EXACT_S)
     value = _sum_energy(problem, best) if objective == "energy" else -problem.priority_of(best)
     return best, bound, value <= bound + _EQUAL * abs(bound), timed_out
