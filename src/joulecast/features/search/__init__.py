@@ -13,7 +13,7 @@ result    the front, or the random candidates within the budget, and the report
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -36,12 +36,11 @@ def parse_vary(text: str) -> dict[str, Dimension]:
 
 
 Family = Annotated[str, Argument("A family of nets; widths in its name are the largest ones.")]
-Score = Annotated[
-    Any,
+Train = Annotated[
+    str | None,
     Argument(
         "Training function: (net, trial) → score; larger is better. It gets a PyTorch module and "
         "Optuna's trial.",
-        option="train",
         metavar="FILE.PY:NAME",
         harm="may run code",
     ),
@@ -81,9 +80,10 @@ Candidates = Annotated[int, Argument("Without --train: random nets to screen.", 
 @verb
 def search(
     family: Family,
-    score: Score = None,
+    score: Callable[[Any, Any], float] | None = None,
     *,
     budget: Budget,
+    train: Train = None,
     device: given.DeviceName = "",
     setup: Setup | None = None,
     batch: given.Batch = None,
@@ -125,8 +125,8 @@ def search(
     """
     options = {"trials": trials, "sampler": sampler, "objective": objective, "storage": storage}
     options = {name: one for name, one in {**options, "study": study}.items() if one is not None}
-    if score is None and options:
-        raise ArgumentError(f"{arg(next(iter(options)))} needs {arg('score')}")
+    if score is None and train is None and options:
+        raise ArgumentError(f"{arg(next(iter(options)))} needs {arg('train')}")
     length = find_run_length(steps, inferences, epochs, samples, phase)
     fields = choose_setup_fields(
         phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
@@ -138,19 +138,20 @@ def search(
     resolved = NetRequest(family, None, setup, input_shape, fields).resolve()[1]
     parts = [vary] if isinstance(vary, Mapping) else vary or ()
     varied = {name: one for part in parts for name, one in part.items()}
-    space = make_search_space(family, resolved, varied, input_shape, trains=score is not None)
+    space = make_search_space(family, resolved, varied, input_shape, trains=bool(score or train))
     screener = make_screener(
         profile, space, limit, length, confidence=confidence, estimator=estimator, level=level
     )
-    if score is None:
+    if score is None and train is None:
         screener.check_reachable(seed)
         found, duration_s = draw_candidates(screener, candidates, seed)
         return Screening(screener, found, seed, duration_s)
     from joulecast.features.search.study import run_study, silence_optuna
 
-    if isinstance(score, str):
-        score = find_training(score)
+    if score is None and train is not None:
+        score = find_training(train)
         silence_optuna()
+    assert score is not None
     result = run_study(
         screener, score, build_module, seed=seed, tries=tries, on_progress=on_progress, **options
     )

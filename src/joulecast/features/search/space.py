@@ -268,7 +268,7 @@ def _check_name(family: str, name: str, trains: bool) -> None:
     if not trains:
         raise InputError(
             f"{name!r} is not a parameter of {family} and would have no effect: vary "
-            f"{', '.join(known)}, or give {arg('score')} a function that uses it"
+            f"{', '.join(known)}, or give {arg('train')} a function that uses it"
         )
 
 
