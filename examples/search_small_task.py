@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import joulecast
-from joulecast.uses.search import NumberRange
+from joulecast.features.search.space import NumberRange
 
 FAMILY, SHAPE, STEPS, BATCH = "cnn5:16,32,32,32", (3, 32, 32), 50, 32
 # Other widths vary from 1 to the family's own; nets with one channel in front learn little.

@@ -35,6 +35,8 @@ from joulecast.features.estimate import parse_seen
 from joulecast.features.inspect import Inspection, count_step
 from joulecast.features.nets import ResolvedNet, resolve_name
 from joulecast.features.outside_profiles import read_outside_profile
+from joulecast.features.plan.jobs_file import parse_plan_request, read_plan_request
+from joulecast.features.search.space import parse_dimension
 from joulecast.files import read_network, read_profile, write_network, write_profile
 from joulecast.meters.file import read_samples
 from joulecast.meters.quantity import read_quantity
@@ -51,8 +53,6 @@ from joulecast.units import (
     parse_shape,
     parse_share,
 )
-from joulecast.uses.plan.plan_file import parse_plan_request, read_plan_request
-from joulecast.uses.search.dimensions import parse_dimension
 
 Json = dict[str, Any]
 Read = Callable[[], object]

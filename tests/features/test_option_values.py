@@ -13,7 +13,7 @@ import joulecast
 from joulecast.devices import detect_device
 from joulecast.errors import InputError, MissingError
 from joulecast.features.option_values import convert_options, convert_shape, is_torch_device
-from joulecast.features.options import MeasureOptions, PlanOptions
+from joulecast.features.options import EstimateOptions, MeasureOptions
 from joulecast.features.profiles import find_profiles
 from joulecast.files import write_profile
 from joulecast.records import Setup
@@ -118,7 +118,7 @@ def test_the_first_steps_are_numbers(profile, energy_j, steps):
 def test_numbers_of_numpy_and_pytorch_are_numbers():
     given = {"batch": np.int64(8), "threads": torch.tensor(2), "precision": None}
     assert convert_options(Setup, given) == {"batch": 8, "threads": 2}
-    assert convert_options(PlanOptions, {"confidence": np.float32(0.75)}) == {"confidence": 0.75}
+    assert convert_options(EstimateOptions, {"level": np.float32(0.75)}) == {"level": 0.75}
     assert convert_shape([np.int32(3), 8]) == (3, 8) and convert_shape(None) is None
 
 

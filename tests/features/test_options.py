@@ -15,7 +15,6 @@ CALLS = {
     "profile": ("cnn5",),
     "estimate": ("cnn5",),
     "compare": ("cnn5",),
-    "plan": ("jobs.toml",),
     "evaluate": ("cnn5",),
 }
 
@@ -27,15 +26,15 @@ def test_options_are_split_by_record():
     assert MeasureOptions(**measuring) == MeasureOptions("cuda:0", rounds=5)
 
 
-@pytest.mark.parametrize("verb", [*CALLS, "search", "prune"])
+@pytest.mark.parametrize("verb", [*CALLS, "prune"])
 def test_a_misspelt_option_is_an_error_with_a_suggestion(verb):
     function = getattr(joulecast, verb)
     arguments = CALLS.get(verb, ("cnn5",))
-    required = {"search": {"score": len}, "prune": {}}
+    required: dict[str, dict[str, object]] = {"prune": {}}
     options = {"budget": "50%", **required[verb]} if verb in required else {}
     with pytest.raises(InputError, match=r"has no (option|argument) 'nonsense'; choose from"):
         function(*arguments, nonsense=1, **options)
-    misspelt, right = ("confidenec", "confidence") if verb == "plan" else ("bacth", "batch")
+    misspelt, right = "bacth", "batch"
     with pytest.raises(InputError) as caught:
         function(*arguments, **{misspelt: 8}, **options)
     assert f"joulecast.{verb} has no " in str(caught.value)
@@ -51,9 +50,3 @@ def test_a_campaign_without_limits_ends_after_ten_minutes():
     assert ProfileOptions().limit_s == 600
     assert ProfileOptions(points=3).limit_s is None
     assert ProfileOptions(points=3, seconds=5).limit_s == 5
-
-
-@pytest.mark.parametrize("confidence", [0.3, 1.0])
-def test_a_plan_needs_a_confidence_of_at_least_a_half(confidence):
-    with pytest.raises(InputError, match=r"from 0\.5 to below 1"):
-        joulecast.plan("jobs.toml", confidence=confidence)

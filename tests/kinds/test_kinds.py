@@ -267,9 +267,6 @@ ALLOWED = (
 # A field ``kind`` of another meaning: events of a schedule, and sorts of NumPy types.
 OTHER_MEANING = (
     "features/plan",
-    "uses/plan/",
-    "cli/plan.py",
-    "cli/print_plan.py",
     "runtimes/onnx/graph.py",
     "runtimes/onnx/own_file.py",
     "runtimes/onnx/runtime.py",

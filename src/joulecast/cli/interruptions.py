@@ -23,6 +23,15 @@ def keep_if(argument: str = "") -> Callable[[Mapping[str, Any]], str]:
     return lambda values: MEASUREMENTS_KEPT if not argument or values.get(argument) else ""
 
 
+def keep_trials(values: Mapping[str, Any]) -> str:
+    """Return what a search keeps: its trials, if it has a storage."""
+    if values.get("train") is None:
+        return ""
+    if storage := values.get("storage"):
+        return f"finished trials are in {storage}; run it again to continue"
+    return "its trials are lost; give --storage to keep them"
+
+
 @contextmanager
 def report_interruption(kept: str) -> Iterator[None]:
     """Turn an interruption into an error that says what is kept.

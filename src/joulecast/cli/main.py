@@ -27,8 +27,8 @@ import click
 
 from joulecast.cli.commands import CommandExtras, make_command
 from joulecast.cli.fleet import show_fleet, up
-from joulecast.cli.interruptions import EXIT_INTERRUPTED, keep_if
-from joulecast.cli.progress import show_profiling, show_pruning, show_steps
+from joulecast.cli.interruptions import EXIT_INTERRUPTED, keep_if, keep_trials
+from joulecast.cli.progress import show_profiling, show_pruning, show_report, show_steps
 from joulecast.cli.settings import name_variables, read_settings
 from joulecast.cli.streams import (
     ReaderGoneError,
@@ -104,6 +104,7 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
         "measure_any",
         CommandExtras(passes_stdout=True, finish="finish_measuring"),
     ),
+    "plan": ("plan", "plan", CommandExtras(has_plots=True)),
     "profile": (
         "profile",
         "profile_device",
@@ -118,6 +119,15 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
         "score",
         "score",
         CommandExtras(has_plots=True, kept=keep_if(), progress=show_steps, finish="check_label"),
+    ),
+    "search": (
+        "search",
+        "search",
+        CommandExtras(
+            has_plots=True,
+            kept=keep_trials,
+            progress=lambda _: show_report(),
+        ),
     ),
     "profiles list": ("stored_profiles", "list_profiles", CommandExtras(has_out=False)),
     "profiles show": ("stored_profiles", "show_profile", CommandExtras(has_out=False)),

@@ -35,6 +35,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     ParamSpec,
@@ -185,6 +186,11 @@ class Declaration:
         raise ArgumentError(f"{arg(self.name)} is {value}: give {noun}, {' and '.join(words)}")
 
 
+if TYPE_CHECKING:
+    import torch
+
+    DeviceLike = str | os.PathLike[str] | torch.device
+
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 Chosen = TypeVar("Chosen")
@@ -308,6 +314,14 @@ def is_torch_device(value: Any) -> bool:
     """Return whether a value is a ``torch.device``; does not import PyTorch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.device)
+
+
+def convert_on(value: Any) -> str:
+    """Return the name of a device of this machine, which may be a ``torch.device``."""
+    name = _convert_text(value)
+    if name is None:
+        raise ArgumentError(f"{arg('on')} is {value!r}: give text")
+    return name
 
 
 def convert_shape(value: Any) -> tuple[int, ...] | None:

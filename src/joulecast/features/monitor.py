@@ -31,15 +31,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from joulecast.agent.addresses import is_remote
 from joulecast.errors import InputError, JoulecastError, MeasurementError
+from joulecast.features.arguments import convert_on
 from joulecast.features.measure import scale_energy
-from joulecast.features.option_values import convert_on
 from joulecast.local_devices import find_meter
 from joulecast.meters import Meter, Reading
 from joulecast.records.codec import Record, omit_default
 from joulecast.runtimes import find_hardware, is_simulated
 
 if TYPE_CHECKING:
-    from joulecast.features.option_values import DeviceLike
+    from joulecast.features.arguments import DeviceLike
 
 F = TypeVar("F", bound=Callable[..., Any])
 KEPT_WINDOWS = 10_000

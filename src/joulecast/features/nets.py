@@ -25,7 +25,7 @@ from typing import Any
 
 from joulecast.errors import InputError, MissingError, NetError
 from joulecast.families import FAMILIES, draw_family, is_family, make_family
-from joulecast.features.option_values import convert_shape
+from joulecast.features.arguments import convert_shape
 from joulecast.features.trust import check_trusted
 from joulecast.kinds import checkpoint_blocks, is_half_precision
 from joulecast.records import Network, Setup

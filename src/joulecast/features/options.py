@@ -1,50 +1,15 @@
-"""The option records of the verbs, and how keyword arguments become option records.
-
-Every verb takes its options as flat keywords, like ``batch=128, rounds=5``. ``split_options`` sorts
-them by the record that has a field of that name. The command line fills the same records.
-"""
+"""Values that travel together: how something is measured, profiled or estimated."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from datetime import datetime
-from difflib import get_close_matches
-from inspect import Parameter, signature
-from typing import Any
+from dataclasses import dataclass
 
 from joulecast.errors import InputError
-from joulecast.features.option_values import convert_options
-from joulecast.features.parallel import ParallelOptions as ParallelOptions
-from joulecast.features.progress_report import ReportProgress
-from joulecast.uses.search_options import SearchOptions as SearchOptions
 
 DEFAULT_PROFILE_SECONDS = 600.0
 DEFAULT_ATLAS_SECONDS = 1800.0
 DEFAULT_PROBE_SECONDS = 20.0
-# Below, jobs would be planned with less than their estimates.
-LEAST_PLAN_CONFIDENCE = 0.5
-
-
-def split_options(
-    verb: Callable[..., Any], options: Mapping[str, Any], *records: type
-) -> tuple[dict[str, Any], ...]:
-    """Return the options that belong to each record, with the types of its fields.
-
-    Args:
-        verb: The function that was called; its own parameters are suggested as well.
-        options: Keyword arguments as they were given.
-        records: Dataclasses whose fields are options.
-
-    Raises:
-        InputError: No record has a field of that name, or a value has another type.
-    """
-    names = [{field.name for field in fields(record)} for record in records]
-    for name in options:
-        if not any(name in known for known in names):
-            raise InputError(_describe_unknown(verb, name, set().union(*names)))
-    return tuple(convert_options(record, options) for record in records)
 
 
 @dataclass(frozen=True)
@@ -127,17 +92,6 @@ class ProfileOptions:
 
 
 @dataclass(frozen=True)
-class ProgressOptions:
-    """Who is told about progress.
-
-    Attributes:
-        on_progress: Called with a ProgressReport after every trial.
-    """
-
-    on_progress: ReportProgress | None = None
-
-
-@dataclass(frozen=True)
 class EstimateOptions:
     """How an estimate is made.
 
@@ -152,43 +106,6 @@ class EstimateOptions:
     store: str | None = None
 
 
-@dataclass(frozen=True)
-class PlanOptions:
-    """How a plan is made.
-
-    Attributes:
-        confidence: Plan with energies and durations that each job stays below with this
-            probability.
-        time_limit_s: Longest duration of the search for a plan.
-        now: Time at which the plan starts; the present by default.
-        estimator: Name of the estimator; ``auto`` for the one that suits the runtime.
-        store: Path or URL of the store, if not the usual one.
-        trust: Run Python code that the file names as a net, wherever the file is.
-    """
-
-    confidence: float = 0.5
-    time_limit_s: float = 60.0
-    now: datetime | None = None
-    estimator: str = "auto"
-    store: str | None = None
-    trust: bool = False
-
-    def __post_init__(self) -> None:
-        if not LEAST_PLAN_CONFIDENCE <= self.confidence < 1.0:
-            raise InputError(
-                f"confidence is {self.confidence}: give a probability from 0.5 to below 1"
-            )
-        _check_duration("time_limit_s", self.time_limit_s)
-
-
 def _check_duration(name: str, duration_s: float | None) -> None:
     if duration_s is not None and not 0.0 <= duration_s < math.inf:
         raise InputError(f"{name} is {duration_s}: give seconds, 0 or more")
-
-
-def _describe_unknown(verb: Callable[..., Any], name: str, names: set[str]) -> str:
-    own = signature(verb).parameters.values()
-    known = sorted(names | {one.name for one in own if one.kind is not Parameter.VAR_KEYWORD})
-    close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
-    return f"joulecast.{verb.__name__} has no option {name!r}; {hint}"

@@ -30,14 +30,13 @@ from joulecast.catalogue import (
 )
 from joulecast.devices import detect_device
 from joulecast.errors import InputError, JoulecastError, MissingError
-from joulecast.features.arguments import MESSAGES, is_torch_device
-from joulecast.features.option_values import convert_on
+from joulecast.features.arguments import MESSAGES, convert_on, is_torch_device
 from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.records import Device, Profile
 from joulecast.runtimes import find_hardware, name_framework, open_runtime
 
 if TYPE_CHECKING:
-    from joulecast.features.option_values import DeviceLike
+    from joulecast.features.arguments import DeviceLike
     from joulecast.store import ProfileSummary
 
 _MESSAGES = logging.getLogger(MESSAGES)

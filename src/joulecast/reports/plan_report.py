@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from joulecast.features.plan.result import Plan, PlannedDevice
+from joulecast.figures import Caption, DeviceSchedule, Plot, ScheduledJob, plot_timeline
+from joulecast.records import weakest_provenance
 from joulecast.reports.report import Report, ReportTable, Section
 from joulecast.reports.report_values import count_things, format_estimate, list_values
 from joulecast.units import format_duration, format_energy, format_interval, format_share
-from joulecast.uses.plan import PlanSummary
-from joulecast.uses.plan.plan_plot import plot_plan
 
 _NOT_MODELLED = (
     "Not modelled: slowdown of jobs that run at the same time, charging losses, cold or aged "
@@ -14,39 +15,61 @@ _NOT_MODELLED = (
 )
 
 
-def report_plan(plan: PlanSummary) -> Report:
+def report_plan(plan: Plan) -> Report:
     """Return the report of a plan."""
-    jobs, devices = count_things(plan.job_count, "job"), count_things(len(plan.devices), "device")
+    jobs, devices = count_things(len(plan.jobs), "job"), count_things(len(plan.devices), "device")
     energy = format_estimate(plan.energy_j, plan.interval_j)
     left_out = tuple(f"{one.job} cannot run." for one in plan.left_out)
     return Report(
         "plan",
         f"Plan of {jobs} on {devices}",
-        f"{jobs} on {devices} take {energy}." if plan.job_count else "No job can run.",
-        plan.provenance,
+        f"{jobs} on {devices} take {energy}." if len(plan.jobs) else "No job can run.",
+        _find_provenance(plan),
         (
             Section(
                 "Timeline",
                 left_out,
                 (_list_jobs(plan),),
-                {"plan": plot_plan(plan)} if plan.job_count else {},
+                {"plan": plot_plan(plan)} if len(plan.jobs) else {},
             ),
             Section("How it was made", (_NOT_MODELLED,), (_list_facts(plan),)),
         ),
         (
             ("Energy", format_energy(plan.energy_j)),
-            ("Jobs", str(plan.job_count)),
+            ("Jobs", str(len(plan.jobs))),
             ("Left out", str(len(plan.left_out))),
             ("Finished after", format_duration(_find_end_s(plan))),
         ),
     )
 
 
-def _find_end_s(plan: PlanSummary) -> float:
+def _find_provenance(plan: Plan) -> str:
+    return weakest_provenance(job.provenance for _, job in plan.jobs)
+
+
+def plot_plan(plan: Plan) -> Plot:
+    """Plot every device that runs a job."""
+    subtitle = format_estimate(plan.energy_j, plan.interval_j)
+    count = len(plan.devices)
+    title = f"{count_things(len(plan.jobs), 'job')} on {count_things(count, 'device')}"
+    rows = [_make_row(device) for device in plan.devices]
+    return plot_timeline(rows, Caption(title, subtitle, _find_provenance(plan)))
+
+
+def _make_row(device: PlannedDevice) -> DeviceSchedule:
+    jobs = tuple(ScheduledJob(one.job, one.start_s, one.end_s) for one in device.jobs)
+    if device.charge is None:
+        return DeviceSchedule(device.device, jobs)
+    return DeviceSchedule(
+        device.device, jobs, device.charge, device.reserve_share, device.charging_windows
+    )
+
+
+def _find_end_s(plan: Plan) -> float:
     return max((job.end_s for one in plan.devices for job in one.jobs), default=0.0)
 
 
-def _list_jobs(plan: PlanSummary) -> ReportTable:
+def _list_jobs(plan: Plan) -> ReportTable:
     rows = tuple(
         (
             job.job,
@@ -72,7 +95,7 @@ def _format_time(at_s: float) -> str:
     return "now" if at_s < 1 else format_duration(at_s)
 
 
-def _list_facts(plan: PlanSummary) -> ReportTable:
+def _list_facts(plan: Plan) -> ReportTable:
     gap = "optimal" if plan.is_optimal else f"within {format_share(plan.gap_share)} of the optimum"
     return list_values(
         "Details of the plan",
@@ -82,6 +105,6 @@ def _list_facts(plan: PlanSummary) -> ReportTable:
             ("Quality", gap),
             ("Idle energy between jobs", format_energy(plan.idle_j) if plan.idle_j else ""),
             ("Meters cover", ", ".join(plan.covers)),
-            ("Provenance", plan.provenance),
+            ("Provenance", _find_provenance(plan)),
         ),
     )

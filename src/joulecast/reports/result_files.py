@@ -37,8 +37,8 @@ def _report_pruning(data: Json, what: str) -> Report:
 
 
 def _report_plan(data: Json, what: str) -> Report:
+    from joulecast.features.plan.result import read_plan
     from joulecast.reports.plan_report import report_plan
-    from joulecast.uses.plan import read_plan
 
     return report_plan(read_plan(data, what))
 

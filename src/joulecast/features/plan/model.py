@@ -1,0 +1,675 @@
+"""Find the schedule that runs most, then takes least energy, then starts first, by CP-SAT.
+
+    placed[i, m]         task i runs on device m: an optional interval
+    start[i]             when task i starts
+    first[m], last[m]    when device m wakes, and when its last task ends
+    energy               sum extra_j * placed + sum awake_w * (last - first)
+
+CP-SAT counts in integers: times are whole time steps, energies whole units. One model is solved for
+three objectives in turn: the priority of what runs, energy, early starts. Batteries are added as
+they are needed. Charge is a straight line between events, so a charge that is too low at some time
+is one linear inequality; but there are very many times. The model starts with one inequality per
+battery: all energy until the last task ends was in it or came from the charger. Without a charger
+that is all. Whatever else a replay finds violated is then forbidden, exactly and in all schedules:
+
+    charge(t) >= reserve   <=>   for u = 0 and every u < t at which the battery could be full:
+                                 held(u) + charged(u, t) - drawn(u, t) >= reserve
+                                 with held(0) the charge now and held(u) the capacity
+
+So CP-SAT's bound is always a bound on all schedules. Optimal means: among schedules that start at
+whole time steps.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from joulecast.errors import InputError, MissingError
+from joulecast.features.plan.problem import (
+    Assignment,
+    Battery,
+    ChargingWindow,
+    PlanDevice,
+    Problem,
+    Schedule,
+    Task,
+    TaskCost,
+)
+from joulecast.features.plan.replay import STRICT, Replay, Violation, replay, replay_device
+
+GOOD_GAP_SHARE = 1e-3
+"""A schedule this close to the bound is improved for a few more seconds only."""
+_EXACT_S = 5.0
+# From so many pairs of task and device on, so many devices are first optimised at a time, each time
+# for so long, for a share of the time in all.
+_MANY_PAIRS, _PART_DEVICES, _PART_S, _PARTS_SHARE = 60, 3, 2.0, 0.6
+# CP-SAT's search strategies help each other from eight on, whatever the number of cores.
+_WORKERS = 8
+# Shares of the time left: to fit most tasks in, and for one call of CP-SAT while more may follow.
+_PRIORITY_SHARE = 0.6
+_CALL_SHARE = 0.5
+# Time kept for the earliest starts, as a share of the limit, at most so many seconds.
+_TAIL_SHARE, _TAIL_S = 0.1, 2.0
+# Integers make equal energies differ by about this share.
+_EQUAL = 1e-6
+# Share of a battery that may be missing: between the replay's strict and harmless.
+_TOLERANCE = 1.5e-6
+# Units in the energy of all tasks and in a battery, and the largest sum.
+_ENERGY_UNITS, _BATTERY_UNITS, _MAX_UNITS = 1e11, 1e12, 1e17
+# Parts of a memory: a power of two, so that halves and quarters are whole.
+_MEMORY_PARTS = 2**20
+_SHARE_PARTS = 2**12
+# Tasks of a device up to which each gets a lane.
+_MAX_LANED = 30
+_MAX_STEPS = 200_000
+# Of a time step, so that 3.0000000001 steps are three.
+_NEAR = 1e-6
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A valid schedule.
+
+    Attributes:
+        left_out: Names of tasks that do not run.
+        lower_bound_j: No schedule that runs as much takes less.
+        is_optimal: Whether no schedule takes less.
+        runs_most: Whether no schedule runs more, by priority.
+        timed_out: Whether the time limit ended the search.
+        time_step_s: Tasks start at multiples of it.
+    """
+
+    schedule: Schedule
+    left_out: tuple[str, ...]
+    replay: Replay
+    lower_bound_j: float
+    is_optimal: bool
+    runs_most: bool
+    timed_out: bool
+    time_step_s: float
+
+    @property
+    def energy_j(self) -> float:
+        """Energy of all devices while awake."""
+        return self.replay.energy_j
+
+    @property
+    def gap_share(self) -> float:
+        """How much less an optimal schedule could take at most, as a share."""
+        return max(0.0, 1.0 - self.lower_bound_j / self.energy_j) if self.energy_j else 0.0
+
+
+def solve(
+    problem: Problem,
+    limit_s: float = 60.0,
+    workers: int = _WORKERS,
+    now: Callable[[], float] = time.monotonic,
+) -> Solution:
+    """Return the schedule that runs most by priority, then takes least energy, then starts first.
+
+    Args:
+        problem: Tasks and devices.
+        limit_s: Time after which the best schedule so far is returned.
+        workers: Threads of the solver.
+        now: A clock.
+
+    Raises:
+        MissingError: OR-tools is not installed.
+        InputError: There are no tasks or no devices.
+    """
+    if not problem.tasks or not problem.devices:
+        raise InputError("there is nothing to plan: give at least one job and one device")
+    end_s = now() + limit_s - min(_TAIL_S, _TAIL_SHARE * limit_s)
+    rounded, grid = round_to_grid(problem)
+    model = ScheduleModel(rounded, grid, workers)
+    best = place_rest(rounded, ())
+    runs_most = len(best) == sum(bool(task.costs) for task in rounded.tasks)
+    if not runs_most:
+        priority_end_s = now() + _PRIORITY_SHARE * (end_s - now())
+        best, _, runs_most, _ = _optimise(model, "priority", best, priority_end_s, now)
+    if sum(len(task.costs) for task in rounded.tasks) >= _MANY_PAIRS:
+        parts_end_s = now() + _PARTS_SHARE * (end_s - now())
+        best = _improve_parts(rounded, grid, best, parts_end_s, now, workers)
+        runs_most = runs_most or len(best) == sum(bool(task.costs) for task in rounded.tasks)
+    model.require_priority(best)
+    best, bound_j, is_optimal, timed_out = _optimise(model, "energy", best, end_s, now)
+    model.fix_devices(best)
+    best, *_ = _optimise(model, "starts", best, now() + _TAIL_S, now)
+    # What holds on whole time steps holds with the original durations, and there may be room for
+    # one more between time steps; then optimality is not known.
+    exact = tuple(problem.assign(one.task, one.device, one.start_s) for one in best)
+    schedule = place_rest(problem, exact)
+    replayed, running = replay(problem, schedule), {one.task for one in schedule}
+    if replayed.violations:
+        raise RuntimeError(f"a schedule on the time grid is invalid: {replayed.violations[0]}")
+    is_optimal = is_optimal and len(schedule) == len(exact)
+    energy_j = replayed.energy_j
+    return Solution(
+        schedule,
+        tuple(task.name for task in problem.tasks if task.name not in running),
+        replayed,
+        energy_j if is_optimal else min(max(0.0, bound_j), energy_j),
+        is_optimal,
+        runs_most,
+        timed_out and not is_optimal,
+        grid.step_s,
+    )
+
+
+def place_rest(problem: Problem, schedule: Schedule) -> Schedule:
+    """Place each task that does not run where it adds least energy, then as early as it fits.
+
+    This gives CP-SAT a valid schedule to improve, and one to return if its time is over.
+    """
+    here: dict[str, list[Assignment]] = {device.name: [] for device in problem.devices}
+    for one in schedule:
+        here[one.device].append(one)
+    running = {one.task for one in schedule}
+    for task in sorted(problem.tasks, key=lambda task: (-task.priority, task.deadline_s)):
+        if task.name in running:
+            continue
+        best, chosen = (math.inf, math.inf), None
+        for extra_j, name in sorted((cost.extra_j, name) for name, cost in task.costs.items()):
+            device, others = problem.device[name], here[name]
+            first_s = min((one.start_s for one in others), default=math.inf)
+            last_s = max((one.end_s for one in others), default=-math.inf)
+            for one in list_starts(problem, device, others, task):
+                awake_s = max(last_s, one.end_s) - min(first_s, one.start_s)
+                longer_s = awake_s - (last_s - first_s if others else 0.0)
+                added = extra_j + device.awake_w * longer_s, one.end_s
+                # The cheap test first.
+                if (
+                    added < best
+                    and not replay_device(problem, device, [*others, one], STRICT).violations
+                ):
+                    best, chosen = added, one
+        if chosen is not None:
+            here[chosen.device].append(chosen)
+    return tuple(one for row in here.values() for one in row)
+
+
+def list_starts(
+    problem: Problem, device: PlanDevice, others: Sequence[Assignment], task: Task
+) -> list[Assignment]:
+    """Return a task at its release, beside each other task, and at edges of charging windows."""
+    duration_s = task.costs[device.name].duration_s
+    edges_s = {edge_s for one in others for edge_s in (one.start_s, one.end_s)}
+    edges_s |= {edge_s for w in device.windows for edge_s in (w.start_s, w.end_s)}
+    edges_s |= {task.deadline_s} if task.deadline_s < math.inf else set()
+    starts_s = {task.release_s, *edges_s, *(edge_s - duration_s for edge_s in edges_s)}
+    allowed = sorted(start_s for start_s in starts_s if start_s >= task.release_s)
+    return [problem.assign(task.name, device.name, start_s) for start_s in allowed]
+
+
+def _improve_parts(
+    problem: Problem,
+    grid: TimeGrid,
+    best: Schedule,
+    end_s: float,
+    now: Callable[[], float],
+    workers: int,
+) -> Schedule:
+    """Optimise a few devices at a time, the others fixed: CP-SAT is far faster on small models."""
+    rng = random.Random(0)
+    names = [device.name for device in problem.devices]
+    while (at_s := now()) < end_s:
+        chosen = set(rng.sample(names, min(_PART_DEVICES, len(names))))
+        elsewhere = tuple(one for one in best if one.device not in chosen)
+        here = tuple(one for one in best if one.device in chosen)
+        fixed = {one.task for one in elsewhere}
+        tasks = tuple(
+            replace(task, costs={m: cost for m, cost in task.costs.items() if m in chosen})
+            for task in problem.tasks
+            if task.name not in fixed
+        )
+        devices = tuple(device for device in problem.devices if device.name in chosen)
+        model = ScheduleModel(Problem(devices, tasks), grid, workers)
+        model.require_priority(here)
+        found, *_ = _optimise(model, "energy", here, min(end_s, at_s + _PART_S), now)
+        best = elsewhere + found
+    return best
+
+
+def _optimise(
+    model: ScheduleModel, objective: str, best: Schedule, end_s: float, now: Callable[[], float]
+) -> tuple[Schedule, float, bool, bool]:
+    """Solve, replay and forbid until a schedule is valid: (schedule, bound, is it met, timed out).
+
+    While batteries may still be violated, a schedule that is nearly optimal is good enough to learn
+    from. A valid one is then improved to the optimum, but not for long: the last thousandth can
+    take forever, and no estimate is that good.
+    """
+    problem, bound, timed_out = model.problem, -math.inf, True
+    gap_share = GOOD_GAP_SHARE if objective == "energy" else 0.0
+    may_learn, hint = any(device.windows for device in problem.devices), best
+    while (left_s := end_s - now()) > 0:
+        limit_s = max(min(left_s, 1.0), left_s * _CALL_SHARE) if may_learn else left_s
+        found = model.solve(objective, limit_s, hint, gap_share)
+        bound = max(bound, found.bound)
+        if found.schedule is None:
+            break
+        # Violations that are all known already are within the tolerance of integers, or final.
+        is_new = model.forbid(replay(problem, found.schedule, STRICT).violations, found.schedule)
+        is_valid = not replay(problem, found.schedule).violations
+        schedule = found.schedule if is_valid else _keep_valid(problem, found.schedule)
+        if _is_better(problem, schedule, best):
+            best = schedule
+        # A schedule that violates a battery is near a good one.
+        may_learn, hint = is_new, found.schedule if is_new else best
+        if is_new:
+            continue
+        if found.is_optimal or not is_valid:
+            timed_out = False
+            break
+        if found.is_finished:
+            gap_share, timed_out = 0.0, False
+            end_s = min(end_s, now() + _EXACT_S)
+    value = _sum_energy(problem, best) if objective == "energy" else -problem.priority_of(best)
+    return best, bound, value <= bound + _EQUAL * abs(bound), timed_out
+
+
+def _keep_valid(problem: Problem, schedule: Schedule) -> Schedule:
+    """Keep what fits of a schedule in order of starts, and place the rest anew."""
+    kept: list[Assignment] = []
+    for one in sorted(schedule, key=lambda one: one.start_s):
+        device = problem.device[one.device]
+        here = [*(other for other in kept if other.device == one.device), one]
+        if not replay_device(problem, device, here, STRICT).violations:
+            kept.append(one)
+    return place_rest(problem, tuple(kept))
+
+
+def _is_better(problem: Problem, new: Schedule, old: Schedule) -> bool:
+    """Return whether a schedule runs more, takes less energy, or starts earlier, in that order."""
+    more = problem.priority_of(new) - problem.priority_of(old)
+    if more:
+        return more > 0
+    new_j, old_j = _sum_energy(problem, new), _sum_energy(problem, old)
+    if not math.isclose(new_j, old_j, rel_tol=_EQUAL):
+        return new_j < old_j
+    return sum(one.start_s for one in new) < sum(one.start_s for one in old)
+
+
+def _sum_energy(problem: Problem, schedule: Schedule) -> float:
+    return replay(problem, schedule).energy_j
+
+
+# ---------------------------------------------------------------------------------------------
+# Whole time steps
+
+
+@dataclass(frozen=True)
+class TimeGrid:
+    """A time step, and how many of them any schedule can need."""
+
+    step_s: float
+    horizon: int
+
+    def count(self, duration_s: float) -> int:
+        """Return the nearest whole number of steps, at most the horizon's."""
+        return self.horizon if math.isinf(duration_s) else round(duration_s / self.step_s)
+
+
+def round_to_grid(problem: Problem) -> tuple[Problem, TimeGrid]:
+    """Return a problem on whole time steps, rounded to the safe side, and the grid.
+
+    Tasks get a little longer, start later and are due earlier; charging windows get shorter. A
+    task's energy stays, but its battery must deliver the power for the longer time, so the true
+    charge is never below the rounded one. Devices on which a task does not fit even alone are
+    dropped: too little memory or time.
+    """
+    horizon_s, digits = _find_horizon(problem), (1, 2, 5)
+    steps = (float(f"{digit}e{power}") for power in range(-3, 12) for digit in digits)
+    step_s = next(step_s for step_s in steps if horizon_s / step_s <= _MAX_STEPS)
+
+    def up(at_s: float) -> float:
+        return math.ceil(at_s / step_s - _NEAR) * step_s
+
+    def down(at_s: float) -> float:
+        return at_s if math.isinf(at_s) else math.floor(at_s / step_s + _NEAR) * step_s
+
+    devices = []
+    for device in problem.devices:
+        if device.battery:
+            times = [(up(w.start_s), down(w.end_s), w.power_w) for w in device.windows]
+            windows = tuple(ChargingWindow(*row) for row in times if row[0] < row[1])
+            device = replace(device, battery=replace(device.battery, windows=windows))
+        devices.append(device)
+    tasks = []
+    for task in problem.tasks:
+        release_s, deadline_s, costs = up(task.release_s), down(task.deadline_s), {}
+        for name, cost in task.costs.items():
+            most_bytes, size_bytes = problem.device[name].memory_bytes, cost.memory_bytes
+            if 0 < most_bytes < math.inf:
+                part_bytes = most_bytes / _MEMORY_PARTS
+                size_bytes = math.ceil(size_bytes / part_bytes) * part_bytes
+            duration_s = max(step_s, up(cost.duration_s))
+            if size_bytes <= most_bytes and release_s + duration_s <= deadline_s:
+                drawn_s = cost.drawn_s or cost.duration_s
+                costs[name] = TaskCost(duration_s, cost.extra_j, size_bytes, drawn_s)
+        tasks.append(replace(task, costs=costs, release_s=release_s, deadline_s=deadline_s))
+    rounded = Problem(tuple(devices), tuple(tasks))
+    return rounded, TimeGrid(step_s, max(1, math.ceil(_find_horizon(rounded) / step_s - _NEAR)))
+
+
+def _find_horizon(problem: Problem) -> float:
+    """Return when everything is over: the last deadline, or all tasks one after another."""
+    deadlines_s = [task.deadline_s for task in problem.tasks]
+    if max(deadlines_s) < math.inf:
+        return max(deadlines_s)
+    begin_s = [task.release_s for task in problem.tasks]
+    begin_s += [window.end_s for device in problem.devices for window in device.windows]
+    longest_s = [max((c.duration_s for c in t.costs.values()), default=0.0) for t in problem.tasks]
+    finite_s = [deadline_s for deadline_s in deadlines_s if deadline_s < math.inf]
+    return max(max(begin_s) + sum(longest_s), *finite_s, 1.0)
+
+
+# ---------------------------------------------------------------------------------------------
+# The model
+
+
+@dataclass(frozen=True)
+class SolverResult:
+    """CP-SAT's best schedule and its bound on the objective.
+
+    Attributes:
+        schedule: None where none was found.
+        is_finished: Whether it is optimal within the gap that was allowed.
+        is_optimal: Whether it meets the bound.
+    """
+
+    schedule: Schedule | None
+    bound: float
+    is_finished: bool = False
+    is_optimal: bool = False
+
+
+class _Event(NamedTuple):
+    """A time that moves with the schedule: its value there, its steps, and when it exists."""
+
+    at_s: float
+    name: tuple[str, ...]
+    steps: Any
+    conditions: tuple[Any, ...] = ()
+
+
+class ScheduleModel:
+    """The variables and constraints of a problem on a time grid."""
+
+    def __init__(self, problem: Problem, grid: TimeGrid, workers: int = _WORKERS) -> None:
+        try:
+            from ortools.sat.python import cp_model
+        except ImportError as error:
+            raise MissingError("planning needs OR-tools: pip install 'joulecast[plan]'") from error
+        self.cp: Any = cp_model
+        self.model = model = self.cp.CpModel()
+        self.problem, self.grid, self._workers = problem, grid, workers
+        self._known: set[tuple[str, tuple[str, ...], tuple[str, ...]]] = set()
+        self.placed = {(t.name, m): model.new_bool_var("") for t in problem.tasks for m in t.costs}
+        self.start = {}
+        for task in problem.tasks:
+            release = grid.count(task.release_s)
+            most = max(release, min(grid.horizon, grid.count(task.deadline_s)))
+            self.start[task.name] = model.new_int_var(release, most, "")
+            model.add_at_most_one(self.placed[task.name, name] for name in task.costs)
+        self.first, self.last = (
+            {device.name: model.new_int_var(0, grid.horizon, "") for device in problem.devices}
+            for _ in range(2)
+        )
+        costs = ([c.energy_j(problem.device[m]) for m, c in t.costs.items()] for t in problem.tasks)
+        most_j = sum(max(row, default=0.0) for row in costs) or 1.0
+
+        def choose_unit(wish_j: float, devices: Iterable[PlanDevice]) -> float:
+            """Return the joules of a unit: as small as wished, but no sum overflows."""
+            most_w = sum(m.awake_w + sum(w.power_w for w in m.windows) for m in devices)
+            return max(wish_j, (most_w * grid.horizon * grid.step_s + most_j) / _MAX_UNITS)
+
+        self._unit_j = choose_unit(most_j / _ENERGY_UNITS, problem.devices)
+        self._battery_unit_j: dict[str, float] = {}
+        for device in problem.devices:
+            self._add_device(device)
+            if device.battery:
+                wish_j = device.battery.capacity_j / _BATTERY_UNITS
+                self._battery_unit_j[device.name] = choose_unit(wish_j, (device,))
+                self._add_battery(device, device.battery)
+
+    def solve(
+        self, objective: str, limit_s: float, hint: Schedule, gap_share: float = 0.0
+    ) -> SolverResult:
+        """Optimise an objective: ``priority`` of the running tasks, ``energy`` or ``starts``."""
+        model, where = self.model, {one.task: one.device for one in hint}
+        goals = {"priority": lambda: -self._sum_priority(), "energy": self._sum_energy}
+        model.minimize(goals.get(objective, lambda: sum(self.start.values()))())
+        model.clear_hints()
+        for (task, device), placed in self.placed.items():
+            model.add_hint(placed, where.get(task) == device)
+        for one in hint:
+            model.add_hint(self.start[one.task], self.grid.count(one.start_s))
+        solver = self.cp.CpSolver()
+        solver.parameters.max_time_in_seconds = max(0.05, limit_s)
+        solver.parameters.num_workers = self._workers
+        solver.parameters.random_seed = 1
+        solver.parameters.relative_gap_limit = gap_share
+        solver.parameters.linearization_level = 2
+        status = solver.solve(model)
+        if status == self.cp.INFEASIBLE:
+            raise RuntimeError("CP-SAT found a valid schedule infeasible")
+        value, bound = solver.objective_value, solver.best_objective_bound
+        scaled = bound * self._unit_j if objective == "energy" else bound
+        if status not in (self.cp.OPTIMAL, self.cp.FEASIBLE):
+            return SolverResult(None, scaled)
+        schedule = tuple(
+            self.problem.assign(task, device, solver.value(self.start[task]) * self.grid.step_s)
+            for (task, device), placed in self.placed.items()
+            if solver.boolean_value(placed)
+        )
+        is_finished = status == self.cp.OPTIMAL
+        is_optimal = is_finished and abs(value - bound) <= 1e-9 * abs(value)
+        return SolverResult(schedule, scaled, is_finished, is_optimal)
+
+    def require_priority(self, schedule: Schedule) -> None:
+        """Require that at least as much runs as in a schedule, by priority."""
+        self.model.add(self._sum_priority() >= self.problem.priority_of(schedule))
+
+    def fix_devices(self, schedule: Schedule) -> None:
+        """Require the devices of a schedule, each awake for no longer than in it."""
+        where = {one.task: one.device for one in schedule}
+        for (task, device), placed in self.placed.items():
+            self.model.add(placed == (where.get(task) == device))
+        for name in set(where.values()):
+            here = [one for one in schedule if one.device == name]
+            span_s = max(one.end_s for one in here) - min(one.start_s for one in here)
+            self.model.add(self.last[name] - self.first[name] <= self.grid.count(span_s))
+
+    def forbid(self, violations: Iterable[Violation], schedule: Schedule) -> bool:
+        """Forbid the lowest new charge of each battery in all schedules; False if none is new."""
+        done: set[str] = set()
+        for one in sorted(violations, key=lambda one: -one.missing):
+            if one.kind != "battery" or one.device in done:
+                continue
+            device = self.problem.device[one.device]
+            events = self._list_events(device, schedule)
+            since, until = (
+                min(events, key=lambda event: abs(event.at_s - at_s))
+                for at_s in (one.full_s, one.at_s)
+            )
+            key = (device.name, since.name, until.name)
+            if key not in self._known and device.battery:
+                self._known.add(key)
+                done.add(device.name)
+                self._keep_charge(device, device.battery, since, until)
+        return bool(done)
+
+    def _list_tasks(self, device: PlanDevice) -> list[tuple[Task, TaskCost, int, Any]]:
+        """Return the tasks that may run on a device: task, cost, time steps, whether placed."""
+        name = device.name
+        rows = [(task, task.costs[name]) for task in self.problem.tasks if name in task.costs]
+        return [(t, c, self.grid.count(c.duration_s), self.placed[t.name, name]) for t, c in rows]
+
+    def _sum_priority(self) -> Any:
+        return sum(self.problem.task[task].priority * x for (task, _), x in self.placed.items())
+
+    def _sum_energy(self) -> Any:
+        total = 0
+        for device in self.problem.devices:
+            idle = round(device.awake_w * self.grid.step_s / self._unit_j)
+            for _, cost, steps, placed in self._list_tasks(device):
+                # A task's own energy is exact; only idle energy, and sharing it, is rounded.
+                total += (round(cost.energy_j(device) / self._unit_j) - idle * steps) * placed
+            total += idle * (self.last[device.name] - self.first[device.name])
+        return total
+
+    def _add_device(self, device: PlanDevice) -> None:
+        model, tasks = self.model, self._list_tasks(device)
+        first, last = self.first[device.name], self.last[device.name]
+        model.add(first <= last)
+        intervals = []
+        for task, _, steps, placed in tasks:
+            start, horizon = self.start[task.name], self.grid.horizon
+            intervals.append(model.new_optional_fixed_size_interval_var(start, steps, placed, ""))
+            deadline = min(horizon, self.grid.count(task.deadline_s))
+            model.add(start + steps <= deadline).only_enforce_if(placed)
+            model.add(first <= start).only_enforce_if(placed)
+            model.add(last >= start + steps).only_enforce_if(placed)
+        each, parallel = 1.0 / device.max_parallel, device.max_parallel
+        shares = [[each] * len(tasks)]
+        if parallel == 1:
+            model.add_no_overlap(intervals)
+        elif parallel < len(tasks):
+            model.add_cumulative(intervals, [1] * len(tasks), parallel)
+        if device.shares_memory:
+            memory = [cost.memory_bytes / device.memory_bytes for _, cost, _, _ in tasks]
+            sizes = [round(share * _MEMORY_PARTS) for share in memory]
+            model.add_cumulative(intervals, sizes, _MEMORY_PARTS)
+            # Tasks of more than half of the memory exclude each other; two others may be parallel.
+            shares += [memory, [1.0 if share > 0.5 else each * (share == 0.5) for share in memory]]
+        # Implied by the intervals, but only by all of them at once: bounds are far better with it.
+        for row in shares:
+            parts = [math.floor(_SHARE_PARTS * share) for share in row]
+            busy = sum(p * steps * x for p, (_, _, steps, x) in zip(parts, tasks, strict=True))
+            model.add(busy <= _SHARE_PARTS * (last - first))
+        if 1 < parallel < len(tasks) <= _MAX_LANED:
+            # No lane is longer than the device is awake. CP-SAT sees that only by trying start
+            # times: ten problems of 10 x 5 had six proofs without lanes and nine with them.
+            lanes = [[model.new_bool_var("") for _ in tasks] for _ in range(parallel)]
+            for lane in lanes:
+                busy = sum(steps * on for (_, _, steps, _), on in zip(tasks, lane, strict=True))
+                model.add(busy <= last - first)
+            for at, (_, _, _, placed) in enumerate(tasks):
+                model.add(sum(lane[at] for lane in lanes) == placed)
+
+    def _add_battery(self, device: PlanDevice, battery: Battery) -> None:
+        """Limit the energy until the last task ends to the charge and what the charger gives."""
+        model, tasks = self.model, self._list_tasks(device)
+        unit_j = self._battery_unit_j[device.name]
+        first, last = self.first[device.name], self.last[device.name]
+        is_used = model.new_bool_var("")
+        asleep, awake = (self._count_units(device, w) for w in (device.asleep_w, device.awake_w))
+        drawn = asleep * first + awake * (last - first)
+        for _, cost, _, placed in tasks:
+            model.add_implication(placed, is_used)
+            drawn += round(cost.extra_w * cost.duration_s / unit_j) * placed
+        room = self._find_room(device, battery, battery.charge_j)
+        model.add(drawn - self._sum_charged(device, 0, last) <= room).only_enforce_if(is_used)
+        if not device.windows:
+            return
+        # Some task starts first and one ends last; else waiting would count as charging.
+        for edge, is_last in ((first, False), (last, True)):
+            chosen = [model.new_bool_var("") for _ in tasks]
+            for (task, _, steps, placed), one in zip(tasks, chosen, strict=True):
+                at = self.start[task.name] + (steps if is_last else 0)
+                model.add(edge == at).only_enforce_if(one)
+                model.add_implication(one, placed)
+            model.add_bool_or([~is_used, *chosen])
+
+    def _list_events(self, device: PlanDevice, schedule: Schedule) -> list[_Event]:
+        """Return the events of a device; of equal times the most general comes first.
+
+        ``first`` and ``last`` stand for whichever task that is in other schedules. Naming that task
+        instead took a 10 x 5 problem from a proof in 6 s to none in 40 s.
+        """
+        here = [one for one in schedule if one.device == device.name]
+        events = [
+            _Event(0.0, ("now",), 0),
+            _Event(min(one.start_s for one in here), ("first",), self.first[device.name]),
+            _Event(max(one.end_s for one in here), ("last",), self.last[device.name]),
+        ]
+        for edge_s in (edge_s for w in device.windows for edge_s in (w.start_s, w.end_s)):
+            events.append(_Event(edge_s, ("window", f"{edge_s}"), self.grid.count(edge_s)))
+        for one in here:
+            start, placed = self.start[one.task], (self.placed[one.task, device.name],)
+            end = start + self.grid.count(one.end_s - one.start_s)
+            events.append(_Event(one.start_s, ("start", one.task), start, placed))
+            events.append(_Event(one.end_s, ("end", one.task), end, placed))
+        return events
+
+    def _keep_charge(
+        self, device: PlanDevice, battery: Battery, since: _Event, until: _Event
+    ) -> None:
+        """Keep the charge at ``until`` above the reserve, if it was at most full at ``since``."""
+        model, t, u = self.model, until.steps, since.steps
+        is_since_now = since.name == ("now",)
+        holds, is_early, is_late, is_swapped = (model.new_bool_var("") for _ in range(4))
+        # It need not hold while the device is asleep, nor where the two events swap places.
+        missing = [~placed for placed in (*since.conditions, *until.conditions)]
+        model.add_bool_or([holds, is_early, is_late, is_swapped, *missing])
+        model.add(t < self.first[device.name]).only_enforce_if(is_early)
+        model.add(t > self.last[device.name]).only_enforce_if(is_late)
+        if is_since_now or since.name == until.name:
+            model.add(is_swapped == 0)
+        else:
+            model.add(t <= u).only_enforce_if(is_swapped)
+        held_j = battery.charge_j if is_since_now else battery.capacity_j
+        needed = self._sum_drawn(device, since, until) - self._sum_charged(device, u, t)
+        model.add(needed <= self._find_room(device, battery, held_j)).only_enforce_if(holds)
+
+    def _sum_drawn(self, device: PlanDevice, since: _Event, until: _Event) -> Any:
+        """Return at least what a device draws between two events, awake at the second."""
+        model, t, u = self.model, until.steps, since.steps
+        asleep, is_asleep = model.new_int_var(0, self.grid.horizon, ""), model.new_bool_var("")
+        model.add(asleep <= self.first[device.name] - u).only_enforce_if(is_asleep)
+        model.add(asleep == 0).only_enforce_if(~is_asleep)
+        drawn = self._count_units(device, device.awake_w) * (t - u)
+        drawn -= self._count_units(device, device.awake_w - device.asleep_w) * asleep
+        cuts_start, cuts_end = since.name not in (("now",), ("first",)), until.name != ("last",)
+        for task, cost, steps, placed in self._list_tasks(device):
+            start, inside = self.start[task.name], steps * placed
+            lengths: list[Any] = [steps]
+            lengths += [t - start] if cuts_end else []
+            lengths += [start + steps - u] if cuts_start else []
+            lengths += [t - u] if cuts_end and cuts_start else []
+            if len(lengths) > 1:
+                # At least the smallest of the lengths, or 0, if the task is placed.
+                inside = model.new_int_var(0, steps, "")
+                chosen = [model.new_bool_var("") for _ in lengths]
+                model.add_bool_or([~placed, *chosen])
+                for one, length in zip(chosen, lengths, strict=True):
+                    model.add(inside >= length).only_enforce_if(one)
+            drawn += self._count_units(device, cost.extra_w) * inside
+        return drawn
+
+    def _sum_charged(self, device: PlanDevice, u: Any, t: Any) -> Any:
+        """Return at most what the charger gives between two times."""
+        charged: Any = 0
+        for window in device.windows:
+            start, end = self.grid.count(window.start_s), self.grid.count(window.end_s)
+            inside, meets = self.model.new_int_var(0, end - start, ""), self.model.new_bool_var("")
+            for length in (t - start, end - u, t - u):
+                self.model.add(inside <= length).only_enforce_if(meets)
+            self.model.add(inside == 0).only_enforce_if(~meets)
+            charged += self._count_units(device, window.power_w) * inside
+        return charged
+
+    def _count_units(self, device: PlanDevice, power_w: float) -> int:
+        """Return the battery units that a power takes in one time step."""
+        return round(power_w * self.grid.step_s / self._battery_unit_j[device.name])
+
+    def _find_room(self, device: PlanDevice, battery: Battery, held_j: float) -> int:
+        """Return the battery units above the reserve."""
+        room_j = held_j - battery.reserve_j + _TOLERANCE * battery.capacity_j
+        return math.floor(room_j / self._battery_unit_j[device.name])

@@ -1,0 +1,368 @@
+"""Results of a search, trained or only screened, and what people see of them.
+
+The front is given twice: for the mean energies, and as the share of joint draws of all energies in
+which a network is on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from joulecast.families import FAMILIES
+from joulecast.features.search.screen import BudgetScreener, ScreenedCandidate
+from joulecast.features.search.space import Choice, Params
+from joulecast.fronts import find_front
+from joulecast.records import name_step
+from joulecast.redaction import redact_url
+from joulecast.units import (
+    format_count,
+    format_duration,
+    format_energy,
+    format_interval,
+    format_share,
+)
+from joulecast.views.report import Block, Plot, Report, Reportable, Text, make_table
+from joulecast.views.words import (
+    describe_coverage,
+    describe_provenance,
+    describe_setup,
+    explain_not_included,
+    format_level,
+    is_inference,
+    label_provenance,
+    plural,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Json = dict[str, Any]
+_DRAWS = 400
+_MAX_ROWS = 15
+
+
+@dataclass(frozen=True)
+class TrainedTrial:
+    """A trial whose network was trained.
+
+    Attributes:
+        number: Number of the trial in the study.
+        score: Value that the training function returned; higher is better.
+        is_on_front: Whether no other trial has at least this score for less estimated energy.
+        front_probability: Probability of that under the uncertainty of the energies; scores are
+            taken as exact.
+    """
+
+    number: int
+    score: float
+    candidate: ScreenedCandidate
+    is_on_front: bool = False
+    front_probability: float = 0.0
+
+    def to_dict(self) -> Json:
+        """Return the trial as JSON values."""
+        return {
+            "trial": self.number,
+            "score": self.score,
+            "on_front": self.is_on_front,
+            "front_probability": self.front_probability,
+            **self.candidate.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class SearchResult(Reportable):
+    """The state of a study.
+
+    Attributes:
+        study: Name of the study in its storage.
+        trials: Trials whose network was trained, in order.
+        screened_count: Candidates whose cost was estimated.
+        ruled_out_count: Candidates that were not trained because they exceed the budget.
+        pruned_count: Trials that ended early: the sampler proposed no candidate within the budget,
+            or the training function stopped.
+        failed_count: Trials whose training failed or gave no finite score.
+        storage: URL of the storage; empty if it is in memory.
+    """
+
+    study: str
+    screener: BudgetScreener
+    trials: tuple[TrainedTrial, ...]
+    screened_count: int
+    ruled_out_count: int
+    pruned_count: int
+    failed_count: int
+    sampler: str = ""
+    storage: str = ""
+
+    @property
+    def front(self) -> tuple[TrainedTrial, ...]:
+        """Trials on the Pareto front, the least energy first."""
+        best = [trial for trial in self.trials if trial.is_on_front]
+        return tuple(sorted(best, key=lambda trial: trial.candidate.energy_j))
+
+    def to_dict(self) -> Json:
+        """Return the result as JSON values."""
+        return {
+            **self.screener.to_dict(),
+            "study": self.study,
+            "sampler": self.sampler,
+            "screened": self.screened_count,
+            "ruled_out": self.ruled_out_count,
+            "pruned": self.pruned_count,
+            "failed": self.failed_count,
+            "trials": [trial.to_dict() for trial in self.trials],
+            "front": [trial.to_dict() for trial in self.front],
+        }
+
+    def report(self) -> Report:
+        """Return the Pareto front, as a table and a plot."""
+        screener, front, blocks = self.screener, self.front, list[Block]()
+        blocks.append(
+            Text(
+                f"{plural(len(self.trials), 'trial')} trained, sampled by {self.sampler}; "
+                f"{self.ruled_out_count:,} of {self.screened_count:,} candidates were ruled out "
+                "before training."
+            )
+        )
+        if front:
+            columns = ("net", *_list_costs(screener, ">score"), ">P(front)")
+            rows = [
+                (
+                    *_format_candidate(one.candidate, screener, f"{one.score:.4g}"),
+                    format_share(one.front_probability),
+                )
+                for one in front[:_MAX_ROWS]
+            ]
+            title = f"Pareto front, least energy first; {_describe_period(screener)}"
+            blocks.append(make_table(columns, rows, title))
+            points = [(f"#{one.number}", one.score, one.candidate) for one in self.trials]
+            blocks.append(_plot(screener, points, "Score"))
+        if len(front) > _MAX_ROWS:
+            blocks.append(Text(f"{len(front) - _MAX_ROWS} more on the front: see --json"))
+        notes = [
+            "P(budget): probability that the budget is kept. P(front): probability that no other "
+            "trial has at least this score for less energy.",
+        ]
+        if self.pruned_count or self.failed_count:
+            pruned = plural(self.pruned_count, "trial")
+            notes.append(f"{pruned} pruned, {self.failed_count:,} failed.")
+        notes += _explain_energy(screener, [trial.candidate for trial in self.trials])
+        blocks += [Text(note, "note") for note in notes]
+        if self.storage:
+            again = f"Stored as study {self.study!r}: the same command continues it. To view it:"
+            command = f"    optuna-dashboard {redact_url(self.storage)}"
+            blocks += [Text(again, "note"), Text(command, "command")]
+        return _make_report("Searching", screener, blocks)
+
+
+@dataclass(frozen=True)
+class Screening(Reportable):
+    """Random candidates of a space and their estimated cost.
+
+    Attributes:
+        candidates: All candidates, in the order they were drawn.
+        duration_s: Time it took to draw and estimate them.
+    """
+
+    screener: BudgetScreener
+    candidates: tuple[ScreenedCandidate, ...]
+    seed: int
+    duration_s: float
+
+    @property
+    def within_budget(self) -> tuple[ScreenedCandidate, ...]:
+        """Candidates that meet the budget, the one with most parameters first."""
+        found = [candidate for candidate in self.candidates if candidate.is_within_budget]
+        return tuple(sorted(found, key=lambda candidate: -candidate.parameters))
+
+    def to_dict(self) -> Json:
+        """Return the screening as JSON values."""
+        return {
+            **self.screener.to_dict(),
+            "seed": self.seed,
+            "screened": len(self.candidates),
+            "within_budget": len(self.within_budget),
+            "interpolated": 0,
+            "duration_s": self.duration_s,
+            "candidates": [
+                {**one.to_dict(), "parameters": one.parameters, "flops": one.flops}
+                for one in self.candidates
+            ],
+        }
+
+    def report(self) -> Report:
+        """Return the largest networks that keep the budget."""
+        screener, kept, count = self.screener, self.within_budget, len(self.candidates)
+        blocks: list[Block] = [
+            Text(
+                f"{len(kept):,} of {count:,} random candidates keep the budget "
+                f"({format_share(len(kept) / count)}); {count / self.duration_s:,.0f} screened "
+                "per second."
+            )
+        ]
+        if kept:
+            rows = [
+                _format_candidate(one, screener, format_count(one.parameters))
+                for one in kept[:_MAX_ROWS]
+            ]
+            title = f"The largest of them; {_describe_period(screener)}"
+            columns = ("net", *_list_costs(screener, ">parameters"))
+            blocks.append(make_table(columns, rows, title))
+            points = [("", float(one.parameters), one) for one in self.candidates]
+            blocks.append(_plot(screener, points, "Parameters"))
+        notes = [
+            "P(budget): probability that the budget is kept. Their accuracy is unknown: give "
+            "--train FILE.PY:NAME to train nets that keep the budget.",
+            *_explain_energy(screener, self.candidates),
+        ]
+        blocks += [Text(note, "note") for note in notes]
+        return _make_report("Screening", screener, blocks)
+
+
+def make_trained_trials(
+    screener: BudgetScreener, trained: Sequence[tuple[int, float, Params]]
+) -> tuple[TrainedTrial, ...]:
+    """Return trials with their estimates and their place relative to the front.
+
+    Args:
+        screener: Estimates the energy of each trial.
+        trained: Number, score and values of each trial.
+    """
+    if not trained:
+        return ()
+    import numpy as np
+
+    candidates = screener.screen([values for _, _, values in trained])
+    losses = [-score for _, score, _ in trained]
+    on_front = find_front(list(zip(losses, (one.energy_j for one in candidates), strict=True)))
+    # The share of joint draws in which each trial is on the front.
+    estimates = screener.estimate_jointly([one.params for one in candidates])
+    energies_j = estimates.draw(_DRAWS) * np.array([one.steps for one in candidates])
+    fronts = [find_front(list(zip(losses, row, strict=True))) for row in energies_j.tolist()]
+    trials = [
+        TrainedTrial(number, score, candidate)
+        for (number, score, _), candidate in zip(trained, candidates, strict=True)
+    ]
+    return tuple(
+        replace(trial, is_on_front=is_on_front, front_probability=float(share))
+        for trial, is_on_front, share in zip(trials, on_front, np.mean(fronts, axis=0), strict=True)
+    )
+
+
+def _make_report(verb: str, screener: BudgetScreener, blocks: Sequence[Block]) -> Report:
+    space, fitted = screener.space, screener.fitted_profile
+    limit = "" if screener.budget.share is None else f" (about {format_energy(screener.limit_j)})"
+    title = (
+        f"{verb} {space.family} on {fitted.profile.device.name}: {describe_setup(space.setup)}; "
+        f"budget {screener.describe_budget()}{limit}, kept with a probability of at least "
+        f"{format_share(screener.confidence)}"
+    )
+    return Report(title, tuple(blocks), fitted.provenance, "search")
+
+
+def _list_costs(screener: BudgetScreener, value: str) -> tuple[str, ...]:
+    """Return the headings of a table of candidates, of which ``value`` is one."""
+    extra = ("with",) if _list_other_dimensions(screener) else ()
+    level = f">{format_level(screener.level)}"
+    return (*extra, value, ">energy", level, ">time", ">P(budget)")
+
+
+def _format_candidate(
+    candidate: ScreenedCandidate, screener: BudgetScreener, value: str
+) -> tuple[str, ...]:
+    """Return the cells of a candidate: ``cnn5:8,16  batch 16, bf16, lr 0.0016  0.9  2 J ...``."""
+    parts = []
+    for name in _list_other_dimensions(screener):
+        one = candidate.params[name]
+        text = f"{one:.2g}" if isinstance(one, float) else str(one)
+        parts.append(text if isinstance(one, str) else f"{name} {text}")
+    about = "about " if candidate.estimate.unseen_share > 0 else ""
+    return (
+        candidate.name,
+        *([", ".join(parts)] if parts else []),
+        value,
+        about + format_energy(candidate.energy_j),
+        format_interval(candidate.interval_j, format_energy),
+        format_duration(candidate.duration_s),
+        format_share(candidate.budget_probability),
+    )
+
+
+def _list_other_dimensions(screener: BudgetScreener) -> list[str]:
+    """Return the dimensions that vary and that the name of a net does not show."""
+    widths = FAMILIES[screener.space.family.partition(":")[0]].params
+    return [
+        name
+        for name, dimension in screener.space.dimensions.items()
+        if name not in widths and not (isinstance(dimension, Choice) and len(dimension.values) == 1)
+    ]
+
+
+def _describe_period(screener: BudgetScreener) -> str:
+    period = "run" if screener.length.is_run else name_step(screener.space.setup)
+    return f"energy and time of one {period}"
+
+
+def _explain_energy(screener: BudgetScreener, candidates: Sequence[ScreenedCandidate]) -> list[str]:
+    fitted, setup = screener.fitted_profile, screener.space.setup
+    notes = [
+        f"Energies are estimates. Provenance: {describe_provenance(fitted.provenance)}; "
+        f"{describe_coverage(fitted.provenance, fitted.profile.covers)}. "
+        f"{explain_not_included(setup)}"
+    ]
+    if "batch" in _list_other_dimensions(screener) and screener.length.epochs is None:
+        notes.append(
+            f"{'An inference' if is_inference(setup) else 'A step'} with a smaller batch does less "
+            "work: give --epochs and --samples to compare batch sizes by the energy of a whole run."
+        )
+    if unseen := sum(candidate.estimate.unseen_share > 0 for candidate in candidates):
+        notes.append(
+            f"about: {unseen:,} of {len(candidates):,} have layers or a setup that were never "
+            "measured on the device; profile them before you rely on their energy."
+        )
+    return notes
+
+
+def _plot(
+    screener: BudgetScreener, points: Sequence[tuple[str, float, ScreenedCandidate]], value: str
+) -> Plot:
+    """Plot scores or sizes against energy with intervals, the Pareto front and the budget."""
+    fitted = screener.fitted_profile
+    steps = {candidate.steps for _, _, candidate in points}
+    has_one_limit = len(steps) == 1 or screener.budget.per == "run"
+    period = "run" if screener.length.is_run else name_step(screener.space.setup)
+    title = f"{screener.space.family}: {value.lower()} against energy"
+    return Plot(
+        "search",
+        title + label_provenance(fitted.provenance),
+        partial(
+            _draw,
+            points=points,
+            value=value,
+            budget_j=screener.compute_run_limit_j(min(steps)) if has_one_limit else None,
+            energy=f"Estimated energy per {period}",
+            title=f"{fitted.profile.device.name}, joules of the {fitted.profile.covers}"
+            + label_provenance(fitted.provenance),
+        ),
+        f"Bars are {100 * screener.level:g} % intervals.",
+    )
+
+
+def _draw(
+    figure: Figure,
+    points: Sequence[tuple[str, float, ScreenedCandidate]],
+    value: str,
+    budget_j: float | None,
+    energy: str,
+    title: str,
+) -> None:
+    from joulecast.views.plot_kinds import FrontPoint, draw_front
+
+    axes = figure.subplots()
+    shown = [FrontPoint(label, x, one.energy_j, one.interval_j) for label, x, one in points]
+    draw_front(axes, shown, value=value, budget_j=budget_j, energy=energy, others="other nets")
+    axes.set_title(title)

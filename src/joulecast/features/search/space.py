@@ -1,0 +1,282 @@
+"""Search spaces: widths and depths of a family, fields of the setup, and other hyper-parameters.
+
+    SearchSpace ─┬─ dimensions   name → NumberRange(low, high, step) or Choice(values)
+                 ├─ family       supplies widths and depths
+                 └─ setup        batch, precision and optimizer, unless they are dimensions
+
+    c1=8..64      c1=8..64/8      lr=1e-4..1e-1/log      batch=16,32,64      optimizer=sgd
+
+A name that belongs neither to the family nor to the setup, such as ``lr``, is passed to the
+training function and does not change the estimate. A name that resembles one of theirs (``C1``,
+``batchsize``) is rejected, because it would silently have no effect.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+from joulecast.errors import InputError, arg
+from joulecast.families import FAMILIES, build_family, make_family, name_member
+from joulecast.records import FLOAT_PRECISIONS, OPTIMIZERS, Network, Setup
+from joulecast.records.codec import PositiveCount, Range, Record, add_codec, check_fields
+
+Value = int | float | str
+_Bound = Annotated[float, Range(-1e15, 1e15)]
+_EXAMPLES = "c1=8..64, c1=8..64/8, batch=16,32,64 or lr=1e-4..1e-1/log"
+
+
+@dataclass(frozen=True)
+class NumberRange(Record):
+    """Numbers from ``low`` to ``high``.
+
+    Attributes:
+        step: Distance between integers; ignored if the range is not of integers.
+        log: Whether values are drawn uniformly in the logarithm.
+    """
+
+    low: _Bound
+    high: _Bound
+    step: PositiveCount = 1
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        is_bad_log = self.log and (self.low <= 0 or self.step != 1)
+        if self.low > self.high or is_bad_log:
+            raise InputError(
+                f"{self.low}..{self.high} in steps of {self.step} is not a range: give the lower "
+                "bound first; with /log, bounds above 0 and no step"
+            )
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the range consists of integers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    @property
+    def bounds(self) -> tuple[int | float, int | float]:
+        """The smallest and the largest value."""
+        if not self.is_integer:
+            return self.low, self.high
+        return self.low, int(self.low + (self.high - self.low) // self.step * self.step)
+
+    def draw(self, rng: random.Random) -> int | float:
+        """Return a random value."""
+        low, high = self.bounds
+        if self.log:
+            drawn = float(low * (high / low) ** rng.random())
+            return round(drawn) if self.is_integer else drawn
+        if self.is_integer:
+            return int(low + self.step * rng.randint(0, int(high - low) // self.step))
+        return rng.uniform(low, high)
+
+    def shrink(self, value: float, share: float) -> int:
+        """Return the integer at ``share`` of the distance from the lower bound to ``value``."""
+        return int(self.low + self.step * round((value - self.low) * share / self.step))
+
+
+@dataclass(frozen=True)
+class Choice(Record):
+    """One of several values."""
+
+    values: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise InputError(f"a choice has no values: give some, like {_EXAMPLES}")
+        if any(isinstance(value, float) and not math.isfinite(value) for value in self.values):
+            shown = ", ".join(map(str, self.values))
+            raise InputError(f"a choice is {shown}: give finite values, like {_EXAMPLES}")
+
+    def draw(self, rng: random.Random) -> Value:
+        """Return a random value."""
+        return rng.choice(self.values)
+
+
+Dimension = NumberRange | Choice
+
+
+def parse_dimension(text: str) -> tuple[str, Dimension]:
+    """Return the name and dimension of a text like ``c1=8..64/8`` or ``precision=fp32,bf16``."""
+    name, equals, values = (part.strip() for part in text.partition("="))
+    if not (name and equals and values):
+        raise InputError(f"{text!r} is not a dimension: give one like {_EXAMPLES}")
+    if ".." not in values:
+        return name, Choice(tuple(_parse_value(one) for one in values.split(",") if one.strip()))
+    bounds, _, spacing = values.partition("/")
+    low, high = (_parse_value(one) for one in bounds.partition("..")[::2])
+    is_spacing = spacing in ("", "log") or spacing.isdecimal()
+    if isinstance(low, str) or isinstance(high, str) or not is_spacing:
+        raise InputError(f"{text!r} is not a range: give one like {_EXAMPLES}")
+    return name, NumberRange(
+        low, high, int(spacing) if spacing.isdecimal() else 1, spacing == "log"
+    )
+
+
+def list_bounds(dimension: Dimension) -> tuple[Value, ...]:
+    """Return the bounds of a range, or all values of a choice."""
+    return dimension.bounds if isinstance(dimension, NumberRange) else dimension.values
+
+
+def _parse_value(text: str) -> Value:
+    for parse in (int, float):
+        try:
+            return parse(text.strip())
+        except ValueError:
+            continue
+    return text.strip()
+
+
+add_codec(
+    Dimension,
+    lambda dimension: dimension.to_dict(),
+    lambda data: (Choice if "values" in data else NumberRange).from_dict(data),
+)
+
+Shape = tuple[int, ...]
+Params = Mapping[str, Value]
+
+_CHOICES = {"precision": FLOAT_PRECISIONS, "optimizer": OPTIMIZERS}
+SETUP_NAMES = ("batch", *_CHOICES)
+"""Fields of a setup that a space may vary."""
+_FIXED_NAMES = tuple(one.name for one in fields(Setup) if one.name not in SETUP_NAMES)
+
+
+@dataclass(frozen=True)
+class SearchSpace(Record):
+    """Networks of a family and the ways they are trained.
+
+    Attributes:
+        family: Name of the family; widths in the name, if any, are the largest ones.
+        setup: Values of the setup's fields that are not dimensions.
+        input_shape: Shape of one sample, if it is not the family's default.
+        dimensions: What varies, by name.
+    """
+
+    family: str
+    setup: Setup
+    input_shape: Shape | None = None
+    dimensions: Mapping[str, Dimension] = field(default_factory=dict)
+
+    @property
+    def original(self) -> tuple[Network, Setup]:
+        """The family's largest network and its setup, which a budget's share refers to."""
+        return make_family(self.family, self.input_shape), self.setup
+
+    def build(self, params: Params) -> tuple[Network, Setup]:
+        """Return the network and setup that these values describe."""
+        family = self.family.partition(":")[0]
+        widths = {name: int(params[name]) for name in FAMILIES[family].params}
+        return build_family(family, widths, self.input_shape), self.make_setup(params)
+
+    def name_network(self, params: Params) -> str:
+        """Return the name of the network that these values describe, without building it."""
+        family = self.family.partition(":")[0]
+        return name_member(family, {name: int(params[name]) for name in FAMILIES[family].params})
+
+    def make_setup(self, params: Params) -> Setup:
+        """Return the setup that these values describe."""
+        varied: dict[str, Any] = {name: params[name] for name in SETUP_NAMES if name in params}
+        return replace(self.setup, **varied) if varied else self.setup
+
+    def draw(self, rng: random.Random) -> dict[str, Value]:
+        """Return a random value for every dimension."""
+        return {name: dimension.draw(rng) for name, dimension in self.dimensions.items()}
+
+    def list_smallest(self) -> list[dict[str, Value]]:
+        """Return the smallest network with every choice of the setup."""
+        found: list[dict[str, Value]] = [{}]
+        for name, dimension in self.dimensions.items():
+            values: tuple[Value, ...] = dimension.values if isinstance(dimension, Choice) else ()
+            if isinstance(dimension, NumberRange):
+                # Both ends of a batch: a small one is cheap per step, a large one per sample.
+                values = dimension.bounds if name == "batch" else dimension.bounds[:1]
+            elif name not in SETUP_NAMES:
+                values = (min(values, key=lambda one: (isinstance(one, str), one)),)
+            found = [{**one, name: value} for one in found for value in dict.fromkeys(values)]
+        return found
+
+
+def make_search_space(
+    family: str,
+    setup: Setup | None = None,
+    vary: Mapping[str, Dimension | tuple[Value, ...]] | None = None,
+    input_shape: Shape | None = None,
+    trains: bool = True,
+) -> SearchSpace:
+    """Return the space of a family's parameters, as random members have them, and more.
+
+    Args:
+        family: Name of the family, like ``cnn5`` or ``cnn5:16,32,64,128``.
+        setup: How networks are trained; the family's batch size by default.
+        vary: Other bounds of widths (``{"c1": NumberRange(8, 64, 8)}``), and more dimensions. A
+            tuple is a choice, and a choice of one value fixes it.
+        input_shape: Shape of one sample, if it is not the family's default.
+        trains: Whether a training function will receive names that are not ours.
+
+    Raises:
+        InputError: There is no such family, a dimension has impossible values, or its name would
+            have no effect.
+    """
+    name, originals = _parse_family(family, input_shape)
+    definition, dimensions = FAMILIES[name], dict[str, Dimension]()
+    for param, original in originals.items():
+        values = definition.list_values(param, original)
+        is_fixed = len(values) == 1
+        ends = values[0], values[-1], values.step
+        dimensions[param] = Choice((original,)) if is_fixed else NumberRange(*ends)
+    for param, given in (vary or {}).items():
+        dimension = Choice(given) if isinstance(given, tuple) else given
+        _check_name(name, param, trains)
+        _check_values(name, param, dimension)
+        dimensions[param] = dimension
+    space = SearchSpace(family, setup or Setup(batch=definition.batch), input_shape, dimensions)
+    # Building both ends reports an impossible width now instead of in some trial.
+    for end in (0, -1):
+        space.build({param: list_bounds(one)[end] for param, one in dimensions.items()})
+    return space
+
+
+def _parse_family(family: str, input_shape: Shape | None) -> tuple[str, dict[str, int]]:
+    """Return the family's name and the original value of each of its parameters."""
+    network = make_family(family, input_shape)
+    name, _, widths = network.name.partition(":")
+    return name, dict(zip(FAMILIES[name].params, map(int, widths.split(",")), strict=True))
+
+
+def _check_name(family: str, name: str, trains: bool) -> None:
+    """Raise InputError for a name that would have no effect."""
+    known = (*FAMILIES[family].params, *SETUP_NAMES)
+    if name in known:
+        return
+    if name in _FIXED_NAMES:
+        raise InputError(f"{name} cannot vary within a search: set it for the whole search")
+    # What c1, C1 and c_5 have in common.
+    letters = {one: "".join(filter(str.isalpha, one.lower())) for one in (*known, name)}
+    similar = [one for one in known if letters[one] == letters[name]]
+    similar += get_close_matches(name.lower(), known)
+    if similar:
+        raise InputError(
+            f"{name!r} is not a parameter of {family}, did you mean {similar[0]}? For a parameter "
+            "of your training function choose a less similar name"
+        )
+    if not trains:
+        raise InputError(
+            f"{name!r} is not a parameter of {family} and would have no effect: vary "
+            f"{', '.join(known)}, or give {arg('train')} a function that uses it"
+        )
+
+
+def _check_values(family: str, name: str, dimension: Dimension) -> None:
+    values = list_bounds(dimension)
+    shown = ", ".join(map(str, values))
+    is_count = name == "batch" or name in FAMILIES[family].params
+    if is_count and not all(isinstance(value, int) and value > 0 for value in values):
+        raise InputError(f"{name} is {shown}: give whole numbers above 0")
+    if name in _CHOICES and not set(values) <= set(_CHOICES[name]):
+        raise InputError(f"{name} is {shown}: choose from {', '.join(_CHOICES[name])}")

@@ -1,1 +1,0 @@
-"""Applications of estimates: plan, search and the experiments of the paper."""
