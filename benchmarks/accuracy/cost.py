@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.run import COST, OWN, OWN_SECONDS, RESULTS, SETTINGS, Setting
-from benchmarks.common import pack_profile, read_profiles, write_json
+from benchmarks.common import find_commit, pack_profile, read_profiles, write_json
 from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.errors import JoulecastError, MeasurementError, MissingError, NetError
 from joulecast.estimators import find_estimator
@@ -31,7 +31,6 @@ from joulecast.gp.lognormal import lognormal_interval
 from joulecast.measurer import Measurer
 from joulecast.records import Observation, Profile, Trial
 from joulecast.store import Store, open_store
-from joulecast.testing.commits import find_commit
 from joulecast.uses.evaluate import NetEstimate, NetResult, evaluate, name_evaluation
 from joulecast.uses.evaluate.campaign_budget import BudgetedEstimator, cut_to_budget
 from joulecast.uses.evaluate.evaluation_log import PASSES, CampaignObservations, EvaluationLog

@@ -25,13 +25,19 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.common import pack_profile, read_json, read_profiles, use_rivals, write_json
+from benchmarks.common import (
+    find_commit,
+    pack_profile,
+    read_json,
+    read_profiles,
+    use_rivals,
+    write_json,
+)
 from joulecast.errors import JoulecastError, MissingError
 from joulecast.features.measurers import open_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.records import Observation, Profile, Setup, weakest_provenance
 from joulecast.store import open_store
-from joulecast.testing.commits import find_commit
 from joulecast.uses.evaluate import (
     NO_PROBE,
     EstimatorScore,

@@ -24,6 +24,7 @@ import click
 import onnx
 from onnx import TensorProto, helper
 
+from benchmarks.robustness.hostile_inputs import damage_bytes, damage_value, make_text
 from joulecast.budgets import parse_budget
 from joulecast.cli.main import cli
 from joulecast.cli.settings import read_settings
@@ -36,12 +37,11 @@ from joulecast.features.inspect import Inspection, count_step
 from joulecast.features.nets import ResolvedNet, resolve_name
 from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.files import read_network, read_profile, write_network, write_profile
+from joulecast.meters.command import read_quantity
 from joulecast.meters.file import read_samples
-from joulecast.meters.quantity import read_quantity
 from joulecast.records import Device, Observation, Profile, Setup, Trial
 from joulecast.store import open_store
 from joulecast.store.database import find_url
-from joulecast.testing.hostile_inputs import damage_bytes, damage_value, make_text
 from joulecast.units import (
     parse_bytes,
     parse_duration,

@@ -34,7 +34,7 @@ from joulecast.features.options import MeasureOptions
 from joulecast.files import write_atomically
 from joulecast.input_files import MOST_UNPACKED_BYTES, parse_json, read_limited
 from joulecast.measurer import TrialMeasurer
-from joulecast.measurer.lost_devices import is_device_lost
+from joulecast.measurer.device_lock import is_device_lost
 from joulecast.records import Device, Observation, Profile, Record, Trial, load_record
 from joulecast.uses import evaluate
 from joulecast.uses.evaluate.evaluation_log import EvaluationLog

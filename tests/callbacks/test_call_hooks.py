@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from joulecast.callbacks.call_hooks import watch_calls
+from joulecast.callbacks.module_reading import watch_calls
 
 X = torch.zeros(3, 2)
 

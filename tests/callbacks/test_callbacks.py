@@ -9,22 +9,23 @@ import pytest
 import torch
 from torch import nn
 
-from joulecast.callbacks.energy_hooks import EnergyHooks
-from joulecast.callbacks.failures import never_fail
 from joulecast.callbacks.module_reading import (
-    copy_without_values,
-    find_loss,
-    join_arguments,
-    list_shapes,
-    read_training_net,
-)
-from joulecast.callbacks.training_energy import TrainingEnergy
-from joulecast.callbacks.training_run import CallbackOptions, TrainingRun
-from joulecast.callbacks.training_setup import (
     choose_optimizer,
     choose_precision,
+    copy_without_values,
+    find_loss,
     is_compiled,
+    join_arguments,
+    list_shapes,
     name_device,
+    read_training_net,
+)
+from joulecast.callbacks.training_energy import (
+    CallbackOptions,
+    EnergyHooks,
+    TrainingEnergy,
+    TrainingRun,
+    never_fail,
 )
 from joulecast.errors import InputError, JoulecastError, StoreError
 from joulecast.records import Setup

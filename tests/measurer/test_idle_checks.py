@@ -5,7 +5,7 @@ import pytest
 from joulecast.errors import ContaminatedError, InputError
 from joulecast.families import make_family
 from joulecast.measurer import MeasureClock, MeasureLimits, make_measurer
-from joulecast.measurer.idle_checks import CHECK_EVERY_S, IdleChecks
+from joulecast.measurer.windows import CHECK_EVERY_S, IdleChecks
 from joulecast.meters.base import Meter, Reading
 from joulecast.records import Device, Setup, Trial
 

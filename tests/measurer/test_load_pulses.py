@@ -4,8 +4,8 @@ import pytest
 
 from joulecast.families import make_family
 from joulecast.measurer import MeasureClock, make_measurer
-from joulecast.measurer.load_pulses import PULSES, draw_pulses
-from joulecast.meters.later import LaterMeter
+from joulecast.measurer.windows import PULSES, draw_pulses
+from joulecast.meters.file import LaterMeter
 from joulecast.records import Observation, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.simulation import make_simulated_device

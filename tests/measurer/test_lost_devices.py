@@ -3,7 +3,7 @@
 import pytest
 
 from joulecast.errors import MeasurementError
-from joulecast.measurer.lost_devices import is_device_lost
+from joulecast.measurer.device_lock import is_device_lost
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from virtual_phone import AdbServer, Phone
 
 from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import make_meter
-from joulecast.meters.android import (
+from joulecast.meters.base import UnavailableError
+from joulecast.meters.phones import (
     AdbDevice,
     PhoneMeter,
     choose_device,
@@ -20,7 +21,6 @@ from joulecast.meters.android import (
     parse_dumpsys,
     read_adb,
 )
-from joulecast.meters.base import UnavailableError
 from joulecast.testing.meters import MeterContract
 
 WIRELESS = "192.168.1.20:5555"

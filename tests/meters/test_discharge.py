@@ -7,7 +7,7 @@ from virtual_instruments import VirtualClock
 
 from joulecast.errors import InputError
 from joulecast.meters.base import UnavailableError
-from joulecast.meters.discharge import BatteryState, DischargeMeter
+from joulecast.meters.battery import BatteryState, DischargeMeter
 from joulecast.meters.modelled import ModelledMeter
 from joulecast.meters.sum import SumMeter
 

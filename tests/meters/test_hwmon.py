@@ -1,16 +1,22 @@
 """Meters of hwmon sensors: boards, single chips, counters of GPUs, sums, faults."""
 
+from functools import partial
+
 import pytest
 import virtual_sysfs
 from virtual_instruments import VirtualClock
 from virtual_sysfs import Sysfs
 
-from joulecast import meters
 from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import METERS, MeterSpec, make_meter
 from joulecast.meters.base import UnavailableError
-from joulecast.meters.hwmon import HwmonMeter, detect_hwmon, make_board_hwmon, make_hwmon
-from joulecast.meters.hwmon_rails import find_rails
+from joulecast.meters.hwmon import (
+    HwmonMeter,
+    detect_hwmon,
+    find_rails,
+    make_board_hwmon,
+    make_hwmon,
+)
 from joulecast.testing.meters import MeterContract
 
 
@@ -193,9 +199,8 @@ def on_board(tree, monkeypatch):
     """Let ``make_meter`` see the tree."""
     spec = MeterSpec("hwmon", lambda request: make_hwmon(request.argument, tree.system, tree.proc))
     monkeypatch.setitem(METERS, "hwmon", spec)
-    monkeypatch.setattr(
-        meters, "make_board_hwmon", lambda: make_board_hwmon(tree.system, tree.proc)
-    )
+    board = partial(make_board_hwmon, tree.system, tree.proc)
+    monkeypatch.setattr("joulecast.meters.hwmon.make_board_hwmon", board)
     return tree
 
 

@@ -4,7 +4,7 @@ import pytest
 import virtual_sysfs
 from virtual_sysfs import Sysfs
 
-from joulecast.meters.hwmon_rails import find_board_input, find_rails, list_parts
+from joulecast.meters.hwmon import find_board_input, find_rails, list_parts
 
 
 @pytest.fixture

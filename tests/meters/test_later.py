@@ -5,7 +5,7 @@ from virtual_instruments import VirtualClock
 
 from joulecast.errors import InputError
 from joulecast.meters import make_meter
-from joulecast.meters.later import STAND_IN_W, LaterMeter, detect_later
+from joulecast.meters.file import STAND_IN_W, LaterMeter, detect_later
 from joulecast.testing.meters import MeterContract
 
 

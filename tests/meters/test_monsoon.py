@@ -12,12 +12,15 @@ import pytest
 from virtual_instruments import VirtualClock
 
 from joulecast.errors import InputError, MeasurementError
-from joulecast.meters import make_meter, monsoon_poller
-from joulecast.meters.monsoon import MonsoonMeter, detect_monsoon, make_monsoon
-from joulecast.meters.monsoon_poller import (
+from joulecast.meters import make_meter
+from joulecast.meters import monsoon as monsoon_poller
+from joulecast.meters.monsoon import (
     BLOCK_S,
+    MonsoonMeter,
     PowerBlock,
+    detect_monsoon,
     format_block,
+    make_monsoon,
     parse_block,
 )
 from joulecast.testing.meters import MeterContract

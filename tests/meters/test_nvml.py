@@ -11,9 +11,14 @@ import fake_pynvml
 from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import detect_meters, make_meter
 from joulecast.meters.base import METER_CHECKS, UnavailableError
-from joulecast.meters.nvml import NvmlMeter, detect_nvml, find_other_processes
-from joulecast.meters.nvml_edges import Edge, format_edge
-from joulecast.meters.nvml_gpu import Gpu
+from joulecast.meters.nvml import (
+    Edge,
+    Gpu,
+    NvmlMeter,
+    detect_nvml,
+    find_other_processes,
+    format_edge,
+)
 from joulecast.testing.meters import MeterContract
 
 
@@ -271,12 +276,12 @@ def test_detect_without_nvidia_ml_py(monkeypatch):
 @pytest.mark.parametrize("gpu", ["1", fake_pynvml.UUIDS[1]])
 def test_meter_reads_the_gpu_of_the_load(nvml, monkeypatch, meter, gpu):
     monkeypatch.setitem(nvml.MIGS, "GPU-1a2b3c4d-0000", 1)
-    assert make_meter(meter, on="cuda:0", gpu=gpu).gpu == nvml.UUIDS[1]
+    assert make_meter(meter, on="cuda:0", gpu=gpu).instrument == nvml.UUIDS[1]
 
 
 def test_meter_reads_the_first_gpu_of_another_load(nvml):
-    assert make_meter("nvml").gpu == nvml.UUIDS[0]
-    assert make_meter("nvml:1", on="cpu").gpu == nvml.UUIDS[1]
+    assert make_meter("nvml").instrument == nvml.UUIDS[0]
+    assert make_meter("nvml:1", on="cpu").instrument == nvml.UUIDS[1]
 
 
 @pytest.mark.parametrize("meter", ["nvml:1", f"nvml:{fake_pynvml.UUIDS[1]}", "nvml:1+modelled"])

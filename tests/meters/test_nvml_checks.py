@@ -5,14 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.meters.base import METER_CHECKS
-from joulecast.meters.nvml_checks import (
+from joulecast.meters.nvml import (
     LIMIT_FACTOR,
+    Edge,
     find_changed_limit,
     find_implausible,
     find_limit,
     list_unchecked,
+    read_edges,
 )
-from joulecast.meters.nvml_edges import Edge, read_edges
 
 PERIOD_S = 0.1
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecast.meters.nvml_edges import THROTTLES, Edge, format_edge, parse_edge, read_edges
+from joulecast.meters.nvml import THROTTLES, Edge, format_edge, parse_edge, read_edges
 
 PERIOD_S = 0.1
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.errors import InputError
-from joulecast.meters.quantity import Quantity, read_quantity
+from joulecast.meters.command import Quantity, read_quantity
 
 
 @given(st.floats(0, 1e6, allow_subnormal=False), st.sampled_from(["J", "W"]))

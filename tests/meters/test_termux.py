@@ -6,8 +6,7 @@ from virtual_phone import Phone
 
 from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import make_meter
-from joulecast.meters.android import PhoneMeter
-from joulecast.meters.termux import detect_termux, parse_termux
+from joulecast.meters.phones import PhoneMeter, detect_termux, parse_termux
 from joulecast.testing.meters import MeterContract
 
 

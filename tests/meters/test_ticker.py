@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from joulecast.errors import MeasurementError
-from joulecast.meters.ticker import Ticker
+from joulecast.meters.sampling import Ticker
 
 
 def test_ticker_calls_the_function_until_stopped():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecast.meters.trace import Sample, integrate
+from joulecast.meters.sampling import Sample, integrate
 
 
 def make_samples(power, start_s=0.0, end_s=10.0, update_interval_s=0.1):

@@ -3,7 +3,7 @@
 import queue
 from pathlib import Path
 
-from joulecast.meters.nvml_edges import Edge, format_edge
+from joulecast.meters.nvml import Edge, format_edge
 
 
 class VirtualClock:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.robustness.hostile_inputs import damage_value
 from joulecast.errors import FileError, InputError
 from joulecast.records import Profile
 from joulecast.reports.campaign_report import report_campaign
@@ -29,7 +30,6 @@ from joulecast.store.campaigns import (
     StoredCampaign,
     StoredDevice,
 )
-from joulecast.testing.hostile_inputs import damage_value
 from joulecast.uses.score import score_published
 from report_examples import SCORE, list_results, make_evaluation
 

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from joulecast.testing.commits import find_commit
+from benchmarks.common import find_commit
 
 
 @pytest.fixture

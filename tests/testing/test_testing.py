@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.common import find_processor
 from joulecast.meters import GuardedMeter, Reading
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.simulation import make_simulated_device
-from joulecast.testing.machines import find_processor
 from joulecast.testing.meters import MeterContract
 from joulecast.testing.runtimes import RuntimeContract
 

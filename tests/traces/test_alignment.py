@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.traces.alignment import MOST_DRIFT, align_clocks
-from joulecast.traces.attachment import attach_energies, split_pulses
+from joulecast.traces.alignment import MOST_DRIFT, align_clocks, attach_energies, split_pulses
 from joulecast.traces.power_trace import make_trace
 from simulated_traces import WALL_S, Instrument, record_trials
 

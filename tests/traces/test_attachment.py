@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from joulecast.traces.attachment import attach_energies
+from joulecast.traces.alignment import attach_energies
 from joulecast.traces.power_trace import make_trace
 from simulated_traces import Instrument, read_live
 

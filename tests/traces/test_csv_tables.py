@@ -3,8 +3,8 @@
 import pytest
 
 from joulecast.errors import FileError
-from joulecast.traces import csv_tables
-from joulecast.traces.csv_tables import read_csv
+from joulecast.traces import power_trace as csv_tables
+from joulecast.traces.power_trace import read_csv
 
 
 def test_columns_and_rows_keep_their_lines(tmp_path):

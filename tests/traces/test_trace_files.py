@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from joulecast.errors import FileError
-from joulecast.traces.trace_files import read_trace
+from joulecast.traces.power_trace import read_trace
 
 TIMES = 0.002 * np.arange(400)
 POWERS = 3.0 + np.sin(TIMES)

@@ -10,24 +10,15 @@ were measured, and evaluation and checkpoints go on as often as so far.
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 import time
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar, cast
 
-from joulecast.callbacks.failures import LOGGER
-from joulecast.callbacks.training_messages import (
-    say_budget_passed,
-    say_estimate,
-    say_notes,
-    say_summary,
-)
-from joulecast.callbacks.training_run import (
-    CallbackOptions,
-    Projection,
-    TrainingRun,
-    TrainingSummary,
-)
+from joulecast.callbacks.module_reading import Shapes, list_shapes
 from joulecast.callbacks.training_windows import (
     WARMUP_STEPS,
     ContentCounter,
@@ -37,17 +28,19 @@ from joulecast.callbacks.training_windows import (
     sum_windows,
     summarise_steps,
 )
-from joulecast.errors import JoulecastError
+from joulecast.errors import InputError, JoulecastError
 from joulecast.features.estimate import estimate_net
 from joulecast.features.measure import save_observation
 from joulecast.features.monitor import EnergyMonitor, OpenWindow, monitor
 from joulecast.features.options import EstimateOptions
 from joulecast.features.profiles import load_profile
 from joulecast.measurer.base import make_run
-from joulecast.measurer.idle_checks import IDLE_POWER
-from joulecast.records import OWN_NET, Estimate, Network, Observation, Trial
+from joulecast.measurer.windows import IDLE_POWER
+from joulecast.printable import make_printable
+from joulecast.records import OWN_NET, Estimate, Network, Observation, Setup, Trial
+from joulecast.records.codec import Record, omit_default
 from joulecast.runtimes import open_runtime
-from joulecast.units import format_duration, format_energy
+from joulecast.units import format_duration, format_energy, format_interval, parse_energy
 
 PREFIX = "energy/"
 """What the names of all scalars begin with."""
@@ -364,3 +357,305 @@ class TrainingEnergy:
             warmup_steps=WARMUP_STEPS,
             measured_steps=found.steps,
         )
+
+
+def say_notes(run: TrainingRun) -> None:
+    """Say what was assumed about a run, and what is not measured."""
+    for note in run.notes:
+        LOGGER.info(note)
+    if run.processes > 1:
+        LOGGER.warning(
+            "Only the device of this process is measured, one of %d; estimates are for one device "
+            "as well, and a budget is reported but does not stop training.",
+            run.processes,
+        )
+
+
+def say_estimate(
+    estimate: Estimate, run: TrainingRun, setup: Setup, options: CallbackOptions
+) -> None:
+    """Say what the steps will take, and warn if that is more than the budget."""
+    steps = run.steps or 1
+    interval = format_interval([steps * one for one in estimate.interval_j], format_energy)
+    LOGGER.info(
+        "Estimate: %s %s (%g %% interval %s, %s), batch %d%s, %s, %s.",
+        f"{steps:,} steps take" if steps > 1 else "a step takes",
+        format_energy(steps * estimate.energy_j),
+        100 * estimate.level,
+        interval,
+        estimate.provenance,
+        setup.batch,
+        f" x {setup.accumulate}" if setup.accumulate > 1 else "",
+        setup.precision,
+        setup.optimizer,
+    )
+    for note in estimate.notes:
+        LOGGER.info("Note: %s", note)
+    if options.budget_j is not None and run.steps and steps * estimate.energy_j > options.budget_j:
+        LOGGER.warning(
+            "The budget of %s lasts for about %s of %s steps.",
+            format_energy(options.budget_j),
+            f"{int(options.budget_j / estimate.energy_j):,}",
+            f"{steps:,}",
+        )
+
+
+def say_budget_passed(budget_j: float, energy_j: float, steps: int, run: TrainingRun) -> None:
+    """Say that the budget is passed, and what follows."""
+    goes_on = "training goes on, because the other processes would wait for this one"
+    LOGGER.warning(
+        "The budget of %s is passed: %s after %s steps; %s.",
+        format_energy(budget_j),
+        format_energy(energy_j),
+        f"{steps:,} of {run.steps:,}" if run.steps else f"{steps:,}",
+        "training stops here" if run.processes == 1 else goes_on,
+    )
+
+
+def say_summary(summary: TrainingSummary, run: TrainingRun, faults: tuple[str, ...]) -> None:
+    """Say what a run took, beside what was estimated.
+
+    Args:
+        summary: What it took.
+        run: The run.
+        faults: What the meter noticed.
+    """
+    if summary.energy_j is None:
+        reason = "; ".join(faults) or "the run was too short for the meter"
+        LOGGER.warning("The energy of the run is not known: %s.", reason)
+        return
+    estimated = ""
+    if summary.estimated_j is not None and summary.estimated_interval_j is not None:
+        interval = format_interval(summary.estimated_interval_j, format_energy)
+        energy = format_energy(summary.estimated_j)
+        estimated = f"; the estimate of {run.steps:,} steps was {energy} ({interval})"
+    LOGGER.info(
+        "Training took %s (%s, the meter covers %s) in %s and %s steps%s.",
+        format_energy(summary.energy_j),
+        summary.provenance,
+        summary.covers,
+        format_duration(summary.duration_s),
+        f"{summary.steps:,}",
+        estimated,
+    )
+
+
+class EnergyHooks:
+    """Measures the runs of a trainer, one after the other.
+
+    Attributes:
+        energy: The present run, or the last one; None before the first.
+        has_failed: Something went wrong, and nothing is measured until the next run.
+    """
+
+    def __init__(
+        self,
+        budget: str | None = None,
+        *,
+        meter: str = "auto",
+        device: str = "",
+        store: str | None = None,
+        save: bool = True,
+    ) -> None:
+        """Make the callback.
+
+        Args:
+            budget: Energy at which training is stopped, like ``500 kJ``; by default there is none.
+            meter: Name of a meter, as ``joulecast detect`` lists them.
+            device: Device, key or file of the profile to estimate from; by default that of the
+                device that trains.
+            store: Path or URL of the store, if not the usual one.
+            save: Store the observation, so that the profile learns from the run.
+
+        Raises:
+            InputError: The budget is not an energy.
+        """
+        super().__init__()
+        self.options = CallbackOptions(budget, meter, device, store, save)
+        self.energy: TrainingEnergy | None = None
+        self.has_failed = False
+        self._first_shapes: Shapes | None = None
+
+    @property
+    def summary(self) -> TrainingSummary | None:
+        """What the last run took; None while it runs."""
+        return None if self.energy is None else self.energy.summary
+
+    def finish(self, error: str = "") -> TrainingSummary | None:
+        """End the measurement of a run that its trainer did not end, such as after an exception.
+
+        Args:
+            error: Name of the exception.
+        """
+        return None if self.energy is None else self.energy.finish(error)
+
+    def abandon(self, error: str) -> None:
+        """Release model and meter after a failure; what was measured until then is kept.
+
+        Args:
+            error: Name of the exception.
+        """
+        try:
+            self.release_model()
+        finally:
+            if self.energy is not None:
+                self.energy.abandon(error)
+
+    def release_model(self) -> None:
+        """Remove what was added to the user's module; by default nothing was."""
+
+    def begin_run(self, run: TrainingRun) -> TrainingEnergy:
+        """Begin to measure a run; one that was not ended is ended first."""
+        show_messages()
+        # The trainer did not say which exception ended it.
+        self.finish(Exception.__name__)
+        self.energy = self._first_shapes = None
+        self.energy = TrainingEnergy(self.options, run)
+        return self.energy
+
+    def add_inputs(self, module: Any, inputs: Any) -> None:
+        """Count a batch; the first one is read together with its module."""
+        if self.energy is None or self.energy.summary is not None:
+            return
+        shapes = list_shapes(inputs)
+        if self._first_shapes is None:
+            self._first_shapes = shapes
+            self.energy.read_batch(module, inputs)
+        self.energy.add_batch(is_odd=shapes != self._first_shapes)
+
+
+@dataclass(frozen=True)
+class CallbackOptions:
+    """What a callback is asked for.
+
+    Attributes:
+        budget: Energy at which training is stopped, like ``500 kJ``; None for no limit.
+        meter: Name of a meter, as ``joulecast detect`` lists them.
+        device: Device, key or file of the profile to estimate from; by default that of the device
+            that trains.
+        store: Path or URL of the store, if not the usual one.
+        save: Whether the observation is stored, so that the profile learns from it.
+    """
+
+    budget: str | None = None
+    meter: str = "auto"
+    device: str = ""
+    store: str | None = None
+    save: bool = True
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and not self.budget_j:
+            raise InputError(f"the budget is {self.budget}: give more than 0, like 500kJ")
+
+    @property
+    def budget_j(self) -> float | None:
+        """The budget in joules."""
+        return None if self.budget is None else parse_energy(self.budget)
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A run, as its trainer describes it.
+
+    Attributes:
+        on: The device that trains: ``cpu``, ``cuda:0``.
+        steps: Updates of the weights that are to come; None if the trainer does not know.
+        setup: How the net is trained; its batch size is that of the first batch.
+        processes: Number of processes that train together.
+        notes: What was assumed, in sentences.
+    """
+
+    on: str
+    steps: int | None
+    setup: Setup
+    processes: int = 1
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Projection(Record):
+    """The energy of the whole run, with an interval."""
+
+    energy_j: float
+    low_j: float
+    high_j: float
+
+
+@dataclass(frozen=True)
+class TrainingSummary(Record):
+    """What a run has taken.
+
+    Attributes:
+        energy_j: Energy of the whole run, evaluation and checkpoints included; None if the meter
+            could not tell.
+        estimated_j: Estimate of all steps from before the run; None without a profile.
+        estimated_interval_j: Its interval.
+        stopped_by_budget: Whether the run was stopped because its budget was passed.
+        error: Name of the exception that ended the run, or its measurement.
+    """
+
+    energy_j: float | None
+    duration_s: float
+    steps: int
+    meter: str
+    covers: str
+    provenance: str
+    estimated_j: float | None = None
+    estimated_interval_j: tuple[float, float] | None = None
+    stopped_by_budget: bool = False
+    error: str = omit_default("")
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LOGGER = logging.getLogger("joulecast.training")
+
+
+class Abandonable(Protocol):
+    """An object whose methods may fail without harm."""
+
+    has_failed: bool
+
+    def abandon(self, error: str) -> None:
+        """Release what it holds, after an exception of this name."""
+
+
+def never_fail(method: F) -> F:
+    """Return a method that warns once if it raises, and does nothing from then on.
+
+    All such methods of an object are silent after the first failure: what follows would rest on
+    a state that is not known. Its ``abandon`` then releases what it holds. Interruptions by the
+    user pass.
+    """
+
+    @functools.wraps(method)
+    def call(self: Abandonable, *args: Any, **kwargs: Any) -> Any:
+        if self.has_failed:
+            return None
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:  # whatever it is, training goes on
+            self.has_failed = True
+            LOGGER.warning(
+                "Energy is no longer measured, and training goes on: %s: %s",
+                type(error).__name__,
+                make_printable(" ".join(str(error).split())),
+            )
+            LOGGER.debug("The error was:", exc_info=error)
+            try:
+                self.abandon(type(error).__name__)
+            except Exception as second:  # of the same cause, most likely
+                LOGGER.debug("Cleaning up failed as well:", exc_info=second)
+            return None
+
+    return cast(F, call)
+
+
+def show_messages() -> None:
+    """Let messages of callbacks reach the user, unless the program configures logging itself."""
+    if LOGGER.level == logging.NOTSET:
+        LOGGER.setLevel(logging.INFO)
+    if not LOGGER.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("joulecast: %(message)s"))
+        LOGGER.addHandler(handler)

@@ -39,7 +39,7 @@ from joulecast.estimators.plausibility import (
     make_quick_key,
 )
 from joulecast.measurer import TrialMeasurer
-from joulecast.measurer.lost_devices import is_device_lost
+from joulecast.measurer.device_lock import is_device_lost
 from joulecast.records import Observation, Profile, Trial
 
 if TYPE_CHECKING:
@@ -334,8 +334,7 @@ class CampaignRecord:
     def finish(self, stopped: str) -> None:
         """Store that the run ended by itself or by request."""
         if self._tables is not None:
-            from joulecast.store.campaigns import DONE
-            from joulecast.store.campaigns import STOPPED
+            from joulecast.store.campaigns import DONE, STOPPED
 
             state = STOPPED if stopped == STOPPED_BY_REQUEST else DONE
             self._tables.finish(self.key, state, stopped)
@@ -353,8 +352,7 @@ def record_campaign(log: object, profile: Profile, name: str) -> Iterator[Campai
     if not isinstance(log, RecordingLog):
         yield CampaignRecord(None)
         return
-    from joulecast.store.campaigns import FAILED
-    from joulecast.store.campaigns import INTERRUPTED
+    from joulecast.store.campaigns import FAILED, INTERRUPTED
 
     tables = log.campaigns
     with tables.add(name, profile.device.name, profile.key, profile.provenance) as key:
@@ -448,7 +446,7 @@ def drop_energy(observation: Observation) -> Observation:
 
 def add_stand_in(observation: Observation) -> Observation:
     """Return a recorded observation with the energy of a constant power."""
-    from joulecast.meters.later import STAND_IN_W
+    from joulecast.meters.file import STAND_IN_W
 
     if not observation.windows or observation.duration_s is None:
         return replace(observation, energy_j=None, energy_sd_j=None)

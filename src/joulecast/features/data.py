@@ -17,7 +17,7 @@ from joulecast.records import Observation
 
 if TYPE_CHECKING:
     from joulecast.store import ProfileSummary, Store
-    from joulecast.traces.attachment import RunAttachment
+    from joulecast.traces.alignment import RunAttachment
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def attach_trace(
         MissingError: Nothing waits for a trace.
     """
     from joulecast.store import open_store
-    from joulecast.traces.attachment import attach_energies
-    from joulecast.traces.trace_files import read_trace
+    from joulecast.traces.alignment import attach_energies
+    from joulecast.traces.power_trace import read_trace
 
     path, names = Path(trace), convert_option("from_", from_, tuple[str, ...])
     with open_store(store, create=False) as opened:

@@ -19,9 +19,8 @@ from datetime import datetime
 from pathlib import Path
 
 from joulecast.errors import FileError
-from joulecast.meters.base import MeterInfo, Reading, UnavailableError
-from joulecast.meters.guarded import GuardedMeter
-from joulecast.meters.trace import GAP_PERIODS, Sample, integrate, median_interval_s
+from joulecast.meters.base import GuardedMeter, MeterInfo, Reading, UnavailableError
+from joulecast.meters.sampling import GAP_PERIODS, Sample, integrate, median_interval_s
 
 _BLOCK_BYTES = 1 << 16
 _POLL_S = 0.1
@@ -153,3 +152,56 @@ def detect_file() -> tuple[MeterInfo, ...]:
     """Return the one file meter, which is available with any file."""
     reason = "give a file of time,watts that an instrument writes: file:power.csv"
     return (MeterInfo(FileMeter.name, True, reason, covers="board"),)
+
+
+STAND_IN_W = 1.0
+"""The constant power of readings until a trace is attached."""
+
+
+class LaterMeter(GuardedMeter):
+    """A recorder of windows, whose energy a power trace provides later."""
+
+    name = "later"
+    is_recorder = True
+
+    def __init__(
+        self,
+        covers: str = "board",
+        provenance: str = "measured",
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Make the meter.
+
+        Args:
+            covers: What the instrument will measure.
+            provenance: ``measured``, or ``simulated`` on a simulated device.
+            now: The clock of the run.
+            wall: Returns seconds since 1970.
+        """
+        self.covers = covers
+        self.provenance = provenance
+        self._now = now
+        # Read once: whoever sets the clock of the system must not move windows.
+        self._origin_s = wall() - now()
+        self._begun_s = 0.0
+
+    def _start(self) -> None:
+        self._begun_s = self._now()
+
+    def _stop(self) -> Reading:
+        end_s = self._now()
+        duration_s = end_s - self._begun_s
+        span_s = (self._origin_s + self._begun_s, self._origin_s + end_s)
+        return Reading(STAND_IN_W * duration_s, duration_s, span_s=span_s)
+
+
+def make_later(argument: str) -> LaterMeter:
+    """Return the meter of ``later`` or ``later:COVERS``."""
+    return LaterMeter(argument) if argument else LaterMeter()
+
+
+def detect_later() -> tuple[MeterInfo, ...]:
+    """Return the one recorder, which is always available."""
+    reason = "records windows; `joulecast data attach trace.csv` fills the joules in later"
+    return (MeterInfo(LaterMeter.name, True, reason, covers="board"),)

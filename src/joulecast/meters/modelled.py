@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable
 
 from joulecast.errors import InputError
-from joulecast.meters.base import MeterInfo, Reading
-from joulecast.meters.guarded import GuardedMeter
-from joulecast.meters.quantity import Quantity, read_quantity
+from joulecast.meters.base import GuardedMeter, MeterInfo, Reading
+from joulecast.meters.command import Quantity, read_quantity
 
 # A round number for one busy core of a desktop or server processor, with its share of the rest.
 CORE_W = 10.0

@@ -19,8 +19,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from joulecast.errors import JoulecastError
-from joulecast.meters.nvml_edges import Edge, format_edge
-from joulecast.meters.nvml_gpu import Gpu, open_nvml
+from joulecast.meters.nvml import Edge, Gpu, format_edge, open_nvml
 from joulecast.meters.pollers import make_wait, write_line
 
 BEAT_S = 0.02

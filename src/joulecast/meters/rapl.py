@@ -22,13 +22,13 @@ from pathlib import Path
 from joulecast.meters.base import (
     METER_CHECKS,
     POWER_LIMIT,
+    GuardedMeter,
     MeterInfo,
     Reading,
     UnavailableError,
     explain_read_errors,
 )
-from joulecast.meters.guarded import GuardedMeter
-from joulecast.meters.ticker import MakeTicker, Ticker
+from joulecast.meters.sampling import MakeTicker, Ticker
 
 POWERCAP = Path("/sys/class/powercap")
 CPUS = Path("/sys/devices/system/cpu")

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 
-from joulecast.meters.base import Reading
-from joulecast.meters.guarded import GuardedMeter
+from joulecast.meters.base import GuardedMeter, Reading
 from joulecast.simulation import Disturbance, SimulatedDevice
 
 _EXACT_POLLS = 10

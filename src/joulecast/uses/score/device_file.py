@@ -16,7 +16,7 @@ from typing import Any
 from joulecast.errors import FileError, InputError
 from joulecast.input_files import read_toml
 from joulecast.toml_tables import Json, list_tables, parse_table, refuse_unknown
-from joulecast.traces.csv_tables import read_csv
+from joulecast.traces.power_trace import read_csv
 from joulecast.units import parse_money, parse_power
 from joulecast.uses.score.device_score import DeviceFacts
 

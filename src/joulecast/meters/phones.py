@@ -1,18 +1,22 @@
-"""Measure an Android phone by its battery, over adb.
+"""Measure an Android phone by its battery: over adb, or in Termux on the phone itself.
 
     android              the only phone that adb lists; one connected without a cable is preferred
     android:SERIAL       one of several, as ``adb devices`` lists them
     android:,force       although it charges; android:SERIAL,force
+    termux               what termux-battery-status shows: current (µA) x voltage (mV), else charge
+    termux:force         although it charges
 
 A phone on a USB cable charges, and its battery then tells nothing: connect adb over Wi-Fi. Current
 times voltage of /sys/class/power_supply/battery is used where the shell may read it, otherwise the
 charge counter of ``dumpsys battery``. Sources: BatteryService.java of Android
-(frameworks/base/services/core/java/com/android/server), and the output of phones that users have
-published. ``discharge`` does the measuring.
+(frameworks/base/services/core/java/com/android/server), the output of phones that users have
+published, and app/src/main/java/com/termux/api/apis/BatteryStatusAPI.java of
+https://github.com/termux/termux-api. ``battery.DischargeMeter`` does the measuring.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -24,9 +28,9 @@ from typing import NamedTuple
 
 from joulecast.errors import InputError, MeasurementError
 from joulecast.meters.base import MeterInfo, UnavailableError
+from joulecast.meters.battery import BatteryState, DischargeMeter
 from joulecast.meters.command import RunProgram, run_program
-from joulecast.meters.discharge import BatteryState, DischargeMeter
-from joulecast.meters.ticker import MakeTicker, Ticker
+from joulecast.meters.sampling import MakeTicker, Ticker
 
 # Each reading wakes the radio of the phone.
 _POLL_S = 2.0
@@ -216,3 +220,51 @@ def _has_server(port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+_TERMUX = "termux-battery-status"
+
+
+def make_termux(argument: str, run: RunProgram = run_program) -> PhoneMeter:
+    """Return the meter of ``termux`` or ``termux:force``."""
+    if argument not in ("", "force"):
+        raise InputError(f"termux:{argument} is not a meter: give termux or termux:force")
+    if shutil.which(_TERMUX) is None:
+        raise UnavailableError(
+            f"there is no {_TERMUX}",
+            "in Termux on the phone, run: pkg install termux-api, and install the app Termux:API",
+        )
+    meter = PhoneMeter("termux", lambda: parse_termux(run([_TERMUX])), _TERMUX)
+    if argument:
+        meter.force()
+    return meter
+
+
+def parse_termux(text: str) -> BatteryState:
+    """Return the state that ``termux-battery-status`` prints as JSON.
+
+    Raises:
+        MeasurementError: The text is not a battery.
+    """
+    try:
+        shown = json.loads(text)
+        plugged, status = str(shown["plugged"]), str(shown["status"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise MeasurementError(
+            f"{_TERMUX} printed no battery ({text.strip()[:60]!r}): check the app Termux:API"
+        ) from error
+    charger = plugged if plugged != "UNPLUGGED" else "" if status == "DISCHARGING" else status
+    current, voltage_mv, charge_uah = (
+        parse_number(shown.get(name)) for name in ("current", "voltage", "charge_counter")
+    )
+    return make_phone_state(charger, current, voltage_mv * 1e-3, charge_uah)
+
+
+def detect_termux() -> tuple[MeterInfo, ...]:
+    """Return whether this machine is a phone with Termux:API."""
+    try:
+        make_termux("")
+    except UnavailableError as error:
+        return (error.to_info("termux", PhoneMeter.covers),)
+    reason = f"{_TERMUX}; how often it updates is measured at the start"
+    return (MeterInfo("termux", True, reason, covers=PhoneMeter.covers),)
