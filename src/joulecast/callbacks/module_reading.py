@@ -1,7 +1,9 @@
 """Read the module of a running training, without touching its weights, state or random numbers.
 
 A copy of the module without values is read: parameters and buffers become meta tensors, which take
-no memory, and whatever the module counts or logs while it is read is lost with the copy.
+no memory, and whatever the module counts or logs while it is read is lost with the copy. A hook
+sees the first batch without getting in the way of copies, pickles and torch.compile. Optimizer,
+precision and device of the trainer are described as those of a Setup.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import inspect
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -123,20 +125,13 @@ def _drop_values(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, device="meta")
 
 
-class CallWatcher(Protocol):
-    """Something that wants to know how a module is called."""
-
-    def see_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Take note of a call."""
-
-
 class CallHook:
     """A forward pre-hook that tells a watcher about calls, as long as the watcher lives.
 
     Copies and pickles of it tell nobody: they belong to copies of the module.
     """
 
-    def __init__(self, watcher: CallWatcher | None = None) -> None:
+    def __init__(self, watcher: Any = None) -> None:
         self._watcher = None if watcher is None else weakref.ref(watcher)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -151,8 +146,8 @@ class CallHook:
         return CallHook, ()
 
 
-def watch_calls(module: nn.Module, watcher: CallWatcher) -> Callable[[], None]:
-    """Tell a watcher about every call of a module; return a function that ends this.
+def watch_calls(module: nn.Module, watcher: Any) -> Callable[[], None]:
+    """Call ``watcher.see_call(args, kwargs)`` at every call of a module; return what ends this.
 
     Args:
         module: What is called. Of a module that ``torch.compile`` wrapped, this is the wrapper:
@@ -177,23 +172,11 @@ def watch_calls(module: nn.Module, watcher: CallWatcher) -> Callable[[], None]:
     return restore
 
 
-# How many values an optimizer keeps for each weight decides what its update costs.
-_OPTIMIZERS = {
-    "SGD": "sgd",
-    "Adam": "adam",
-    "AdamW": "adamw",
-}
+# The optimizer of a Setup that keeps as many values for each weight: that decides what its update
+# costs.
 _NEAREST = {
-    "Adagrad": "sgd",
-    "Lion": "sgd",
-    "Muon": "sgd",
-    "RMSprop": "sgd",
-    "Rprop": "sgd",
-    "SignSGD": "sgd",
-    "Adadelta": "adam",
-    "Adamax": "adam",
-    "NAdam": "adam",
-    "RAdam": "adam",
+    **dict.fromkeys(("SGD", "Adagrad", "Lion", "Muon", "RMSprop", "Rprop", "SignSGD"), "sgd"),
+    **dict.fromkeys(("Adam", "Adadelta", "Adamax", "NAdam", "RAdam"), "adam"),
 }
 
 
@@ -206,9 +189,9 @@ def choose_optimizer(optimizer: Any) -> tuple[str, str]:
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     name = type(optimizer).__name__
-    if name in _OPTIMIZERS:
-        return _OPTIMIZERS[name], ""
     nearest = _NEAREST.get(name, "adamw")
+    if name.lower() == nearest:
+        return nearest, ""
     return nearest, f"The optimizer {name} is estimated as {nearest}, the nearest that is known."
 
 

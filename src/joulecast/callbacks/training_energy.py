@@ -3,7 +3,8 @@
     begin ── read_batch ── step_begin ─ step_end ─ … ── turn_to_other ── step_begin … ── finish
              estimate      windows under the meter      evaluation                       observation
 
-An adapter of a trainer calls these methods and logs ``list_scalars``. The projected end is what was
+An adapter of a trainer derives from ``EnergyHooks``, calls these methods and logs ``list_scalars``;
+``never_fail`` keeps errors of ours out of other people's training. The projected end is what was
 measured so far, plus the remaining steps: their energy is the estimate, updated by the steps that
 were measured, and evaluation and checkpoints go on as often as so far.
 """
@@ -16,14 +17,14 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from joulecast.callbacks.module_reading import Shapes, list_shapes
+from joulecast.callbacks.module_reading import Shapes, list_shapes, read_training_net
 from joulecast.callbacks.training_windows import (
     WARMUP_STEPS,
-    ContentCounter,
     StepSummary,
     TrainingWindow,
+    WindowContent,
     WindowSums,
     sum_windows,
     summarise_steps,
@@ -48,396 +49,81 @@ _LONGEST_WINDOW_S = 10.0
 # A meter waits for its next update at the end of a window: at most 5 % of the window.
 _UPDATES_PER_WINDOW = 20
 _NORMAL_QUANTILE = 1.96
+LOGGER = logging.getLogger("joulecast.training")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-class TrainingEnergy:
-    """The energy of one training run.
+@dataclass(frozen=True)
+class CallbackOptions:
+    """What a callback is asked for; see ``EnergyHooks``."""
+
+    budget: str | None = None
+    meter: str = "auto"
+    device: str = ""
+    store: str | None = None
+    save: bool = True
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and not self.budget_j:
+            raise InputError(f"the budget is {self.budget}: give more than 0, like 500kJ")
+
+    @property
+    def budget_j(self) -> float | None:
+        """The budget in joules."""
+        return None if self.budget is None else parse_energy(self.budget)
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A run, as its trainer describes it.
 
     Attributes:
-        estimate: Of one step, from before training; None without a profile.
-        summary: What the run took, once it has ended.
-        observation: What was stored, or could have been.
-        is_over_budget: Whether the budget was passed, so that training has to stop.
+        on: The device that trains: ``cpu``, ``cuda:0``.
+        steps: Updates of the weights that are to come; None if the trainer does not know.
+        setup: How the net is trained; its batch size is that of the first batch.
+        processes: Number of processes that train together.
+        notes: What was assumed, in sentences.
     """
 
-    def __init__(self, options: CallbackOptions, run: TrainingRun) -> None:
-        """Begin to measure.
-
-        Raises:
-            JoulecastError: The meter is not available.
-        """
-        self.options, self.run = options, run
-        self.estimate: Estimate | None = None
-        self.summary: TrainingSummary | None = None
-        self.observation: Observation | None = None
-        self.is_over_budget = False
-        self._network: Network | None = None
-        self._setup = run.setup
-        self._windows: list[TrainingWindow] = []
-        self._sums: WindowSums = sum_windows(())
-        self._counter = ContentCounter()
-        self._is_other = True
-        self._steps = 0
-        self._step_ended_s: float | None = None
-        self._begun_s = time.monotonic()
-        self._monitor: EnergyMonitor = monitor(run.on, options.meter)
-        self._window: OpenWindow = self._monitor.open_window("training")
-        say_notes(run)
-
-    # -- before the first step -------------------------------------------------------------
-
-    def read_batch(self, module: Any, inputs: Any) -> None:
-        """Read the module with its first batch and say what training will take.
-
-        Where that fails, the run is measured all the same. What reading takes is not part of it.
-        """
-        self._close_window()
-        self._read(module, inputs)
-        self._open_window(is_mixed=True)
-
-    # -- during training -------------------------------------------------------------------
-
-    def step_begin(self) -> None:
-        """Say that a step begins: its batch has been loaded."""
-        if self._is_other:
-            self._is_other = False
-            self._turn(is_mixed=False)
-        elif self._step_ended_s is not None:
-            self._counter.add(waiting_s=time.monotonic() - self._step_ended_s)
-
-    def add_batch(self, *, is_odd: bool) -> None:
-        """Count a batch; an odd one has other shapes than the first."""
-        self._counter.add(batches=1, odd_batches=int(is_odd))
-
-    def step_end(self) -> None:
-        """Say that the weights were updated; check the budget."""
-        self._steps += 1
-        self._counter.add(steps=1)
-        open_s = time.monotonic() - self._window.started_s
-        if open_s >= self._choose_length_s() or self._is_near_budget(open_s):
-            self._end_window(is_mixed=False)
-        self._step_ended_s = time.monotonic()
-
-    def batch_end(self) -> None:
-        """Say that a batch ended without an update: gradients are accumulated."""
-        self._step_ended_s = time.monotonic()
-
-    def turn_to_other(self) -> None:
-        """Say that evaluation or a checkpoint follows, until the next step begins."""
-        if not self._is_other:
-            self._is_other = True
-            self._turn(is_mixed=True)
-
-    def list_scalars(self) -> dict[str, float]:
-        """Return what is logged now, in joules, watts and shares."""
-        if time.monotonic() - self._window.started_s >= self._least_s:
-            self._end_window(is_mixed=self._is_other)
-        sums = self._sums
-        found: dict[str, float] = {}
-        if sums.energy_j is not None:
-            found |= {"measured_j": sums.energy_j, "power_w": sums.power_w or 0.0}
-        projection = self.project()
-        if projection is not None:
-            found |= {
-                "projected_j": projection.energy_j,
-                "projected_low_j": projection.low_j,
-                "projected_high_j": projection.high_j,
-            }
-        if self.estimate is not None and self.run.steps:
-            low_j, high_j = self.estimate.interval_j
-            found |= {
-                "estimated_j": self.run.steps * self.estimate.energy_j,
-                "estimated_low_j": self.run.steps * low_j,
-                "estimated_high_j": self.run.steps * high_j,
-            }
-        budget_j = self.options.budget_j
-        if budget_j and sums.energy_j is not None:
-            found["budget_share"] = sums.energy_j / budget_j
-        return {PREFIX + name: value for name, value in found.items()}
-
-    def project(self) -> Projection | None:
-        """Return the energy at the end of the run; None while nothing is known about a step."""
-        step_j = self._find_step_energy()
-        if step_j is None or self.run.steps is None:
-            return None
-        sums = self._sums
-        left = max(0, self.run.steps - sums.steps)
-        fixed_j = (sums.energy_j or 0.0) + left * sums.other_j_per_step
-        mean_j, low_j, high_j = (fixed_j + left * one for one in step_j)
-        return Projection(mean_j, low_j, high_j)
-
-    # -- afterwards ------------------------------------------------------------------------
-
-    def finish(self, error: str = "") -> TrainingSummary:
-        """End the measurement, say what the run took, and store the observation.
-
-        Args:
-            error: Name of the exception that ended the run; empty if none did.
-        """
-        if self.summary is not None:
-            return self.summary
-        self._close_window(error)
-        self._monitor.close()
-        self.summary = self._summarise(error)
-        faults = dict.fromkeys(fault for one in self._windows for fault in one.energy.faults)
-        say_summary(self.summary, self.run, tuple(faults))
-        self._save()
-        return self.summary
-
-    def abandon(self, error: str) -> None:
-        """End the measurement where it failed, keep what was measured, and store nothing.
-
-        Args:
-            error: Name of the exception.
-        """
-        if self.summary is not None:
-            return
-        try:
-            self._close_window(error)
-        finally:
-            self._monitor.close()
-        self.summary = self._summarise(error)
-
-    def _read(self, module: Any, inputs: Any) -> None:
-        # Imports PyTorch, which the trainer has done long ago.
-        from joulecast.callbacks.module_reading import read_training_net
-
-        try:
-            net, self._setup = read_training_net(module, inputs, self.run.setup)
-            self._network = net.network
-            profile = load_profile(self.options.device, on=self.run.on, store=self.options.store)
-            options = EstimateOptions(store=self.options.store)
-            self.estimate = estimate_net(profile, net.network, self._setup, options)
-        except JoulecastError as error:
-            LOGGER.warning("No estimate, the run is only measured: %s", error)
-        except Exception as error:  # a module may fail in any way when it is read
-            text = " ".join(str(error).split())
-            LOGGER.warning(
-                "No estimate, the run is only measured: the module cannot be read (%s: %s)",
-                type(error).__name__,
-                text,
-            )
-        else:
-            say_estimate(self.estimate, self.run, self._setup, self.options)
-
-    # -- windows ---------------------------------------------------------------------------
-
-    @property
-    def _least_s(self) -> float:
-        meter = self._window.meter
-        return max(meter.window_s, _UPDATES_PER_WINDOW * meter.update_interval_s)
-
-    @property
-    def _is_warm(self) -> bool:
-        return self._steps >= WARMUP_STEPS
-
-    def _choose_length_s(self) -> float:
-        """Return how long the open window should be: longer in long runs, short if mixed."""
-        content, run_s = self._counter.content, time.monotonic() - self._begun_s
-        if content.is_mixed or (self._is_warm and not content.is_warm):
-            return self._least_s
-        return max(self._least_s, min(_LONGEST_WINDOW_S, run_s / 10))
-
-    def _is_near_budget(self, open_s: float) -> bool:
-        budget_j, power_w = self.options.budget_j, self._sums.power_w
-        if budget_j is None or power_w is None or open_s < self._least_s:
-            return False
-        return (self._sums.energy_j or 0.0) + power_w * open_s >= budget_j
-
-    def _turn(self, *, is_mixed: bool) -> None:
-        """End the window if it is long enough to be measured; else it is mixed."""
-        if time.monotonic() - self._window.started_s >= self._least_s:
-            self._end_window(is_mixed=is_mixed)
-        else:
-            self._counter.mark_mixed()
-
-    def _end_window(self, *, is_mixed: bool) -> None:
-        self._close_window()
-        self._open_window(is_mixed=is_mixed)
-        self._check_budget()
-
-    def _open_window(self, *, is_mixed: bool) -> None:
-        self._counter.begin(is_warm=self._is_warm, is_mixed=is_mixed)
-        self._window = self._monitor.open_window("training")
-
-    def _close_window(self, error: str = "") -> None:
-        energy = self._monitor.close_window(self._window, error)
-        self._windows.append(TrainingWindow(energy, self._counter.content))
-        self._sums = sum_windows(self._windows)
-
-    def _check_budget(self) -> None:
-        budget_j, energy_j = self.options.budget_j, self._sums.energy_j
-        if budget_j is None or energy_j is None or energy_j < budget_j or self.is_over_budget:
-            return
-        self.is_over_budget = True
-        say_budget_passed(budget_j, energy_j, self._steps, self.run)
-
-    # -- results ---------------------------------------------------------------------------
-
-    def _find_step_energy(self) -> tuple[float, float, float] | None:
-        """Return mean and interval of the energy of a step that is to come."""
-        sums = self._sums
-        if self.estimate is not None:
-            found = self.estimate
-            if sums.steady_steps and sums.steady_j > 0:
-                from joulecast.estimators import update_estimate
-
-                found = update_estimate(found, sums.steady_j, sums.steady_steps, sums.sd_share)
-            return (found.energy_j, *found.interval_j)
-        if not (sums.steady_steps and sums.steady_j > 0):
-            return None
-        mean_j = sums.steady_j / sums.steady_steps
-        half = math.exp(_NORMAL_QUANTILE * sums.sd_share)
-        return mean_j, mean_j / half, mean_j * half
-
-    def _summarise(self, error: str) -> TrainingSummary:
-        first, steps = self._windows[0].energy, self.run.steps
-        summary = TrainingSummary(
-            self._sums.energy_j,
-            self._sums.duration_s,
-            self._steps,
-            first.meter,
-            first.covers,
-            first.provenance,
-            stopped_by_budget=self.is_over_budget and self.run.processes == 1,
-            error=error,
-        )
-        if self.estimate is None or not steps:
-            return summary
-        low_j, high_j = self.estimate.interval_j
-        return replace(
-            summary,
-            estimated_j=steps * self.estimate.energy_j,
-            estimated_interval_j=(steps * low_j, steps * high_j),
-        )
-
-    def _save(self) -> None:
-        """Store the observation of a step, if its windows are comparable with a profile's."""
-        if self._network is None or not self.options.save:
-            return
-        found, reason = summarise_steps(self._windows, self._setup.accumulate)
-        if found is None:
-            LOGGER.info("Nothing was stored for the profile: %s.", reason)
-            return
-        self.observation = self._observe(self._network, found)
-        try:
-            place = save_observation(self.observation, self.options.store)
-        except JoulecastError as error:
-            LOGGER.warning("The observation of a step could not be stored: %s", error)
-            return
-        LOGGER.info(
-            "Stored a step of %s (%s in %s, from %d windows) in %s.",
-            self._network.name,
-            format_energy(found.energy_j),
-            format_duration(found.duration_s),
-            found.count,
-            place,
-        )
-
-    def _observe(self, network: Network, found: StepSummary) -> Observation:
-        runtime, energy = open_runtime(self.run.on), self._windows[0].energy
-        is_measured = energy.provenance == "measured"
-        return Observation(
-            Trial(network, self._setup),
-            energy_j=found.energy_j,
-            energy_sd_j=found.energy_sd_j,
-            duration_s=found.duration_s,
-            duration_sd_s=found.duration_sd_s,
-            count=found.count,
-            run=make_run(),
-            device=runtime.device,
-            runtime=runtime.name,
-            meter=energy.meter,
-            covers=energy.covers,
-            provenance=energy.provenance,
-            source=OWN_NET,
-            taken_at_s=time.time(),
-            cost_s=self._sums.duration_s,
-            unchecked=(*found.unchecked, IDLE_POWER) if is_measured else (),
-            warmup_steps=WARMUP_STEPS,
-            measured_steps=found.steps,
-        )
+    on: str
+    steps: int | None
+    setup: Setup
+    processes: int = 1
+    notes: tuple[str, ...] = ()
 
 
-def say_notes(run: TrainingRun) -> None:
-    """Say what was assumed about a run, and what is not measured."""
-    for note in run.notes:
-        LOGGER.info(note)
-    if run.processes > 1:
-        LOGGER.warning(
-            "Only the device of this process is measured, one of %d; estimates are for one device "
-            "as well, and a budget is reported but does not stop training.",
-            run.processes,
-        )
+@dataclass(frozen=True)
+class Projection(Record):
+    """The energy of the whole run, with an interval."""
+
+    energy_j: float
+    low_j: float
+    high_j: float
 
 
-def say_estimate(
-    estimate: Estimate, run: TrainingRun, setup: Setup, options: CallbackOptions
-) -> None:
-    """Say what the steps will take, and warn if that is more than the budget."""
-    steps = run.steps or 1
-    interval = format_interval([steps * one for one in estimate.interval_j], format_energy)
-    LOGGER.info(
-        "Estimate: %s %s (%g %% interval %s, %s), batch %d%s, %s, %s.",
-        f"{steps:,} steps take" if steps > 1 else "a step takes",
-        format_energy(steps * estimate.energy_j),
-        100 * estimate.level,
-        interval,
-        estimate.provenance,
-        setup.batch,
-        f" x {setup.accumulate}" if setup.accumulate > 1 else "",
-        setup.precision,
-        setup.optimizer,
-    )
-    for note in estimate.notes:
-        LOGGER.info("Note: %s", note)
-    if options.budget_j is not None and run.steps and steps * estimate.energy_j > options.budget_j:
-        LOGGER.warning(
-            "The budget of %s lasts for about %s of %s steps.",
-            format_energy(options.budget_j),
-            f"{int(options.budget_j / estimate.energy_j):,}",
-            f"{steps:,}",
-        )
+@dataclass(frozen=True)
+class TrainingSummary(Record):
+    """What a run has taken.
 
-
-def say_budget_passed(budget_j: float, energy_j: float, steps: int, run: TrainingRun) -> None:
-    """Say that the budget is passed, and what follows."""
-    goes_on = "training goes on, because the other processes would wait for this one"
-    LOGGER.warning(
-        "The budget of %s is passed: %s after %s steps; %s.",
-        format_energy(budget_j),
-        format_energy(energy_j),
-        f"{steps:,} of {run.steps:,}" if run.steps else f"{steps:,}",
-        "training stops here" if run.processes == 1 else goes_on,
-    )
-
-
-def say_summary(summary: TrainingSummary, run: TrainingRun, faults: tuple[str, ...]) -> None:
-    """Say what a run took, beside what was estimated.
-
-    Args:
-        summary: What it took.
-        run: The run.
-        faults: What the meter noticed.
+    Attributes:
+        energy_j: Energy of the whole run, evaluation and checkpoints included; None if the meter
+            could not tell.
+        estimated_j: Estimate of all steps from before the run; None without a profile.
+        estimated_interval_j: Its interval.
+        stopped_by_budget: Whether the run was stopped because its budget was passed.
+        error: Name of the exception that ended the run, or its measurement.
     """
-    if summary.energy_j is None:
-        reason = "; ".join(faults) or "the run was too short for the meter"
-        LOGGER.warning("The energy of the run is not known: %s.", reason)
-        return
-    estimated = ""
-    if summary.estimated_j is not None and summary.estimated_interval_j is not None:
-        interval = format_interval(summary.estimated_interval_j, format_energy)
-        energy = format_energy(summary.estimated_j)
-        estimated = f"; the estimate of {run.steps:,} steps was {energy} ({interval})"
-    LOGGER.info(
-        "Training took %s (%s, the meter covers %s) in %s and %s steps%s.",
-        format_energy(summary.energy_j),
-        summary.provenance,
-        summary.covers,
-        format_duration(summary.duration_s),
-        f"{summary.steps:,}",
-        estimated,
-    )
+
+    energy_j: float | None
+    duration_s: float
+    steps: int
+    meter: str
+    covers: str
+    provenance: str
+    estimated_j: float | None = None
+    estimated_interval_j: tuple[float, float] | None = None
+    stopped_by_budget: bool = False
+    error: str = omit_default("")
 
 
 class EnergyHooks:
@@ -524,100 +210,370 @@ class EnergyHooks:
         self.energy.add_batch(is_odd=shapes != self._first_shapes)
 
 
-@dataclass(frozen=True)
-class CallbackOptions:
-    """What a callback is asked for.
+class TrainingEnergy:
+    """The energy of one training run.
 
     Attributes:
-        budget: Energy at which training is stopped, like ``500 kJ``; None for no limit.
-        meter: Name of a meter, as ``joulecast detect`` lists them.
-        device: Device, key or file of the profile to estimate from; by default that of the device
-            that trains.
-        store: Path or URL of the store, if not the usual one.
-        save: Whether the observation is stored, so that the profile learns from it.
+        estimate: Of one step, from before training; None without a profile.
+        summary: What the run took, once it has ended.
+        observation: What was stored, or could have been.
+        is_over_budget: Whether the budget was passed, so that training has to stop.
     """
 
-    budget: str | None = None
-    meter: str = "auto"
-    device: str = ""
-    store: str | None = None
-    save: bool = True
+    def __init__(self, options: CallbackOptions, run: TrainingRun) -> None:
+        """Begin to measure.
 
-    def __post_init__(self) -> None:
-        if self.budget is not None and not self.budget_j:
-            raise InputError(f"the budget is {self.budget}: give more than 0, like 500kJ")
+        Raises:
+            JoulecastError: The meter is not available.
+        """
+        self.options, self.run = options, run
+        self.estimate: Estimate | None = None
+        self.summary: TrainingSummary | None = None
+        self.observation: Observation | None = None
+        self.is_over_budget = False
+        self._network: Network | None = None
+        self._setup = run.setup
+        self._windows: list[TrainingWindow] = []
+        self._sums: WindowSums = sum_windows(())
+        self._content = WindowContent(is_mixed=True)
+        self._is_other = True
+        self._steps = 0
+        self._step_ended_s: float | None = None
+        self._begun_s = time.monotonic()
+        self._monitor: EnergyMonitor = monitor(run.on, options.meter)
+        self._window: OpenWindow = self._monitor.open_window("training")
+        for note in run.notes:
+            LOGGER.info(note)
+        if run.processes > 1:
+            LOGGER.warning(
+                "Only the device of this process is measured, one of %d; estimates are for one "
+                "device as well, and a budget is reported but does not stop training.",
+                run.processes,
+            )
 
-    @property
-    def budget_j(self) -> float | None:
-        """The budget in joules."""
-        return None if self.budget is None else parse_energy(self.budget)
+    def read_batch(self, module: Any, inputs: Any) -> None:
+        """Read the module with its first batch and say what training will take.
 
+        Where that fails, the run is measured all the same. What reading takes is not part of it.
+        """
+        self._close_window()
+        self._read(module, inputs)
+        self._open_window(is_mixed=True)
 
-@dataclass(frozen=True)
-class TrainingRun:
-    """A run, as its trainer describes it.
+    # -- during training -------------------------------------------------------------------
 
-    Attributes:
-        on: The device that trains: ``cpu``, ``cuda:0``.
-        steps: Updates of the weights that are to come; None if the trainer does not know.
-        setup: How the net is trained; its batch size is that of the first batch.
-        processes: Number of processes that train together.
-        notes: What was assumed, in sentences.
-    """
+    def step_begin(self) -> None:
+        """Say that a step begins: its batch has been loaded."""
+        if self._is_other:
+            self._is_other = False
+            self._turn(is_mixed=False)
+        elif self._step_ended_s is not None:
+            waited_s = time.monotonic() - self._step_ended_s
+            self._content = self._content.add(waiting_s=waited_s)
 
-    on: str
-    steps: int | None
-    setup: Setup
-    processes: int = 1
-    notes: tuple[str, ...] = ()
+    def add_batch(self, *, is_odd: bool) -> None:
+        """Count a batch; an odd one has other shapes than the first."""
+        self._content = self._content.add(batches=1, odd_batches=int(is_odd))
 
+    def step_end(self) -> None:
+        """Say that the weights were updated; check the budget."""
+        self._steps += 1
+        self._content = self._content.add(steps=1)
+        open_s = time.monotonic() - self._window.started_s
+        if open_s >= self._choose_length_s() or self._is_near_budget(open_s):
+            self._end_window(is_mixed=False)
+        self._step_ended_s = time.monotonic()
 
-@dataclass(frozen=True)
-class Projection(Record):
-    """The energy of the whole run, with an interval."""
+    def batch_end(self) -> None:
+        """Say that a batch ended without an update: gradients are accumulated."""
+        self._step_ended_s = time.monotonic()
 
-    energy_j: float
-    low_j: float
-    high_j: float
+    def turn_to_other(self) -> None:
+        """Say that evaluation or a checkpoint follows, until the next step begins."""
+        if not self._is_other:
+            self._is_other = True
+            self._turn(is_mixed=True)
 
+    def list_scalars(self) -> dict[str, float]:
+        """Return what is logged now, in joules, watts and shares."""
+        if time.monotonic() - self._window.started_s >= self._least_s:
+            self._end_window(is_mixed=self._is_other)
+        sums = self._sums
+        found: dict[str, float] = {}
+        if sums.energy_j is not None:
+            found |= {"measured_j": sums.energy_j, "power_w": sums.power_w or 0.0}
+        projection = self.project()
+        if projection is not None:
+            found |= {
+                "projected_j": projection.energy_j,
+                "projected_low_j": projection.low_j,
+                "projected_high_j": projection.high_j,
+            }
+        if self.estimate is not None and self.run.steps:
+            low_j, high_j = self.estimate.interval_j
+            found |= {
+                "estimated_j": self.run.steps * self.estimate.energy_j,
+                "estimated_low_j": self.run.steps * low_j,
+                "estimated_high_j": self.run.steps * high_j,
+            }
+        budget_j = self.options.budget_j
+        if budget_j and sums.energy_j is not None:
+            found["budget_share"] = sums.energy_j / budget_j
+        return {PREFIX + name: value for name, value in found.items()}
 
-@dataclass(frozen=True)
-class TrainingSummary(Record):
-    """What a run has taken.
+    def project(self) -> Projection | None:
+        """Return the energy at the end of the run; None while nothing is known about a step."""
+        step_j = self._find_step_energy()
+        if step_j is None or self.run.steps is None:
+            return None
+        sums = self._sums
+        left = max(0, self.run.steps - sums.steps)
+        fixed_j = (sums.energy_j or 0.0) + left * sums.other_j_per_step
+        mean_j, low_j, high_j = (fixed_j + left * one for one in step_j)
+        return Projection(mean_j, low_j, high_j)
 
-    Attributes:
-        energy_j: Energy of the whole run, evaluation and checkpoints included; None if the meter
-            could not tell.
-        estimated_j: Estimate of all steps from before the run; None without a profile.
-        estimated_interval_j: Its interval.
-        stopped_by_budget: Whether the run was stopped because its budget was passed.
-        error: Name of the exception that ended the run, or its measurement.
-    """
+    # -- afterwards ------------------------------------------------------------------------
 
-    energy_j: float | None
-    duration_s: float
-    steps: int
-    meter: str
-    covers: str
-    provenance: str
-    estimated_j: float | None = None
-    estimated_interval_j: tuple[float, float] | None = None
-    stopped_by_budget: bool = False
-    error: str = omit_default("")
+    def finish(self, error: str = "") -> TrainingSummary:
+        """End the measurement, say what the run took, and store the observation.
 
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-LOGGER = logging.getLogger("joulecast.training")
-
-
-class Abandonable(Protocol):
-    """An object whose methods may fail without harm."""
-
-    has_failed: bool
+        Args:
+            error: Name of the exception that ended the run; empty if none did.
+        """
+        if self.summary is not None:
+            return self.summary
+        self._close_window(error)
+        self._monitor.close()
+        self.summary = self._summarise(error)
+        self._say_summary(self.summary)
+        self._save()
+        return self.summary
 
     def abandon(self, error: str) -> None:
-        """Release what it holds, after an exception of this name."""
+        """End the measurement where it failed, keep what was measured, and store nothing.
+
+        Args:
+            error: Name of the exception.
+        """
+        if self.summary is not None:
+            return
+        try:
+            self._close_window(error)
+        finally:
+            self._monitor.close()
+        self.summary = self._summarise(error)
+
+    def _read(self, module: Any, inputs: Any) -> None:
+        try:
+            net, self._setup = read_training_net(module, inputs, self.run.setup)
+            self._network = net.network
+            profile = load_profile(self.options.device, on=self.run.on, store=self.options.store)
+            options = EstimateOptions(store=self.options.store)
+            self.estimate = estimate_net(profile, net.network, self._setup, options)
+        except JoulecastError as error:
+            LOGGER.warning("No estimate, the run is only measured: %s", error)
+        except Exception as error:  # a module may fail in any way when it is read
+            text = " ".join(str(error).split())
+            LOGGER.warning(
+                "No estimate, the run is only measured: the module cannot be read (%s: %s)",
+                type(error).__name__,
+                text,
+            )
+        else:
+            self._say_estimate(self.estimate)
+
+    def _say_estimate(self, estimate: Estimate) -> None:
+        """Say what the steps will take, and warn if that is more than the budget."""
+        setup, budget_j, steps = self._setup, self.options.budget_j, self.run.steps or 1
+        interval = format_interval([steps * one for one in estimate.interval_j], format_energy)
+        LOGGER.info(
+            "Estimate: %s %s (%g %% interval %s, %s), batch %d%s, %s, %s.",
+            f"{steps:,} steps take" if steps > 1 else "a step takes",
+            format_energy(steps * estimate.energy_j),
+            100 * estimate.level,
+            interval,
+            estimate.provenance,
+            setup.batch,
+            f" x {setup.accumulate}" if setup.accumulate > 1 else "",
+            setup.precision,
+            setup.optimizer,
+        )
+        for note in estimate.notes:
+            LOGGER.info("Note: %s", note)
+        if budget_j is not None and self.run.steps and steps * estimate.energy_j > budget_j:
+            LOGGER.warning(
+                "The budget of %s lasts for about %s of %s steps.",
+                format_energy(budget_j),
+                f"{int(budget_j / estimate.energy_j):,}",
+                f"{steps:,}",
+            )
+
+    # -- windows ---------------------------------------------------------------------------
+
+    @property
+    def _least_s(self) -> float:
+        meter = self._window.meter
+        return max(meter.window_s, _UPDATES_PER_WINDOW * meter.update_interval_s)
+
+    @property
+    def _is_warm(self) -> bool:
+        return self._steps >= WARMUP_STEPS
+
+    def _choose_length_s(self) -> float:
+        """Return how long the open window should be: longer in long runs, short if mixed."""
+        content, run_s = self._content, time.monotonic() - self._begun_s
+        if content.is_mixed or (self._is_warm and not content.is_warm):
+            return self._least_s
+        return max(self._least_s, min(_LONGEST_WINDOW_S, run_s / 10))
+
+    def _is_near_budget(self, open_s: float) -> bool:
+        budget_j, power_w = self.options.budget_j, self._sums.power_w
+        if budget_j is None or power_w is None or open_s < self._least_s:
+            return False
+        return (self._sums.energy_j or 0.0) + power_w * open_s >= budget_j
+
+    def _turn(self, *, is_mixed: bool) -> None:
+        """End the window if it is long enough to be measured; else it is mixed."""
+        if time.monotonic() - self._window.started_s >= self._least_s:
+            self._end_window(is_mixed=is_mixed)
+        else:
+            self._content = replace(self._content, is_mixed=True)
+
+    def _end_window(self, *, is_mixed: bool) -> None:
+        self._close_window()
+        self._open_window(is_mixed=is_mixed)
+        self._check_budget()
+
+    def _open_window(self, *, is_mixed: bool) -> None:
+        self._content = WindowContent(is_warm=self._is_warm, is_mixed=is_mixed)
+        self._window = self._monitor.open_window("training")
+
+    def _close_window(self, error: str = "") -> None:
+        energy = self._monitor.close_window(self._window, error)
+        self._windows.append(TrainingWindow(energy, self._content))
+        self._sums = sum_windows(self._windows)
+
+    def _check_budget(self) -> None:
+        budget_j, energy_j = self.options.budget_j, self._sums.energy_j
+        if budget_j is None or energy_j is None or energy_j < budget_j or self.is_over_budget:
+            return
+        self.is_over_budget = True
+        goes_on = "training goes on, because the other processes would wait for this one"
+        LOGGER.warning(
+            "The budget of %s is passed: %s after %s steps; %s.",
+            format_energy(budget_j),
+            format_energy(energy_j),
+            f"{self._steps:,} of {self.run.steps:,}" if self.run.steps else f"{self._steps:,}",
+            "training stops here" if self.run.processes == 1 else goes_on,
+        )
+
+    # -- results ---------------------------------------------------------------------------
+
+    def _find_step_energy(self) -> tuple[float, float, float] | None:
+        """Return mean and interval of the energy of a step that is to come."""
+        sums = self._sums
+        if self.estimate is not None:
+            found = self.estimate
+            if sums.steady_steps and sums.steady_j > 0:
+                from joulecast.estimators import update_estimate
+
+                found = update_estimate(found, sums.steady_j, sums.steady_steps, sums.sd_share)
+            return (found.energy_j, *found.interval_j)
+        if not (sums.steady_steps and sums.steady_j > 0):
+            return None
+        mean_j = sums.steady_j / sums.steady_steps
+        half = math.exp(_NORMAL_QUANTILE * sums.sd_share)
+        return mean_j, mean_j / half, mean_j * half
+
+    def _summarise(self, error: str) -> TrainingSummary:
+        first, steps = self._windows[0].energy, self.run.steps
+        summary = TrainingSummary(
+            self._sums.energy_j,
+            self._sums.duration_s,
+            self._steps,
+            first.meter,
+            first.covers,
+            first.provenance,
+            stopped_by_budget=self.is_over_budget and self.run.processes == 1,
+            error=error,
+        )
+        if self.estimate is None or not steps:
+            return summary
+        low_j, high_j = self.estimate.interval_j
+        return replace(
+            summary,
+            estimated_j=steps * self.estimate.energy_j,
+            estimated_interval_j=(steps * low_j, steps * high_j),
+        )
+
+    def _say_summary(self, summary: TrainingSummary) -> None:
+        """Say what the run took, beside what was estimated."""
+        if summary.energy_j is None:
+            faults = dict.fromkeys(fault for one in self._windows for fault in one.energy.faults)
+            reason = "; ".join(faults) or "the run was too short for the meter"
+            LOGGER.warning("The energy of the run is not known: %s.", reason)
+            return
+        estimated = ""
+        if summary.estimated_j is not None and summary.estimated_interval_j is not None:
+            interval = format_interval(summary.estimated_interval_j, format_energy)
+            energy = format_energy(summary.estimated_j)
+            estimated = f"; the estimate of {self.run.steps:,} steps was {energy} ({interval})"
+        LOGGER.info(
+            "Training took %s (%s, the meter covers %s) in %s and %s steps%s.",
+            format_energy(summary.energy_j),
+            summary.provenance,
+            summary.covers,
+            format_duration(summary.duration_s),
+            f"{summary.steps:,}",
+            estimated,
+        )
+
+    def _save(self) -> None:
+        """Store the observation of a step, if its windows are comparable with a profile's."""
+        if self._network is None or not self.options.save:
+            return
+        found, reason = summarise_steps(self._windows, self._setup.accumulate)
+        if found is None:
+            LOGGER.info("Nothing was stored for the profile: %s.", reason)
+            return
+        self.observation = self._observe(self._network, found)
+        try:
+            place = save_observation(self.observation, self.options.store)
+        except JoulecastError as error:
+            LOGGER.warning("The observation of a step could not be stored: %s", error)
+            return
+        LOGGER.info(
+            "Stored a step of %s (%s in %s, from %d windows) in %s.",
+            self._network.name,
+            format_energy(found.energy_j),
+            format_duration(found.duration_s),
+            found.count,
+            place,
+        )
+
+    def _observe(self, network: Network, found: StepSummary) -> Observation:
+        runtime, energy = open_runtime(self.run.on), self._windows[0].energy
+        is_measured = energy.provenance == "measured"
+        return Observation(
+            Trial(network, self._setup),
+            energy_j=found.energy_j,
+            energy_sd_j=found.energy_sd_j,
+            duration_s=found.duration_s,
+            duration_sd_s=found.duration_sd_s,
+            count=found.count,
+            run=make_run(),
+            device=runtime.device,
+            runtime=runtime.name,
+            meter=energy.meter,
+            covers=energy.covers,
+            provenance=energy.provenance,
+            source=OWN_NET,
+            taken_at_s=time.time(),
+            cost_s=self._sums.duration_s,
+            unchecked=(*found.unchecked, IDLE_POWER) if is_measured else (),
+            warmup_steps=WARMUP_STEPS,
+            measured_steps=found.steps,
+        )
 
 
 def never_fail(method: F) -> F:
@@ -629,7 +585,7 @@ def never_fail(method: F) -> F:
     """
 
     @functools.wraps(method)
-    def call(self: Abandonable, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.has_failed:
             return None
         try:

@@ -9,6 +9,24 @@ One slow window must not become a result either: other load only ever slows step
 far above the fastest time seen, warm-up included, is checked by a few more windows. If they do not
 settle it, the fast time stays in the spread of the observation, which shows that it is in doubt. So
 is a power far above the lowest one: other load on the device only ever adds to it.
+
+The idle device is checked as well: nothing else may run on it, and a load draws more than it. Other
+programs may be hidden from this one, as in a container. Only while nothing of ours runs can they be
+told apart: before a trial, every two minutes, the meter reads the idle device.
+
+    busy for 30 % of the time        other load
+    a load below 0.8 times idle      implausible
+    a load at exactly idle power     stuck: the meter does not see the load
+
+On H200s the idle device drew 121 to 131 W and no load less than 120 W.
+
+Load pulses before and after a trial align a power trace with the clock of the run:
+
+    load  ▁▁▁▔▔▔▁▁▔▔▔▔▔▁▁▁▁▔▔▔▁▁▁▔▔▔▔▁▁▁    windows of the trial    ▁▁▁▔▔▔▔▁▁▔▔▔ …
+          └─ before ──────────────────┘                            └─ after ─ …
+
+Each trial draws the lengths of its pulses and gaps from its key, so that no two trials look alike
+in the trace. Steps are not interrupted: a pulse lasts for a whole number of them.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
 An instrument derives from ``GuardedMeter``, which checks the order of calls, and implements four
 hooks. It converts to joules and seconds where it reads its instrument. It reports problems in
 ``Reading.faults``; the measurer decides whether to try again. What it cannot check is listed in
-``Reading.unchecked``, which observations keep.
+``Reading.unchecked``, which observations keep. Constructors take the clock, the ticker and whatever
+else touches the outside as arguments, so that tests need neither time nor hardware.
 """
 
 from __future__ import annotations

@@ -86,16 +86,6 @@ class DischargeMeter(GuardedMeter):
         sleep: Callable[[float], None] = time.sleep,
         ticker: MakeTicker = Ticker,
     ) -> None:
-        """Make the meter.
-
-        Args:
-            read: Reads the battery, or raises MeasurementError.
-            instrument: Identifies the battery.
-            poll_s: How often to read it.
-            now: The clock.
-            sleep: Waits.
-            ticker: Makes the ticker that reads the battery while a window is open.
-        """
         self.instrument = instrument
         self.is_forced = False
         self._read = read
@@ -231,14 +221,6 @@ class BatteryMeter(DischargeMeter):
         sleep: Callable[[float], None] = time.sleep,
         ticker: MakeTicker = Ticker,
     ) -> None:
-        """Make the meter.
-
-        Args:
-            root: The power_supply folder.
-            now: The clock.
-            sleep: Waits.
-            ticker: Makes the ticker that reads the batteries while a window is open.
-        """
         batteries = find_batteries(root)
         kind = choose_kind(batteries)
         read = _guard(lambda: read_batteries(root, batteries, kind))

@@ -79,15 +79,6 @@ class CommandMeter(SampledMeter):
         run: RunProgram = run_program,
         ticker: MakeTicker = Ticker,
     ) -> None:
-        """Make the meter.
-
-        Args:
-            command: The program and its arguments.
-            covers: What its number includes.
-            now: The clock.
-            run: Runs the program and returns what it prints.
-            ticker: Makes the ticker that polls power while a window is open.
-        """
         self.covers = covers
         self.instrument = shlex.join([shutil.which(command[0]) or command[0], *command[1:]])
         self._command = tuple(command)

@@ -6,6 +6,11 @@
 
 The file may grow while it is read, or contain a whole day: only its end, back to the start of the
 window, is read. A last line without its newline is still being written and is skipped.
+
+``later`` reads no energy: it notes the start and the end of each window, for a power monitor whose
+file somebody copies afterwards (`joulecast data attach`). Until then a reading has the energy of a
+constant power, so that a campaign is guided by time: the relative uncertainty of such an energy is
+that of the duration. Nothing of it is stored.
 """
 
 from __future__ import annotations
@@ -40,19 +45,10 @@ class FileMeter(GuardedMeter):
         self,
         path: Path,
         covers: str = "board",
-        limit_s: float = 5.0,
+        limit_s: float = 5.0,  # longest wait until the file reaches the end of a window
         wall: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Make the meter.
-
-        Args:
-            path: The file.
-            covers: What the instrument measures.
-            limit_s: Longest time to wait until the file reaches the end of a window.
-            wall: Returns seconds since 1970.
-            sleep: Waits.
-        """
         self.covers = covers
         self.instrument = str(path.resolve())
         self._path = path
@@ -171,14 +167,6 @@ class LaterMeter(GuardedMeter):
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Make the meter.
-
-        Args:
-            covers: What the instrument will measure.
-            provenance: ``measured``, or ``simulated`` on a simulated device.
-            now: The clock of the run.
-            wall: Returns seconds since 1970.
-        """
         self.covers = covers
         self.provenance = provenance
         self._now = now

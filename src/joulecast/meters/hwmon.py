@@ -56,18 +56,10 @@ class HwmonMeter(SampledMeter):
     def __init__(
         self,
         rails: Sequence[Rail],
-        covers: str = "",
+        covers: str = "",  # by default what the first rail covers
         now: Callable[[], float] = time.monotonic,
         ticker: MakeTicker = Ticker,
     ) -> None:
-        """Make the meter.
-
-        Args:
-            rails: What to read: parallel rails, all of one unit.
-            covers: What they cover together; by default what the first one covers.
-            now: The clock.
-            ticker: Makes the ticker that reads the sensors while a window is open.
-        """
         self.rails = tuple(rails)
         self.covers = covers or rails[0].covers
         self.instrument = " ".join(rail.sensor for rail in rails)

@@ -96,16 +96,8 @@ class MonsoonMeter(PolledMeter[PowerBlock]):
         serial: str,
         now: Callable[[], float] = time.monotonic,
         start: Callable[[str], Poller] = start_monsoon_poller,
-        limit_s: float = _RESPONSE_S,
+        limit_s: float = _RESPONSE_S,  # longest time without a line from the poller
     ) -> None:
-        """Make the meter.
-
-        Args:
-            serial: Serial number of the monitor.
-            now: The clock of the poller's blocks.
-            start: Starts a poller.
-            limit_s: Longest time without a line from the poller.
-        """
         super().__init__(
             serial,
             now,

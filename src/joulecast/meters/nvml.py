@@ -74,20 +74,10 @@ class NvmlMeter(PolledMeter["Edge"]):
         gpu: str = "0",
         now: Callable[[], float] = time.monotonic,
         start: Callable[[str], Poller] = start_nvml_poller,
-        limit_s: float = 10.0,
+        limit_s: float = 10.0,  # longest time without a line from the poller
         processes: Path = Path("/proc"),
-        limit_w: float | None = None,
+        limit_w: float | None = None,  # that of the first window by default
     ) -> None:
-        """Make the meter.
-
-        Args:
-            gpu: NVML's index of the GPU, or its UUID.
-            now: The clock of the poller's edges.
-            start: Starts a poller.
-            limit_s: Longest time without a line from the poller.
-            processes: Folder in which Linux describes processes.
-            limit_w: The power limit of the GPU; that of the first window by default.
-        """
         super().__init__(
             gpu,
             now,

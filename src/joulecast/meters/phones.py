@@ -70,16 +70,6 @@ class PhoneMeter(DischargeMeter):
         sleep: Callable[[float], None] = time.sleep,
         ticker: MakeTicker = Ticker,
     ) -> None:
-        """Make the meter.
-
-        Args:
-            name: ``android`` or ``termux``.
-            read: Reads the battery.
-            instrument: Serial number of the phone.
-            now: The clock.
-            sleep: Waits.
-            ticker: Makes the ticker that reads the battery while a window is open.
-        """
         self.name = name
         super().__init__(read, instrument, _POLL_S, now, sleep, ticker)
 

@@ -189,15 +189,6 @@ class RaplMeter(GuardedMeter):
         read: ReadText = read_text,
         ticker: MakeTicker = Ticker,
     ) -> None:
-        """Make the meter.
-
-        Args:
-            root: The powercap folder.
-            cpus: Folder in which Linux counts thermal throttling.
-            now: The clock.
-            read: Reads a file.
-            ticker: Makes the ticker that reads the counters while a window is open.
-        """
         self.instrument = str(root.resolve())
         self._zones = find_zones(root, read)
         self._cpus = cpus

@@ -68,13 +68,6 @@ class ZeusMeter(SampledMeter):
         now: Callable[[], float] = time.monotonic,
         ticker: MakeTicker = Ticker,
     ) -> None:
-        """Make the meter.
-
-        Args:
-            source: What to read.
-            now: The clock.
-            ticker: Makes the ticker that polls a power while a window is open.
-        """
         self.name = source.meter
         self.covers = source.covers
         self.instrument = source.instrument

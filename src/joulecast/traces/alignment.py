@@ -10,6 +10,11 @@
 4. A straight line through all edges, without outliers, gives a and d.
 
 Groups whose edges are not where the line says do not match.
+
+``attach_energies`` then reads the energy of recorded observations from the trace. The windows of
+one run share its clock, so each run is aligned by itself. Energy per step is the mean power in a
+window times its seconds per step, and an observation has the median over its windows, as with a
+meter that is read live.
 """
 
 from __future__ import annotations

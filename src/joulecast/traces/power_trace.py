@@ -1,7 +1,17 @@
-"""Hold samples of power over time, and integrate them.
+"""Read power over time from CSV files of instruments, whose columns are known by name and unit.
 
-E(t) = ∫ P dt     by the trapezoidal rule between samples: exact energies of any window are
-                  differences of it
+    time,watts                                             generic; a time is seconds or ISO 8601
+    Time (s),Power (mW)                                    any unit of time, power, current, voltage
+    Time(ms),Main(mA),Main Voltage(V),                     Monsoon, as PyMonsoon writes it
+    "Wall-clock time (UTC)","Arc Main Current (A)","Arc Main Voltage (V)",…          Otii
+
+Power is a column of power, or else current times voltage. Sources of the formats:
+
+- Monsoon: https://github.com/msoon/PyMonsoon, Monsoon/sampleEngine.py: the names of its channels, a
+  comma at the end of each line, and times that are seconds since the start although the header says
+  ms. All samples of a packet have one time.
+- Otii: the header of an export, quoted in a public script that reads one. No manual of Qoitech that
+  lists the columns was found, so any names with these quantities and units are accepted.
 """
 
 from __future__ import annotations
