@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
-from virtual_instruments import VirtualClock
+from virtual_instruments import VirtualContract
 
 from joulecast.errors import InputError, MeasurementError
 from joulecast.meters import make_meter
@@ -23,7 +23,6 @@ from joulecast.meters.monsoon import (
     make_monsoon,
     parse_block,
 )
-from joulecast.testing.meters import MeterContract
 
 FAKE = Path(__file__).with_name("fake_usb.py")
 UTIL = """
@@ -65,10 +64,8 @@ class VirtualMonsoon:
         self.lines.put(None)
 
 
-class TestMonsoonMeter(MeterContract):
-    @pytest.fixture(autouse=True)
-    def machine(self):
-        self.clock = VirtualClock(step_s=BLOCK_S)
+class TestMonsoonMeter(VirtualContract):
+    step_s = BLOCK_S
 
     def make_meter(self):
         return MonsoonMeter("60001", now=self.clock.now, start=self.start)
@@ -77,9 +74,6 @@ class TestMonsoonMeter(MeterContract):
         assert serial == "60001"
         self.poller = VirtualMonsoon(self.clock)
         return self.poller
-
-    def load(self, duration_s):
-        self.clock.sleep(duration_s)
 
     def test_energy_is_that_of_the_power(self):
         with self.make_meter() as meter:
