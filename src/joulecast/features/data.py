@@ -67,7 +67,7 @@ def attach_trace(
     is integrated. What the trace does not cover, or where pulses do not match, stays as it is.
 
     Args:
-        trace: A CSV file of time and power (see ``traces.trace_files``).
+        trace: A CSV file of time and power (see ``traces.power_trace``).
         device: A device's name or a profile's key; by default the only one with recordings.
         run: Only this run of Joulecast, or those that begin with it.
         estimator: Name of the estimator that is fitted afterwards.
