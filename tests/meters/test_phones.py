@@ -11,9 +11,10 @@ from virtual_phone import AdbServer, Phone
 from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import make_meter
 from joulecast.meters.base import UnavailableError
+from joulecast.meters.battery import DischargeMeter
 from joulecast.meters.phones import (
+    POLL_S,
     AdbDevice,
-    PhoneMeter,
     choose_device,
     detect_android,
     detect_termux,
@@ -27,6 +28,12 @@ from joulecast.meters.phones import (
 WIRELESS = "192.168.1.20:5555"
 
 
+def make_phone(read, clock):
+    meter = DischargeMeter(read, "phone", POLL_S, clock.now, clock.sleep, clock.make_ticker)
+    meter.name = "phone"
+    return meter
+
+
 class PhoneContract(VirtualContract):
     step_s = 0.5
 
@@ -37,7 +44,7 @@ class PhoneContract(VirtualContract):
     def make_meter(self):
         read = partial(read_adb, WIRELESS, lambda command: self.phone.dumpsys())
         clock = self.clock
-        return PhoneMeter("android", read, WIRELESS, clock.now, clock.sleep, clock.make_ticker)
+        return make_phone(read, clock)
 
     def test_power_of_the_phone_is_measured(self):
         with self.make_meter() as meter:
@@ -200,9 +207,7 @@ def test_adb_measures_the_phone_without_a_cable(server):
     chosen = make_meter("android").instrument
     assert chosen == WIRELESS
     clock = server.phone.clock
-    meter = PhoneMeter(
-        "android", partial(read_adb, chosen), chosen, clock.now, clock.sleep, clock.make_ticker
-    )
+    meter = make_phone(partial(read_adb, chosen), clock)
     with meter:
         meter.begin()
         clock.sleep(meter.window_s)
@@ -246,7 +251,7 @@ class TestTermux(VirtualContract):
     def make_meter(self):
         clock = self.clock
         read = lambda: parse_termux(self.phone.termux())  # noqa: E731
-        return PhoneMeter("termux", read, "here", clock.now, clock.sleep, clock.make_ticker)
+        return make_phone(read, clock)
 
     def test_power_of_the_phone_is_measured(self):
         with self.make_meter() as meter:

@@ -21,8 +21,7 @@ import os
 import re
 import shutil
 import socket
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -30,10 +29,9 @@ from joulecast.errors import InputError, MeasurementError
 from joulecast.meters.base import MeterInfo, UnavailableError
 from joulecast.meters.battery import BatteryState, DischargeMeter
 from joulecast.meters.command import RunProgram, run_program
-from joulecast.meters.sampling import MakeTicker, Ticker
 
 # Each reading wakes the radio of the phone.
-_POLL_S = 2.0
+POLL_S = 2.0
 _NODES = "/sys/class/power_supply/battery"
 # One command, because each start of adb takes a tenth of a second.
 _SHELL = f"dumpsys battery; cd {_NODES} 2>/dev/null && grep -s . current_now voltage_now; true"
@@ -58,27 +56,11 @@ class AdbDevice(NamedTuple):
         return re.search(r":\d+$|_adb-tls-connect", self.serial) is not None
 
 
-class PhoneMeter(DischargeMeter):
-    """The battery of a phone, read by a program that prints its state."""
-
-    def __init__(
-        self,
-        name: str,
-        read: Callable[[], BatteryState],
-        instrument: str,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        ticker: MakeTicker = Ticker,
-    ) -> None:
-        self.name = name
-        super().__init__(read, instrument, _POLL_S, now, sleep, ticker)
-
-
 # ---------------------------------------------------------------------------------------------
 # adb
 
 
-def make_android(argument: str, run: RunProgram = run_program) -> PhoneMeter:
+def make_android(argument: str, run: RunProgram = run_program) -> DischargeMeter:
     """Return the meter of ``android``, ``android:SERIAL`` or ``android:SERIAL,force``."""
     serial, _, option = argument.partition(",")
     if option not in ("", "force"):
@@ -86,7 +68,8 @@ def make_android(argument: str, run: RunProgram = run_program) -> PhoneMeter:
     if shutil.which("adb") is None:
         raise UnavailableError("adb is not installed", _NO_ADB)
     device = choose_device(list_devices(run), serial)
-    meter = PhoneMeter("android", partial(read_adb, device.serial, run), device.serial)
+    meter = DischargeMeter(partial(read_adb, device.serial, run), device.serial, POLL_S)
+    meter.name = "android"
     if option:
         meter.force()
     return meter
@@ -188,10 +171,10 @@ def detect_android(
         if not devices:
             raise UnavailableError("adb lists no phone", _CONNECT)
     except UnavailableError as error:
-        return (error.to_info("android", PhoneMeter.covers),)
+        return (error.to_info("android", DischargeMeter.covers),)
     except (MeasurementError, ValueError) as error:
         failed = UnavailableError(str(error), "run adb devices by hand")
-        return (failed.to_info("android", PhoneMeter.covers),)
+        return (failed.to_info("android", DischargeMeter.covers),)
     return tuple(_describe(device) for device in devices)
 
 
@@ -199,9 +182,9 @@ def _describe(device: AdbDevice) -> MeterInfo:
     name = f"android:{device.serial}"
     if device.state != "device":
         failed = UnavailableError(f"it is {device.state}", "unlock the phone and allow debugging")
-        return failed.to_info(name, PhoneMeter.covers)
+        return failed.to_info(name, DischargeMeter.covers)
     how = "without a cable" if device.is_wireless else "by a cable, which charges it"
-    return MeterInfo(name, True, f"a phone connected {how}", covers=PhoneMeter.covers)
+    return MeterInfo(name, True, f"a phone connected {how}", covers=DischargeMeter.covers)
 
 
 def _has_server(port: int) -> bool:
@@ -215,7 +198,7 @@ def _has_server(port: int) -> bool:
 _TERMUX = "termux-battery-status"
 
 
-def make_termux(argument: str, run: RunProgram = run_program) -> PhoneMeter:
+def make_termux(argument: str, run: RunProgram = run_program) -> DischargeMeter:
     """Return the meter of ``termux`` or ``termux:force``."""
     if argument not in ("", "force"):
         raise InputError(f"termux:{argument} is not a meter: give termux or termux:force")
@@ -224,7 +207,8 @@ def make_termux(argument: str, run: RunProgram = run_program) -> PhoneMeter:
             f"there is no {_TERMUX}",
             "in Termux on the phone, run: pkg install termux-api, and install the app Termux:API",
         )
-    meter = PhoneMeter("termux", lambda: parse_termux(run([_TERMUX])), _TERMUX)
+    meter = DischargeMeter(lambda: parse_termux(run([_TERMUX])), _TERMUX, POLL_S)
+    meter.name = "termux"
     if argument:
         meter.force()
     return meter
@@ -255,6 +239,6 @@ def detect_termux() -> tuple[MeterInfo, ...]:
     try:
         make_termux("")
     except UnavailableError as error:
-        return (error.to_info("termux", PhoneMeter.covers),)
+        return (error.to_info("termux", DischargeMeter.covers),)
     reason = f"{_TERMUX}; how often it updates is measured at the start"
-    return (MeterInfo("termux", True, reason, covers=PhoneMeter.covers),)
+    return (MeterInfo("termux", True, reason, covers=DischargeMeter.covers),)
