@@ -27,9 +27,15 @@ def use_powercap(monkeypatch, root):
     monkeypatch.setitem(METERS, "rapl", spec)
 
 
-def test_importing_meters_does_not_import_pynvml():
-    script = "import sys, joulecast.meters; sys.exit('pynvml' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+def test_instruments_and_their_libraries_are_imported_when_named():
+    script = (
+        "import sys, joulecast.meters as meters; meters.make_meter('modelled');"
+        "print(*[one for one in sys.modules if one.startswith('joulecast.meters.')]);"
+        "sys.exit(any(one in sys.modules for one in ('pynvml', 'Monsoon', 'usb', 'zeus')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    imported = {one.rpartition(".")[2] for one in done.stdout.decode().split()}
+    assert imported == {"base", "command", "modelled", "sampling"}
 
 
 def test_auto_uses_rapl_if_readable(monkeypatch, tmp_path):
