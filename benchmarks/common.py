@@ -8,6 +8,8 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import platform
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -84,3 +86,35 @@ def use_rivals() -> None:
     if folder not in sys.path:
         sys.path.insert(0, folder)
         load_plugins.cache_clear()
+
+
+def find_commit(script: str) -> str:
+    """Return the commit of the clone that contains a script (its ``__file__``).
+
+    A plus marks uncommitted changes; untracked files and files in ``results`` folders do not count.
+    Outside a clone the result is empty.
+    """
+    folder = str(Path(script).parent)
+    commit = _run_git(folder, "rev-parse", "--short", "HEAD")
+    changed = _run_git(
+        folder, "status", "--porcelain", "-uno", "--", ":/", ":(exclude,top,glob)**/results/**"
+    )
+    return commit + "+" * bool(commit and changed)
+
+
+def _run_git(folder: str, *arguments: str) -> str:
+    command = ["git", "-C", folder, *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
+
+
+def find_processor() -> str:
+    """Return the name of the processor according to Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

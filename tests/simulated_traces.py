@@ -9,7 +9,7 @@ import numpy as np
 
 from joulecast.families import draw_family
 from joulecast.measurer import MeasureClock, make_measurer
-from joulecast.meters.later import LaterMeter
+from joulecast.meters.file import LaterMeter
 from joulecast.records import Observation, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.simulation import SimulatedDevice, make_simulated_device

@@ -7,8 +7,7 @@ https://docs.kernel.org/gpu/amdgpu/thermal.html.
 
 import pytest
 
-from joulecast.amd_gpus import AmdGpu, list_amd_gpus
-from joulecast.devices import detect_device, find_gpu, has_amd_gpus
+from joulecast.devices import AmdGpu, detect_device, find_gpu, has_amd_gpus, list_amd_gpus
 from joulecast.errors import MissingError
 from joulecast.meters import METERS, MeterSpec, make_meter
 

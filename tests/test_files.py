@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import record_strategies as draw
 from joulecast import files
 from joulecast.errors import FileError, InputError
 from joulecast.families import FAMILIES, make_family
@@ -30,7 +31,6 @@ from joulecast.records import (
     fold_blocks,
     summarise_observations,
 )
-from joulecast.testing import record_strategies as draw
 
 SEEN = Observation(Trial(make_family("lenet5"), Setup()), 1.5, device=Device("board"), covers="cpu")
 PROFILE = Profile(Device("board"), "", "cpu", "measured", (SEEN,), {"flops": {"slope": 0.1}})

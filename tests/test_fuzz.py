@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from joulecast.testing.hostile_inputs import find_defect
+from benchmarks.robustness.hostile_inputs import find_defect
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "robustness"
 # Inputs of each reader; about 2,000 together.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.run import COST, OWN, OWN_SECONDS, RESULTS, SETTINGS, Setting
-from benchmarks.common import pack_profile, read_profiles, write_json
+from benchmarks.common import find_commit, pack_profile, read_profiles, write_json
 from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.errors import JoulecastError, MeasurementError, MissingError, NetError
 from joulecast.estimators import find_estimator

@@ -25,7 +25,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.common import pack_profile, read_json, read_profiles, use_rivals, write_json
+from benchmarks.common import (
+    find_commit,
+    pack_profile,
+    read_json,
+    read_profiles,
+    use_rivals,
+    write_json,
+)
 from joulecast.errors import JoulecastError, MissingError
 from joulecast.features.evaluate import EstimatorScore, Evaluation, NetResult
 from joulecast.features.evaluation import (

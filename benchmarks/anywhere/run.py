@@ -44,12 +44,11 @@ from benchmarks.anywhere.records import (
     score_group,
     score_network,
 )
-from benchmarks.common import use_rivals
+from benchmarks.common import find_commit, use_rivals
 from joulecast.errors import JoulecastError
 from joulecast.estimators import DEFAULT, FittedProfile, fit_profile, list_estimator_names
 from joulecast.records import Estimate, Observation, Profile, Setup
 from joulecast.store import open_store
-from joulecast.testing.commits import find_commit
 
 if TYPE_CHECKING:
     from benchmarks.anywhere.truth import BenchmarkNetwork, TrainingExample

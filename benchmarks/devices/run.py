@@ -33,7 +33,7 @@ from benchmarks.accuracy.run import RESULTS as ACCURACY
 from benchmarks.accuracy.run import SETTINGS
 from benchmarks.anywhere.records import read_measured
 from benchmarks.common import HERE as BENCHMARKS
-from benchmarks.common import read_bytes, read_json, write_json
+from benchmarks.common import find_commit, read_bytes, read_json, write_json
 from benchmarks.devices.tables import (
     H200,
     HERE,
@@ -75,7 +75,6 @@ from joulecast.gp.logsums.posterior import FittedLogSums
 from joulecast.kinds import HOST_CALLS, network_work
 from joulecast.records import DataSheet, Network, Observation, Setup
 from joulecast.store.profiles import SHIPPED
-from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
 

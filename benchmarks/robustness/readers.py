@@ -24,6 +24,7 @@ import click
 import onnx
 from onnx import TensorProto, helper
 
+from benchmarks.robustness.hostile_inputs import damage_bytes, damage_value, make_text
 from joulecast.budgets import parse_budget
 from joulecast.cli.main import cli
 from joulecast.cli.settings import read_settings
@@ -38,12 +39,11 @@ from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.features.plan.jobs_file import parse_plan_request, read_plan_request
 from joulecast.features.search.space import parse_dimension
 from joulecast.files import read_network, read_profile, write_network, write_profile
+from joulecast.meters.command import read_quantity
 from joulecast.meters.file import read_samples
-from joulecast.meters.quantity import read_quantity
 from joulecast.records import Device, Observation, Profile, Setup, Trial
 from joulecast.store import open_store
 from joulecast.store.database import find_url
-from joulecast.testing.hostile_inputs import damage_bytes, damage_value, make_text
 from joulecast.units import (
     parse_bytes,
     parse_duration,

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 import joulecast
-from benchmarks.common import read_json, write_json
+from benchmarks.common import find_commit, find_processor, read_json, write_json
 from joulecast.estimators import find_estimator, fit_profile
 from joulecast.estimators.base import Target
 from joulecast.families import draw_family, make_family
@@ -38,8 +38,6 @@ from joulecast.kinds import network_work
 from joulecast.records import Execution, Network, Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
 from joulecast.store.profiles import SHIPPED
-from joulecast.testing.commits import find_commit
-from joulecast.testing.machines import find_processor
 from joulecast.variants import make_isolated_trial, make_variant, split_blocks, split_network
 
 SETUP = Setup(batch=32)

@@ -44,7 +44,7 @@ from joulecast.features.progress_report import ProgressReport, ReportProgress
 from joulecast.files import write_atomically
 from joulecast.input_files import MOST_UNPACKED_BYTES, parse_json, read_limited
 from joulecast.measurer import TrialMeasurer
-from joulecast.measurer.lost_devices import is_device_lost
+from joulecast.measurer.device_lock import is_device_lost
 from joulecast.records import Device, Observation, Profile, Record, Trial, load_record
 from papers.ampere.experiment import Json
 from papers.ampere.settings import AMPERE, Settings

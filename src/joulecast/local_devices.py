@@ -84,7 +84,7 @@ def name_lock(on: str) -> str | None:
 
 
 def _make_simulated_meter(device: SimulatedDevice, meter: str, allows_later: bool) -> Meter:
-    from joulecast.meters.later import LaterMeter
+    from joulecast.meters.file import LaterMeter
     from joulecast.meters.simulated import SimulatedMeter
 
     if meter == "later" and not allows_later:

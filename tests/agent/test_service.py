@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from agent_processes import PROGRAM, TOKEN, install_slow_device, make_trial, start_agent
+from benchmarks.robustness.hostile_inputs import damage_bytes, damage_value, find_defect
 from joulecast.agent import service as services
 from joulecast.agent.messages import (
     MOST_REQUEST_BYTES,
@@ -36,7 +37,6 @@ from joulecast.kinds import peak_memory
 from joulecast.measurer.device_lock import hold_device
 from joulecast.plugins import load_plugins
 from joulecast.records import Device, Execution, Network, Trial
-from joulecast.testing.hostile_inputs import damage_bytes, damage_value, find_defect
 
 ID = "0123456789abcdef"
 DESCRIBE = encode_message(AgentRequest("0" * 8, "describe"))

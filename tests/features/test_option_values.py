@@ -7,12 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from joulecast.features.option_values import convert_options
 from torch import nn
 
 import joulecast
 from joulecast.devices import detect_device
 from joulecast.errors import InputError, MissingError
-from joulecast.features.option_values import convert_options, convert_shape, is_torch_device
+from joulecast.features.arguments import convert_shape, is_torch_device
 from joulecast.features.options import EstimateOptions, MeasureOptions
 from joulecast.features.profiles import find_profiles
 from joulecast.files import write_profile

@@ -1,30 +1,31 @@
-"""Batteries of Linux machines: what they show, chargers, several batteries, faults."""
+"""Batteries: slow updates, what Linux machines show, chargers, several batteries, faults."""
 
 import pytest
-from virtual_instruments import VirtualClock
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from virtual_instruments import VirtualClock, VirtualContract
 from virtual_sysfs import Battery, add_charger, write_files
 
 from joulecast.errors import InputError, MeasurementError
 from joulecast.meters import make_meter
 from joulecast.meters.base import UnavailableError
-from joulecast.meters.battery import BatteryMeter, detect_battery
-from joulecast.testing.meters import MeterContract
+from joulecast.meters.battery import BatteryMeter, BatteryState, DischargeMeter, detect_battery
+from joulecast.meters.modelled import ModelledMeter
+from joulecast.meters.sum import SumMeter
 
 
-class BatteryContract(MeterContract):
+class BatteryContract(VirtualContract):
     SHOWS = ("power", "voltage", "energy")
     EVERY_S = 2.0
+    step_s = 0.25
 
     @pytest.fixture(autouse=True)
-    def machine(self, tmp_path):
-        self.root, self.clock = tmp_path, VirtualClock(step_s=0.25)
+    def machine(self, set_clock, tmp_path):
+        self.root = tmp_path
         self.battery = Battery(self.root, self.clock, self.SHOWS, every_s=self.EVERY_S)
 
     def make_meter(self):
         return BatteryMeter(self.root, self.clock.now, self.clock.sleep, self.clock.make_ticker)
-
-    def load(self, duration_s):
-        self.clock.sleep(duration_s)
 
     def test_power_of_the_battery_is_measured(self):
         with self.make_meter() as meter:
@@ -202,3 +203,61 @@ def test_batteries_that_differ_are_read_by_what_both_show(tmp_path, clock):
 def test_battery_takes_no_argument():
     with pytest.raises(InputError, match="give battery"):
         make_meter("battery:BAT0")
+
+
+class Gauge:
+    """A gauge that shows the mean power of the time since its last update."""
+
+    def __init__(self, clock, every_s, charger=""):
+        self.clock, self.every_s, self.charger = clock, every_s, charger
+
+    def read(self):
+        number = int(self.clock.now() / self.every_s)
+        return BatteryState(self.charger, 5.0 + 0.001 * (number % 2))
+
+    def make_meter(self):
+        clock = self.clock
+        return DischargeMeter(self.read, "gauge", 0.5, clock.now, clock.sleep, clock.make_ticker)
+
+
+@settings(max_examples=25)
+@given(st.floats(0.6, 40.0), st.floats(0.0, 40.0))
+def test_slow_updates_are_met_by_longer_windows(every_s, wait_s):
+    clock = VirtualClock(step_s=0.5)
+    with Gauge(clock, every_s).make_meter() as meter:
+        clock.sleep(wait_s)
+        meter.begin()
+        clock.sleep(meter.window_s)
+        reading = meter.end()
+    assert reading.faults == ()
+    assert reading.power_w == pytest.approx(5.0, rel=1e-3)
+    assert meter.window_s >= 8 * every_s
+
+
+def test_window_of_few_updates_is_too_short():
+    clock = VirtualClock(step_s=0.5)
+    with Gauge(clock, 2.0).make_meter() as meter:
+        meter.begin()
+        clock.sleep(5.0)
+        assert meter.end().faults[0].startswith("too short")
+
+
+def test_charger_is_accepted_if_forced_and_covered_by_name():
+    clock = VirtualClock(step_s=0.5)
+    gauge = Gauge(clock, 2.0, charger="USB powered")
+    with pytest.raises(UnavailableError, match="USB powered"):
+        gauge.make_meter().open()
+    meter = gauge.make_meter()
+    meter.force()
+    with meter:
+        meter.begin()
+        clock.sleep(30.0)
+        assert meter.end().faults == ()
+    assert meter.covers == "battery while charging"
+
+
+def test_nothing_is_added_to_a_battery():
+    meter = Gauge(VirtualClock(), 2.0).make_meter()
+    meter.name = "battery"
+    with pytest.raises(InputError, match="twice"):
+        SumMeter([ModelledMeter(), meter])

@@ -1,29 +1,30 @@
-"""Programs as meters: counters, powers, and errors."""
+"""Programs as meters: joules and watts in what they print, counters, powers, errors."""
 
 import shutil
 import sys
+import time
 
 import pytest
-from virtual_instruments import VirtualClock
+from hypothesis import given
+from hypothesis import strategies as st
+from virtual_instruments import VirtualClock, VirtualContract
 
 from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import make_meter
-from joulecast.meters.command import CommandMeter, detect_command, run_program
-from joulecast.testing.meters import MeterContract
+from joulecast.meters.command import (
+    CommandMeter,
+    Quantity,
+    detect_command,
+    read_quantity,
+    run_program,
+)
 
 
-class CommandContract(MeterContract):
-    @pytest.fixture(autouse=True)
-    def clock(self):
-        self.clock = VirtualClock()
-
+class CommandContract(VirtualContract):
     def make_meter(self):
         return CommandMeter(
             ["meter"], now=self.clock.now, run=self.run, ticker=self.clock.make_ticker
         )
-
-    def load(self, duration_s):
-        self.clock.sleep(duration_s)
 
 
 class TestCounter(CommandContract):
@@ -44,20 +45,22 @@ class TestPower(CommandContract):
             assert self.read(meter, 1.5).energy_j == pytest.approx(45.0)
 
 
-def make_scripted(*outputs):
+def make_scripted(*outputs, now=time.monotonic):
     told = iter(outputs)
-    return CommandMeter(["meter"], run=lambda command: next(told))
+    return CommandMeter(["meter"], now=now, run=lambda command: next(told))
 
 
 @pytest.mark.parametrize(
-    ("end", "fault"), [("90 J", "reset: the counter fell"), ("100 J", "stuck: the counter stayed")]
+    ("end", "duration_s", "fault"),
+    [("90 J", 1.0, "reset"), ("100 J", 1.0, "stuck"), ("100 J", 0.1, "too short")],
 )
-def test_counter_that_does_not_increase_is_a_fault(end, fault):
-    with make_scripted("100 J", "100 J", end) as meter:
+def test_counter_that_does_not_increase_is_a_fault(end, duration_s, fault):
+    clock = VirtualClock()
+    with make_scripted("100 J", "100 J", end, now=clock.now) as meter:
         meter.begin()
+        clock.sleep(duration_s)
         reading = meter.end()
-    assert reading.energy_j == 0
-    assert reading.faults[0].startswith(fault)
+    assert (reading.energy_j, reading.faults[0].partition(":")[0]) == (0, fault)
 
 
 @pytest.mark.parametrize("output", ["1e999 J", "1e999 W"])
@@ -133,3 +136,43 @@ def test_detect_shows_how_to_write_the_meter():
     (row,) = detect_command()
     assert row.available
     assert "command:" in row.reason
+
+
+@given(st.floats(0, 1e6, allow_subnormal=False), st.sampled_from(["J", "W"]))
+def test_last_number_counts(value, unit):
+    text = f"took 12 J, cpu0: 7 W at 35 C\n{value!r} {unit}"
+    assert read_quantity(text) == Quantity(pytest.approx(value), unit)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "unit"),
+    [
+        ("123.4 J", 123.4, "J"),
+        ("55W", 55.0, "W"),
+        ("250 mJ", 0.25, "J"),
+        ("1.5kJ", 1500.0, "J"),
+        ("700 mW", 0.7, "W"),
+        ("2 Wh", 7200.0, "J"),
+        ("1 mWh", 3.6, "J"),
+        ("3 µJ", 3e-6, "J"),
+        ("-4 W", -4.0, "W"),
+        ("1,234.56 Joules power/energy-pkg/", 1234.56, "J"),
+        ("12 watts", 12.0, "W"),
+        ("power: 12.5 W (limit 700 GHz)", 12.5, "W"),
+    ],
+)
+def test_units_and_prefixes(text, value, unit):
+    quantity = read_quantity(text)
+    assert (quantity.value, quantity.unit) == (pytest.approx(value), unit)
+
+
+@pytest.mark.parametrize("text", ["", "42", "5 V", "12 Wx", "v1.2J3", "9 Jack", "W 7"])
+def test_number_without_a_unit_is_ignored(text):
+    with pytest.raises(InputError, match="no joules or watts"):
+        read_quantity(text)
+
+
+@pytest.mark.parametrize("text", ["power 1e999 W", "1e999 J", "1e308 GWh"])
+def test_too_large_a_number_is_shown_as_printed(text):
+    with pytest.raises(InputError, match=f"'{text.removeprefix('power ')}' is too large"):
+        read_quantity(text)

@@ -1,16 +1,23 @@
-"""Power from a file that another instrument writes, on a virtual clock."""
+"""Power from a file that another instrument writes, now or later."""
 
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual_instruments import VirtualClock
+from virtual_instruments import VirtualClock, VirtualContract
 
-from joulecast.errors import FileError, MissingError
+from joulecast.errors import FileError, InputError, MissingError
 from joulecast.meters import make_meter
-from joulecast.meters.file import FileMeter, detect_file, parse_sample, read_samples
-from joulecast.testing.meters import MeterContract
+from joulecast.meters.file import (
+    STAND_IN_W,
+    FileMeter,
+    LaterMeter,
+    detect_file,
+    detect_later,
+    parse_sample,
+    read_samples,
+)
 
 POWER_W = 40.0
 
@@ -31,19 +38,16 @@ class Instrument:
             self.next_s += self.update_interval_s
 
 
-class TestFileMeter(MeterContract):
+class TestFileMeter(VirtualContract):
     @pytest.fixture(autouse=True)
-    def instrument(self, tmp_path):
-        self.clock = VirtualClock(1.7e9)
+    def instrument(self, set_clock, tmp_path):
+        self.clock.time_s = 1.7e9
         self.path = tmp_path / "power.csv"
         self.path.write_text("time,watts\n")
         self.instrument = Instrument(self.path, self.clock)
 
     def make_meter(self):
         return FileMeter(self.path, wall=self.clock.now, sleep=self.clock.sleep)
-
-    def load(self, duration_s):
-        self.clock.sleep(duration_s)
 
     def test_power_is_read_from_the_file(self):
         with self.make_meter() as meter:
@@ -143,7 +147,36 @@ def test_plus_in_a_path_is_part_of_it(tmp_path):
     assert meter.covers == "board by a+b+raplx.csv"
 
 
-def test_detect_shows_how_to_write_the_meter():
+def test_detect_shows_how_to_write_it():
     (row,) = detect_file()
     assert row.available
     assert "file:" in row.reason
+
+
+class TestLaterMeter(VirtualContract):
+    def make_meter(self):
+        return LaterMeter(now=self.clock.now, wall=lambda: 1e9 + self.clock.now())
+
+
+def test_span_is_on_the_clock_of_the_run_although_the_system_clock_is_set():
+    clock, wall = VirtualClock(0.0), [1e9]
+    with LaterMeter(now=clock.now, wall=lambda: wall[0]) as meter:
+        wall[0] = 2e9
+        clock.time_s = 5.0
+        meter.begin()
+        clock.time_s = 7.5
+        reading = meter.end()
+    assert reading.span_s == (1e9 + 5.0, 1e9 + 7.5)
+    assert reading.energy_j == STAND_IN_W * 2.5
+
+
+def test_what_the_instrument_covers_can_be_named():
+    assert make_meter("later").covers == "board"
+    named = make_meter("later:battery")
+    assert (named.covers, named.is_recorder) == ("battery", True)
+    assert detect_later()[0].available
+
+
+def test_energy_that_is_still_to_come_cannot_be_added_up():
+    with pytest.raises(InputError, match="still to come"):
+        make_meter("modelled+later")

@@ -1,17 +1,24 @@
-"""Meters of hwmon sensors: boards, single chips, counters of GPUs, sums, faults."""
+"""Meters of hwmon sensors: rails, boards, single chips, counters of GPUs, sums, faults."""
+
+from functools import partial
 
 import pytest
 import virtual_sysfs
-from virtual_instruments import VirtualClock
+from virtual_instruments import VirtualContract
 from virtual_sysfs import Sysfs
 
-from joulecast import meters
 from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import METERS, MeterSpec, make_meter
 from joulecast.meters.base import UnavailableError
-from joulecast.meters.hwmon import HwmonMeter, detect_hwmon, make_board_hwmon, make_hwmon
-from joulecast.meters.hwmon_rails import find_rails
-from joulecast.testing.meters import MeterContract
+from joulecast.meters.hwmon import (
+    HwmonMeter,
+    detect_hwmon,
+    find_board_input,
+    find_rails,
+    list_parts,
+    make_board_hwmon,
+    make_hwmon,
+)
 
 
 @pytest.fixture
@@ -19,14 +26,11 @@ def tree(tmp_path):
     return Sysfs(tmp_path)
 
 
-class HwmonContract(MeterContract):
+class HwmonContract(VirtualContract):
     @pytest.fixture(autouse=True)
-    def machine(self, tmp_path):
-        self.clock, self.tree = VirtualClock(), Sysfs(tmp_path)
+    def machine(self, set_clock, tmp_path):
+        self.tree = Sysfs(tmp_path)
         self.add()
-
-    def load(self, duration_s):
-        self.clock.sleep(duration_s)
 
 
 class TestBoard(HwmonContract):
@@ -70,6 +74,8 @@ class TestBoard(HwmonContract):
 class TestSlowChip(HwmonContract):
     """An INA226 that averages over 1.1 s."""
 
+    step_s = 0.1
+
     def add(self):
         virtual_sysfs.add_ina226(self.tree, update_interval=1100)
 
@@ -86,6 +92,8 @@ class TestSlowChip(HwmonContract):
 
 class TestIntelGpu(HwmonContract):
     """A card of 60 W, whose package is a part of it."""
+
+    step_s = 0.25
 
     def add(self):
         self.chip = virtual_sysfs.add_intel_gpu(self.tree, energy2_input=0)
@@ -124,21 +132,21 @@ class TestIntelGpu(HwmonContract):
 
 
 @pytest.mark.parametrize(
-    ("add", "power_w", "covers"),
+    ("add", "rails", "power_w", "covers"),
     [
-        (virtual_sysfs.add_tx2, 7.0, "module"),
-        (virtual_sysfs.add_agx_xavier, 30.0, "module rails"),
-        (virtual_sysfs.add_xavier_nx, 5.0, "module"),
-        (virtual_sysfs.add_agx_orin, 15.0, "module rails"),
-        (virtual_sysfs.add_orin_nano, 5.0, "module"),
-        (virtual_sysfs.add_thor, 23.0, "board"),
+        (virtual_sysfs.add_tx2, "VDD_IN", 7.0, "module"),
+        (virtual_sysfs.add_agx_xavier, "GPU CPU SOC CV VDDRQ SYS5V", 30.0, "module rails"),
+        (virtual_sysfs.add_xavier_nx, "VDD_IN", 5.0, "module"),
+        (virtual_sysfs.add_agx_orin, "VDD_GPU_SOC VDD_CPU_CV VIN_SYS_5V0", 15.0, "module rails"),
+        (virtual_sysfs.add_orin_nano, "VDD_IN", 5.0, "module"),
+        (virtual_sysfs.add_thor, "VIN", 23.0, "board"),
     ],
 )
-def test_input_of_a_board_is_measured(tree, add, power_w, covers):
+def test_input_of_a_board_is_measured(tree, add, rails, power_w, covers):
     add(tree)
     meter = make_hwmon("", tree.system, tree.proc)
     assert (meter.read_power_w(), meter.covers) == (pytest.approx(power_w), covers)
-    assert meter.covers_machine
+    assert (" ".join(rail.name for rail in meter.rails), meter.covers_machine) == (rails, True)
 
 
 def test_naming_the_input_rail_is_the_same_meter(tree):
@@ -193,9 +201,8 @@ def on_board(tree, monkeypatch):
     """Let ``make_meter`` see the tree."""
     spec = MeterSpec("hwmon", lambda request: make_hwmon(request.argument, tree.system, tree.proc))
     monkeypatch.setitem(METERS, "hwmon", spec)
-    monkeypatch.setattr(
-        meters, "make_board_hwmon", lambda: make_board_hwmon(tree.system, tree.proc)
-    )
+    board = partial(make_board_hwmon, tree.system, tree.proc)
+    monkeypatch.setattr("joulecast.meters.hwmon.make_board_hwmon", board)
     return tree
 
 
@@ -244,3 +251,84 @@ def test_auto_ignores_sensors_of_unknown_use(on_board, monkeypatch, tmp_path):
 def test_missing_sensors_are_explained(on_board):
     with pytest.raises(MissingError, match="meter hwmon is not available"):
         make_meter("hwmon")
+
+
+def list_names(tree):
+    return [rail.name for rail in find_rails(tree.system)]
+
+
+def test_thor_on_a_carrier_board_without_its_sensor(tree):
+    virtual_sysfs.add_thor(tree)
+    (tree.system / "class/hwmon/hwmon1/name").write_text("other\n")
+    found = find_board_input(find_rails(tree.system), tree.proc)
+    assert found.rails == ("VDD_GPU", "VDD_CPU_SOC_MSS", "VIN_SYS_5V0")
+
+
+def test_rails_of_other_boards_supply_nothing_known(tree):
+    virtual_sysfs.add_xavier_nx(tree)
+    tree.set_soc("raspberrypi,4-model-b\0brcm,bcm2711\0")
+    assert find_board_input(find_rails(tree.system), tree.proc) is None
+
+
+def test_unconnected_and_disabled_channels_are_no_rails(tree):
+    tree.add_ina3221("1-0040", ["NC", "A", "B"], in3_enable=0)
+    assert list_names(tree) == ["A"]
+
+
+def test_every_chip_is_found_by_its_name(tree):
+    for name in ("ina219", "ina226", "ina238", "ina260", "coretemp", "ucsi_source_psy_1"):
+        tree.add_chip(name, f"1-00{name[-2:]}", power1_input=1000000)
+    names = ["ina219-1-0019", "ina226-1-0026", "ina238-1-0038", "ina260-1-0060"]
+    assert list_names(tree) == names
+
+
+def test_power_is_voltage_times_current_without_a_power_register(tree):
+    chip = tree.add_chip("ina219", "1-0044", in1_input=5000, curr1_input=800)
+    (rail,) = find_rails(tree.system)
+    assert rail.paths == (chip / "in1_input", chip / "curr1_input")
+
+
+def test_equal_labels_are_told_apart_by_address(tree):
+    tree.add_ina3221("1-0040", ["VDD", "A"])
+    tree.add_ina3221("1-0041", ["VDD", "B"])
+    assert list_names(tree) == ["VDD-1-0040", "A", "VDD-1-0041", "B"]
+
+
+def test_channels_without_labels_have_numbers(tree):
+    chip = tree.add_ina3221("1-0040", ["A"])
+    (chip / "in1_label").unlink()
+    assert list_names(tree) == ["channel1"]
+
+
+@pytest.mark.parametrize(
+    ("files", "covers", "file"),
+    [
+        ({"energy2_input": 0}, "gpu", "energy1_input"),
+        ({"energy1_input": "", "energy2_input": 0}, "gpu package", "energy2_input"),
+    ],
+)
+def test_card_of_an_intel_gpu_includes_its_package(tree, files, covers, file):
+    chip = tree.add_chip("xe", "0000:03:00.0", **{"energy1_input": 0} | files)
+    (rail,) = find_rails(tree.system)
+    assert (rail.name, rail.covers, rail.unit) == ("xe-0000:03:00.0", covers, "J")
+    assert rail.paths == (chip / file,)
+
+
+def test_tiles_of_an_intel_gpu_are_part_of_its_card(tree):
+    virtual_sysfs.add_intel_gpu(tree, "i915")
+    virtual_sysfs.add_intel_gpu(tree, "i915_gt0")
+    assert list_names(tree) == ["i915-0000:03:00.0"]
+
+
+def test_slow_chips_say_so(tree):
+    virtual_sysfs.add_ina226(tree, update_interval=2253)
+    (rail,) = find_rails(tree.system)
+    assert rail.update_interval_s == pytest.approx(2.253)
+
+
+def test_rails_behind_another_are_part_of_it(tree):
+    virtual_sysfs.add_agx_orin(tree)
+    rails = {rail.name: rail for rail in find_rails(tree.system)}
+    parts = list_parts(rails["VIN_SYS_5V0"], tuple(rails.values()))
+    assert parts == {"VIN_SYS_5V0", "VDDQ_VDD2_1V8AO"}
+    assert list_parts(rails["VDD_CPU_CV"], tuple(rails.values())) == {"VDD_CPU_CV"}

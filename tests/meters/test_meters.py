@@ -1,15 +1,20 @@
-"""The value of --meter, and detection of meters."""
+"""The value of --meter, what every meter shares, detection, and sums of several meters."""
 
+import math
 import subprocess
 import sys
 
 import pytest
-from virtual_instruments import PowercapTree
+from virtual_instruments import PowercapTree, VirtualContract, VirtualPoller
 
 from joulecast import meters
-from joulecast.errors import InputError, MissingError
-from joulecast.meters import METERS, detect_meters, make_meter
+from joulecast.errors import InputError, MeasurementError, MeterLostError, MissingError
+from joulecast.meters import METERS, GuardedMeter, Reading, detect_meters, make_meter
+from joulecast.meters.base import METER_CHECKS, Meter, UnavailableError
+from joulecast.meters.modelled import ModelledMeter
+from joulecast.meters.nvml import NvmlMeter
 from joulecast.meters.rapl import make_rapl
+from joulecast.meters.sum import SumMeter
 
 
 @pytest.fixture
@@ -22,9 +27,15 @@ def use_powercap(monkeypatch, root):
     monkeypatch.setitem(METERS, "rapl", spec)
 
 
-def test_importing_meters_does_not_import_pynvml():
-    script = "import sys, joulecast.meters; sys.exit('pynvml' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+def test_instruments_and_their_libraries_are_imported_when_named():
+    script = (
+        "import sys, joulecast.meters as meters; meters.make_meter('modelled');"
+        "print(*[one for one in sys.modules if one.startswith('joulecast.meters.')]);"
+        "sys.exit(any(one in sys.modules for one in ('pynvml', 'Monsoon', 'usb', 'zeus')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    imported = {one.rpartition(".")[2] for one in done.stdout.decode().split()}
+    assert imported == {"base", "command", "modelled", "sampling"}
 
 
 def test_auto_uses_rapl_if_readable(monkeypatch, tmp_path):
@@ -97,3 +108,207 @@ def test_detect_lists_every_meter(no_gpu):
         assert row.covers
         assert row.available or row.advice
         assert set(row.to_dict()) >= {"name", "available", "reason", "covers", "update_interval_s"}
+
+
+@pytest.mark.parametrize(
+    ("energy_j", "duration_s", "fault"),
+    [
+        (math.nan, 1.0, "invalid: the meter returned nan J"),
+        (math.inf, 1.0, "invalid: the meter returned inf J"),
+        (-math.inf, 1.0, "invalid: the meter returned -inf J"),
+        (None, 1.0, "invalid: the meter returned nan J"),
+        ("many", 1.0, "invalid: the meter returned nan J"),
+        (10**400, 1.0, "invalid: the meter returned nan J"),
+        (-2.0, 1.0, "negative: the meter returned -2 J"),
+        (5.0, math.nan, "invalid: the meter returned nan s"),
+        (5.0, -1.0, "negative: the meter returned -1 s"),
+    ],
+)
+def test_value_that_is_none_becomes_a_fault(energy_j, duration_s, fault):
+    reading = Reading(energy_j, duration_s)
+    assert reading.faults == (fault,)
+    assert 0 <= reading.energy_j < math.inf
+    assert 0 <= reading.duration_s < math.inf
+
+
+def test_fault_that_the_meter_named_is_not_repeated():
+    assert Reading(-1.0, 1.0, ("negative: by far",)).faults == ("negative: by far",)
+    assert Reading(math.nan, 1.0, ("gap",)).faults == ("gap", "invalid: the meter returned nan J")
+
+
+def test_power_is_that_of_the_window():
+    assert Reading(6.0, 2.0).power_w == 3.0
+    assert Reading(6.0, 0.0).power_w == 0.0
+
+
+def test_nothing_is_checked_unless_the_meter_says_so():
+    assert Reading(1.0, 1.0).unchecked == METER_CHECKS
+
+
+class FailingMeter(GuardedMeter):
+    name, covers, provenance = "failing", "board", "measured"
+
+    def __init__(self, fails_at):
+        self._fails_at = fails_at
+
+    def _start(self):
+        self._fail("start")
+
+    def _stop(self):
+        self._fail("stop")
+        return Reading(1.0, 1.0)
+
+    def _fail(self, place):
+        if place == self._fails_at:
+            raise MeasurementError("the sensor can no longer be read (no such file): plug it in")
+
+
+@pytest.mark.parametrize("place", ["start", "stop"])
+def test_instrument_that_fails_is_a_lost_meter(place):
+    meter = FailingMeter(place)
+    meter.open()
+    with pytest.raises(MeterLostError, match="plug it in"):
+        meter.begin()
+        meter.end()
+    meter._fails_at = ""
+    meter.begin()
+    assert meter.end().energy_j == 1.0
+
+
+def test_wrong_order_of_calls_is_not_a_lost_meter():
+    with pytest.raises(MeasurementError, match="before open") as caught:
+        FailingMeter("").begin()
+    assert not isinstance(caught.value, MeterLostError)
+
+
+class TestSumMeter(VirtualContract):
+    def make_meter(self):
+        now = self.clock.now
+        gpu = NvmlMeter(now=now, start=lambda gpu: VirtualPoller(self.clock, 400.0))
+        return SumMeter([gpu, ModelledMeter(10.0, now=now, cpu_time=now)])
+
+    def test_energies_add_up_with_the_weakest_provenance(self):
+        with self.make_meter() as meter:
+            expected_j = 410.0 * 2.0 * meter.window_s
+            assert self.read(meter, 2.0).energy_j == pytest.approx(expected_j, rel=1e-6)
+        assert meter.name == "nvml+modelled"
+        assert meter.covers == "gpu+cpu at 10 W a core"
+        assert meter.provenance == "modelled"
+        assert (meter.window_s, meter.update_interval_s) == (NvmlMeter.window_s, 0.1)
+
+
+class RecordingMeter(Meter):
+    """A meter that records its calls."""
+
+    def __init__(self, name, covers, window_s=1.0, log=None, fails=False, instrument=""):
+        self.name, self.covers, self.window_s = name, covers, window_s
+        self.instrument = instrument
+        self.log = [] if log is None else log
+        self.fails = fails
+
+    def open(self):
+        if self.fails:
+            raise UnavailableError(f"{self.name} is broken", "mend it")
+        self.log.append(f"open {self.name}")
+
+    def close(self):
+        self.log.append(f"close {self.name}")
+
+    def begin(self):
+        self.log.append(f"begin {self.name}")
+
+    def end(self):
+        self.log.append(f"end {self.name}")
+        return Reading(1.0, self.window_s, (f"gap: {self.name}",))
+
+
+def test_slowest_meter_begins_first_and_ends_last():
+    log = []
+    meters = [
+        RecordingMeter("quick", "a", 0.1, log),
+        RecordingMeter("slow", "b", 9.0, log),
+        RecordingMeter("mid", "c", 1.0, log),
+    ]
+    with SumMeter(meters) as meter:
+        log.clear()
+        meter.begin()
+        reading = meter.end()
+        order = [f"begin {name}" for name in ("slow", "mid", "quick")]
+        assert log == [*order, *(f"end {name}" for name in ("quick", "mid", "slow"))]
+    assert reading == Reading(3.0, 9.0, ("gap: quick", "gap: mid", "gap: slow"))
+
+
+def test_others_are_closed_if_one_does_not_open():
+    log = []
+    meter = SumMeter(
+        [RecordingMeter("one", "a", log=log), RecordingMeter("two", "b", log=log, fails=True)]
+    )
+    with pytest.raises(MissingError, match="two is broken"):
+        meter.open()
+    assert log == ["open one", "close one"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("rapl", "cpu+dram"), ("modelled", "cpu")),
+        (("rapl", "cpu+dram"), ("modelled", "cpu at 10 W a core")),
+        (("file:a", "board by a+b.csv"), ("command:c", "board by c")),
+        (("nvml", "gpu"), ("nvml", "gpu")),
+        (("nvml", "gpu"), ("nvml:0", "gpu")),
+        (("nvml:0", "gpu"), ("nvml:0", "gpu")),
+    ],
+)
+def test_meters_that_cover_the_same_part_are_refused(one, other):
+    with pytest.raises(InputError, match="twice"):
+        SumMeter([RecordingMeter(*one), RecordingMeter(*other)])
+
+
+def make_gpu(name, instrument):
+    return RecordingMeter(name, "gpu", instrument=instrument)
+
+
+def test_two_gpus_can_be_added_and_cover_more_than_one():
+    both = SumMeter([make_gpu("nvml:0", "GPU-a"), make_gpu("nvml:1", "GPU-b")])
+    assert both.covers == "gpu+gpu"
+    three = SumMeter([both, RecordingMeter("rapl", "cpu+dram")])
+    assert three.covers == "gpu+gpu+cpu+dram"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (make_gpu("nvml:0", "GPU-a"), make_gpu("nvml:00", "GPU-a")),
+        (make_gpu("nvml", "GPU-a"), make_gpu("nvml:GPU-a", "GPU-a")),
+        (make_gpu("nvml:0", "GPU-a"), make_gpu("shunt:1", "tty1")),
+        (make_gpu("shunt:1", ""), make_gpu("shunt:2", "")),
+    ],
+)
+def test_one_gpu_is_not_counted_twice(one, other):
+    with pytest.raises(InputError, match="twice"):
+        SumMeter([one, other])
+
+
+class ReadingMeter(RecordingMeter):
+    """A meter that returns a given reading."""
+
+    def __init__(self, name, covers, reading):
+        super().__init__(name, covers)
+        self.reading = reading
+
+    def end(self):
+        return self.reading
+
+
+def test_sum_is_unchecked_where_one_of_its_meters_is():
+    gpu = Reading(5.0, 1.0, busy_share=0.4, unchecked=("second sensor",))
+    cpu = Reading(3.0, 1.0, unchecked=("other load", "second sensor"))
+    with SumMeter([ReadingMeter("a", "gpu", gpu), ReadingMeter("b", "cpu", cpu)]) as meter:
+        meter.begin()
+        reading = meter.end()
+    assert reading == Reading(8.0, 1.0, (), 0.4, ("other load", "second sensor"))
+
+
+def test_sum_of_one_meter_is_refused():
+    with pytest.raises(InputError, match="two meters"):
+        SumMeter([RecordingMeter("one", "a")])

@@ -3,24 +3,16 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual_instruments import VirtualClock
+from virtual_instruments import VirtualClock, VirtualContract
 
 from joulecast.errors import InputError
 from joulecast.meters import make_meter
 from joulecast.meters.modelled import CORE_W, ModelledMeter, cpu_time_s, detect_modelled
-from joulecast.testing.meters import MeterContract
 
 
-class TestModelledMeter(MeterContract):
-    @pytest.fixture(autouse=True)
-    def clock(self):
-        self.clock = VirtualClock()
-
+class TestModelledMeter(VirtualContract):
     def make_meter(self):
         return ModelledMeter(8.0, 1.0, now=self.clock.now, cpu_time=lambda: 2 * self.clock.now())
-
-    def load(self, duration_s):
-        self.clock.sleep(duration_s)
 
 
 @given(st.floats(0.1, 500), st.floats(0, 100), st.floats(0, 64), st.floats(0.1, 100))

@@ -12,8 +12,7 @@ from virtual_instruments import VirtualClock
 from joulecast.errors import ContaminatedError
 from joulecast.families import make_family
 from joulecast.measurer import MeasureClock, make_measurer
-from joulecast.meters.nvml import NvmlMeter
-from joulecast.meters.nvml_edges import Edge, format_edge
+from joulecast.meters.nvml import Edge, NvmlMeter, format_edge
 from joulecast.records import Device, Setup, Trial
 
 NETS = [Trial(make_family(name), Setup()) for name in ("lenet5", "cnn5", "har", "lstm")]

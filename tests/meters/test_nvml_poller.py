@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 import fake_pynvml
 from joulecast.errors import MeasurementError
 from joulecast.meters import nvml_poller
-from joulecast.meters.nvml import NvmlMeter, start_nvml_poller
-from joulecast.meters.nvml_edges import parse_edge, read_edges
-from joulecast.meters.nvml_gpu import Gpu
+from joulecast.meters.nvml import Gpu, NvmlMeter, parse_edge, read_edges, start_nvml_poller
 from joulecast.meters.nvml_poller import BEAT_S, EnergyCounter, PowerIntegral, make_source, poll
 
 FAKE = Path(fake_pynvml.__file__)

@@ -5,13 +5,12 @@ import errno
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual_instruments import PowercapTree, VirtualClock
+from virtual_instruments import PowercapTree, VirtualClock, VirtualContract
 
 from joulecast.errors import MeasurementError, MissingError
 from joulecast.meters import make_meter
 from joulecast.meters.base import METER_CHECKS, UnavailableError
 from joulecast.meters.rapl import RaplMeter, Zone, detect_rapl, find_zones, read_text
-from joulecast.testing.meters import MeterContract
 
 POWERS_W = {"intel-rapl:0": 60.0, "intel-rapl:1": 40.0, "intel-rapl:0:2": 5.0}
 
@@ -25,13 +24,14 @@ def make_tree(root, **kwargs):
     return tree
 
 
-class TestRaplMeter(MeterContract):
+class TestRaplMeter(VirtualContract):
     # A small range, so that nearly every window sees its counters wrap.
     RANGE_UJ = 150_000_000
 
+    step_s = 0.1
+
     @pytest.fixture(autouse=True)
-    def machine(self, tmp_path):
-        self.clock = VirtualClock(step_s=0.1)
+    def machine(self, set_clock, tmp_path):
         self.tree = make_tree(tmp_path, range_uj=self.RANGE_UJ)
         self.powers_w = dict.fromkeys(self.tree.zones, 500.0) | POWERS_W
         self.counts_uj = dict.fromkeys(self.tree.zones, 0.0)
@@ -51,9 +51,6 @@ class TestRaplMeter(MeterContract):
         for folder, power_w in self.powers_w.items():
             self.counts_uj[folder] += power_w * passed_s * 1e6
             self.tree.set(folder, self.counts_uj[folder])
-
-    def load(self, duration_s):
-        self.clock.sleep(duration_s)
 
     def test_only_packages_and_memory_add_up(self):
         with self.make_meter() as meter:

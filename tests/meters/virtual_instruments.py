@@ -3,7 +3,10 @@
 import queue
 from pathlib import Path
 
-from joulecast.meters.nvml_edges import Edge, format_edge
+import pytest
+
+from joulecast.meters.nvml import Edge, format_edge
+from joulecast.testing.meters import MeterContract
 
 
 class VirtualClock:
@@ -46,6 +49,19 @@ class VirtualTicker:
         if self.clock.now() >= self.next_s:
             self.next_s += self.every_s
             self.tick()
+
+
+class VirtualContract(MeterContract):
+    """The contract of a meter on a virtual clock."""
+
+    step_s = 0.01
+
+    @pytest.fixture(autouse=True)
+    def set_clock(self):
+        self.clock = VirtualClock(step_s=self.step_s)
+
+    def load(self, duration_s):
+        self.clock.sleep(duration_s)
 
 
 class VirtualPoller:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import record_strategies as draw
 from joulecast.errors import FileError, InputError
 from joulecast.families import make_family
 from joulecast.input_files import show_value
@@ -38,7 +39,6 @@ from joulecast.records.codec import (
     omit_default,
 )
 from joulecast.records.network import MOST_LAYERS
-from joulecast.testing import record_strategies as draw
 
 EVERY_RECORD = st.one_of(
     draw.ops,

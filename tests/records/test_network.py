@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import record_strategies as draw
 from joulecast.families import FAMILIES, make_family
 from joulecast.kinds import make_layer
 from joulecast.records import Layer, Network, Sizes, StepTotals, find_equal_blocks, fold_blocks
@@ -16,7 +17,6 @@ from joulecast.records.network import (
     order_branches,
     order_operands,
 )
-from joulecast.testing import record_strategies as draw
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.integers(0, 9) | st.booleans()))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import record_strategies as draw
 from joulecast.errors import InputError
 from joulecast.records import (
     PROVENANCES,
@@ -37,7 +38,6 @@ from joulecast.records import (
     summarise_observations,
     weakest_provenance,
 )
-from joulecast.testing import record_strategies as draw
 
 # ---------------------------------------------------------------------------------------------
 # Trials

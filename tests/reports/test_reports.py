@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.robustness.hostile_inputs import damage_value
 from joulecast.errors import FileError, InputError
 from joulecast.features.device_score import score_published
 from joulecast.records import Profile

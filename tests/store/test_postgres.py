@@ -13,8 +13,9 @@ import pytest
 
 from joulecast.errors import MissingError, StoreError
 from joulecast.store import open_store, profile_key
-from joulecast.testing.stores import StoreContract, make_observation, make_profile
+from joulecast.testing.stores import make_observation, make_profile
 from postgres_server import PASSWORD
+from store_properties import StoreProperties
 
 NO_PROFILES = Path(os.devnull) / "nothing"
 KEY = profile_key(make_observation())
@@ -39,7 +40,7 @@ def server_store(postgres_server):
         yield opened
 
 
-class TestPostgres(StoreContract):
+class TestPostgres(StoreProperties):
     """The contract with a server."""
 
     @pytest.fixture

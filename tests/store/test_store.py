@@ -21,7 +21,8 @@ from joulecast.files import write_profile
 from joulecast.records import Observation, find_fit_count, load_record
 from joulecast.store import open_store, profile_key
 from joulecast.store.database import VERSION_TABLE, find_file, find_url
-from joulecast.testing.stores import StoreContract, make_observation, make_profile
+from joulecast.testing.stores import make_observation, make_profile
+from store_properties import StoreProperties
 
 NOBODY_UID = 65534
 
@@ -43,11 +44,11 @@ def store(place, no_profiles):
         yield opened
 
 
-class TestFile(StoreContract):
+class TestFile(StoreProperties):
     """The contract with a file."""
 
 
-class TestMemory(StoreContract):
+class TestMemory(StoreProperties):
     """The contract in memory."""
 
     @pytest.fixture

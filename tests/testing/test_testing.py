@@ -1,13 +1,14 @@
 """Contract suites fail for what breaks the contract, and helpers of benchmarks."""
 
+import subprocess
 from dataclasses import replace
 
 import pytest
 
+from benchmarks.common import find_commit, find_processor
 from joulecast.meters import GuardedMeter, Reading
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.simulation import make_simulated_device
-from joulecast.testing.machines import find_processor
 from joulecast.testing.meters import MeterContract
 from joulecast.testing.runtimes import RuntimeContract
 
@@ -30,11 +31,11 @@ class WrongMeter(GuardedMeter):
 @pytest.mark.parametrize(
     ("reading", "test"),
     [
-        (Reading(-1.0, 2.0), "test_reading_is_finite_and_positive_under_load"),
-        (Reading(1.0, 2.0, ("odd",)), "test_faults_have_known_names"),
-        (Reading(1.0, 2.0, ("gap",)), "test_constant_load_has_no_faults"),
-        (Reading(1.0, 9.0), "test_duration_is_that_of_the_window"),
-        (Reading(1.0, 2.0), "test_energy_grows_with_the_window"),
+        (Reading(-1.0, 3.0), "test_constant_load_is_read_without_faults"),
+        (Reading(1.0, 3.0, ("gap",)), "test_constant_load_is_read_without_faults"),
+        (Reading(1.0, 9.0), "test_constant_load_is_read_without_faults"),
+        (Reading(1.0, 2.0, ("odd",)), "test_faults_of_an_empty_window_have_known_names"),
+        (Reading(1.0, 2.0), "test_windows_are_independent_and_energy_grows_with_them"),
     ],
 )
 def test_meter_contract_rejects(reading, test):
@@ -62,3 +63,36 @@ def test_runtime_contract_rejects_a_device_without_a_name():
 
 def test_processor_has_a_name():
     assert isinstance(find_processor(), str)
+
+
+@pytest.fixture
+def clone(tmp_path):
+    def git(*arguments):
+        names = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "-C", str(tmp_path), *names, *arguments], check=True)
+
+    (tmp_path / "results").mkdir()
+    for name in ("run.py", "results/kept.json"):
+        (tmp_path / name).write_text("1")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    return tmp_path
+
+
+def test_clean_clone_has_a_plain_commit(clone):
+    commit = find_commit(str(clone / "run.py"))
+    assert len(commit) >= 7 and not commit.endswith("+")
+
+
+def test_only_changes_outside_results_are_marked(clone):
+    commit = find_commit(str(clone / "run.py"))
+    (clone / "results" / "kept.json").write_text("2")
+    (clone / "new.txt").write_text("2")
+    assert find_commit(str(clone / "run.py")) == commit
+    (clone / "run.py").write_text("2")
+    assert find_commit(str(clone / "run.py")) == commit + "+"
+
+
+def test_commit_is_empty_outside_a_clone(tmp_path):
+    assert find_commit(str(tmp_path / "run.py")) == ""

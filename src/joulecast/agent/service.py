@@ -52,9 +52,8 @@ from joulecast.errors import (
 from joulecast.input_files import first_line
 from joulecast.kinds import check_observed, peak_memory
 from joulecast.local_devices import name_lock, open_local_measurer
-from joulecast.measurer.device_lock import hold_device
-from joulecast.measurer.idle_checks import IdleChecks
-from joulecast.measurer.lost_devices import is_device_lost
+from joulecast.measurer.device_lock import hold_device, is_device_lost
+from joulecast.measurer.windows import IdleChecks
 from joulecast.records import Device, Observation, Trial
 from joulecast.runtimes import find_hardware
 

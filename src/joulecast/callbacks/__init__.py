@@ -5,7 +5,6 @@
     training_energy.py   what both do: estimate, measure, project, stop at a budget, store
     training_windows.py  which windows of a run are steps, and which of them a profile may learn
     module_reading.py    reads the real module with a real batch, without touching either
-    failures.py          errors of ours never end a training
 
 A trainer's own package is imported only by its own module.
 """

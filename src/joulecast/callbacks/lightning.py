@@ -15,16 +15,14 @@ try:
 except ModuleNotFoundError:  # the same package under its older name
     from pytorch_lightning import Callback  # type: ignore[assignment]
 
-from joulecast.callbacks.energy_hooks import EnergyHooks
-from joulecast.callbacks.failures import never_fail
-from joulecast.callbacks.module_reading import TrainingStepModule
-from joulecast.callbacks.training_run import TrainingRun
-from joulecast.callbacks.training_setup import (
+from joulecast.callbacks.module_reading import (
+    TrainingStepModule,
     choose_optimizer,
     choose_precision,
     is_compiled,
     name_device,
 )
+from joulecast.callbacks.training_energy import EnergyHooks, TrainingRun, never_fail
 from joulecast.records import Setup
 
 

@@ -1,13 +1,17 @@
 """Read the module of a running training, without touching its weights, state or random numbers.
 
 A copy of the module without values is read: parameters and buffers become meta tensors, which take
-no memory, and whatever the module counts or logs while it is read is lost with the copy.
+no memory, and whatever the module counts or logs while it is read is lost with the copy. A hook
+sees the first batch without getting in the way of copies, pickles and torch.compile. Optimizer,
+precision and device of the trainer are described as those of a Setup.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -119,3 +123,100 @@ def _ignore(*args: Any, **kwargs: Any) -> None:
 
 def _drop_values(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, device="meta")
+
+
+class CallHook:
+    """A forward pre-hook that tells a watcher about calls, as long as the watcher lives.
+
+    Copies and pickles of it tell nobody: they belong to copies of the module.
+    """
+
+    def __init__(self, watcher: Any = None) -> None:
+        self._watcher = None if watcher is None else weakref.ref(watcher)
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # Tracing the rest would break the graph, and end the program where that is forbidden.
+        if torch.compiler.is_compiling():
+            return
+        watcher = None if self._watcher is None else self._watcher()
+        if watcher is not None:
+            watcher.see_call(args, kwargs)
+
+    def __reduce__(self) -> tuple[type[CallHook], tuple[()]]:
+        return CallHook, ()
+
+
+def watch_calls(module: nn.Module, watcher: Any) -> Callable[[], None]:
+    """Call ``watcher.see_call(args, kwargs)`` at every call of a module; return what ends this.
+
+    Args:
+        module: What is called. Of a module that ``torch.compile`` wrapped, this is the wrapper:
+            calls of what it wraps are compiled, and not seen.
+        watcher: It is not kept alive.
+    """
+    hook = CallHook(watcher)
+    compiled: Any = module._compiled_call_impl
+    if compiled is None:
+        return module.register_forward_pre_hook(hook, with_kwargs=True).remove
+
+    # Module.compile compiles the hooks as well, so calls are seen before the compiled code.
+    def call(*args: Any, **kwargs: Any) -> Any:
+        hook(module, args, kwargs)
+        return compiled(*args, **kwargs)
+
+    def restore() -> None:
+        if module._compiled_call_impl is call:
+            module._compiled_call_impl = compiled
+
+    module._compiled_call_impl = call
+    return restore
+
+
+# The optimizer of a Setup that keeps as many values for each weight: that decides what its update
+# costs.
+_NEAREST = {
+    **dict.fromkeys(("SGD", "Adagrad", "Lion", "Muon", "RMSprop", "Rprop", "SignSGD"), "sgd"),
+    **dict.fromkeys(("Adam", "Adadelta", "Adamax", "NAdam", "RAdam"), "adam"),
+}
+
+
+def choose_optimizer(optimizer: Any) -> tuple[str, str]:
+    """Return the optimizer of a Setup, and a sentence if another one was assumed.
+
+    Args:
+        optimizer: That of the trainer; wrappers of Accelerate and Lightning are opened.
+    """
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    name = type(optimizer).__name__
+    nearest = _NEAREST.get(name, "adamw")
+    if name.lower() == nearest:
+        return nearest, ""
+    return nearest, f"The optimizer {name} is estimated as {nearest}, the nearest that is known."
+
+
+def choose_precision(device: torch.device, half: str = "") -> str:
+    """Return the precision of a Setup.
+
+    Args:
+        device: The device that trains.
+        half: ``bf16`` or ``fp16`` where the trainer uses one of them.
+    """
+    if half:
+        return half
+    uses_tf32 = device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
+    return "tf32" if uses_tf32 else "fp32"
+
+
+def name_device(device: torch.device) -> str:
+    """Return a device as Joulecast names it: ``cpu`` or ``cuda:0``."""
+    if device.type != "cuda":
+        return device.type
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return f"cuda:{index}"
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Return whether ``torch.compile`` compiled the module as a whole."""
+    is_wrapper = type(module).__name__ == "OptimizedModule"
+    return is_wrapper or getattr(module, "_compiled_call_impl", None) is not None

@@ -3,51 +3,45 @@
     begin ── read_batch ── step_begin ─ step_end ─ … ── turn_to_other ── step_begin … ── finish
              estimate      windows under the meter      evaluation                       observation
 
-An adapter of a trainer calls these methods and logs ``list_scalars``. The projected end is what was
+An adapter of a trainer derives from ``EnergyHooks``, calls these methods and logs ``list_scalars``;
+``never_fail`` keeps errors of ours out of other people's training. The projected end is what was
 measured so far, plus the remaining steps: their energy is the estimate, updated by the steps that
 were measured, and evaluation and checkpoints go on as often as so far.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 import time
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
 
-from joulecast.callbacks.failures import LOGGER
-from joulecast.callbacks.training_messages import (
-    say_budget_passed,
-    say_estimate,
-    say_notes,
-    say_summary,
-)
-from joulecast.callbacks.training_run import (
-    CallbackOptions,
-    Projection,
-    TrainingRun,
-    TrainingSummary,
-)
+from joulecast.callbacks.module_reading import Shapes, list_shapes, read_training_net
 from joulecast.callbacks.training_windows import (
     WARMUP_STEPS,
-    ContentCounter,
     StepSummary,
     TrainingWindow,
+    WindowContent,
     WindowSums,
     sum_windows,
     summarise_steps,
 )
-from joulecast.errors import JoulecastError
+from joulecast.errors import InputError, JoulecastError
 from joulecast.features.estimate import estimate_net
 from joulecast.features.measure import save_observation
 from joulecast.features.monitor import EnergyMonitor, OpenWindow, monitor
 from joulecast.features.options import EstimateOptions
 from joulecast.features.profiles import load_profile
 from joulecast.measurer.base import make_run
-from joulecast.measurer.idle_checks import IDLE_POWER
-from joulecast.records import OWN_NET, Estimate, Network, Observation, Trial
+from joulecast.measurer.windows import IDLE_POWER
+from joulecast.printable import make_printable
+from joulecast.records import OWN_NET, Estimate, Network, Observation, Setup, Trial
+from joulecast.records.codec import Record, omit_default
 from joulecast.runtimes import open_runtime
-from joulecast.units import format_duration, format_energy
+from joulecast.units import format_duration, format_energy, format_interval, parse_energy
 
 PREFIX = "energy/"
 """What the names of all scalars begin with."""
@@ -55,6 +49,165 @@ _LONGEST_WINDOW_S = 10.0
 # A meter waits for its next update at the end of a window: at most 5 % of the window.
 _UPDATES_PER_WINDOW = 20
 _NORMAL_QUANTILE = 1.96
+LOGGER = logging.getLogger("joulecast.training")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class CallbackOptions:
+    """What a callback is asked for; see ``EnergyHooks``."""
+
+    budget: str | None = None
+    meter: str = "auto"
+    device: str = ""
+    store: str | None = None
+    save: bool = True
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and not self.budget_j:
+            raise InputError(f"the budget is {self.budget}: give more than 0, like 500kJ")
+
+    @property
+    def budget_j(self) -> float | None:
+        """The budget in joules."""
+        return None if self.budget is None else parse_energy(self.budget)
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A run, as its trainer describes it.
+
+    Attributes:
+        on: The device that trains: ``cpu``, ``cuda:0``.
+        steps: Updates of the weights that are to come; None if the trainer does not know.
+        setup: How the net is trained; its batch size is that of the first batch.
+        processes: Number of processes that train together.
+        notes: What was assumed, in sentences.
+    """
+
+    on: str
+    steps: int | None
+    setup: Setup
+    processes: int = 1
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Projection(Record):
+    """The energy of the whole run, with an interval."""
+
+    energy_j: float
+    low_j: float
+    high_j: float
+
+
+@dataclass(frozen=True)
+class TrainingSummary(Record):
+    """What a run has taken.
+
+    Attributes:
+        energy_j: Energy of the whole run, evaluation and checkpoints included; None if the meter
+            could not tell.
+        estimated_j: Estimate of all steps from before the run; None without a profile.
+        estimated_interval_j: Its interval.
+        stopped_by_budget: Whether the run was stopped because its budget was passed.
+        error: Name of the exception that ended the run, or its measurement.
+    """
+
+    energy_j: float | None
+    duration_s: float
+    steps: int
+    meter: str
+    covers: str
+    provenance: str
+    estimated_j: float | None = None
+    estimated_interval_j: tuple[float, float] | None = None
+    stopped_by_budget: bool = False
+    error: str = omit_default("")
+
+
+class EnergyHooks:
+    """Measures the runs of a trainer, one after the other.
+
+    Attributes:
+        energy: The present run, or the last one; None before the first.
+        has_failed: Something went wrong, and nothing is measured until the next run.
+    """
+
+    def __init__(
+        self,
+        budget: str | None = None,
+        *,
+        meter: str = "auto",
+        device: str = "",
+        store: str | None = None,
+        save: bool = True,
+    ) -> None:
+        """Make the callback.
+
+        Args:
+            budget: Energy at which training is stopped, like ``500 kJ``; by default there is none.
+            meter: Name of a meter, as ``joulecast detect`` lists them.
+            device: Device, key or file of the profile to estimate from; by default that of the
+                device that trains.
+            store: Path or URL of the store, if not the usual one.
+            save: Store the observation, so that the profile learns from the run.
+
+        Raises:
+            InputError: The budget is not an energy.
+        """
+        super().__init__()
+        self.options = CallbackOptions(budget, meter, device, store, save)
+        self.energy: TrainingEnergy | None = None
+        self.has_failed = False
+        self._first_shapes: Shapes | None = None
+
+    @property
+    def summary(self) -> TrainingSummary | None:
+        """What the last run took; None while it runs."""
+        return None if self.energy is None else self.energy.summary
+
+    def finish(self, error: str = "") -> TrainingSummary | None:
+        """End the measurement of a run that its trainer did not end, such as after an exception.
+
+        Args:
+            error: Name of the exception.
+        """
+        return None if self.energy is None else self.energy.finish(error)
+
+    def abandon(self, error: str) -> None:
+        """Release model and meter after a failure; what was measured until then is kept.
+
+        Args:
+            error: Name of the exception.
+        """
+        try:
+            self.release_model()
+        finally:
+            if self.energy is not None:
+                self.energy.abandon(error)
+
+    def release_model(self) -> None:
+        """Remove what was added to the user's module; by default nothing was."""
+
+    def begin_run(self, run: TrainingRun) -> TrainingEnergy:
+        """Begin to measure a run; one that was not ended is ended first."""
+        show_messages()
+        # The trainer did not say which exception ended it.
+        self.finish(Exception.__name__)
+        self.energy = self._first_shapes = None
+        self.energy = TrainingEnergy(self.options, run)
+        return self.energy
+
+    def add_inputs(self, module: Any, inputs: Any) -> None:
+        """Count a batch; the first one is read together with its module."""
+        if self.energy is None or self.energy.summary is not None:
+            return
+        shapes = list_shapes(inputs)
+        if self._first_shapes is None:
+            self._first_shapes = shapes
+            self.energy.read_batch(module, inputs)
+        self.energy.add_batch(is_odd=shapes != self._first_shapes)
 
 
 class TrainingEnergy:
@@ -82,16 +235,21 @@ class TrainingEnergy:
         self._setup = run.setup
         self._windows: list[TrainingWindow] = []
         self._sums: WindowSums = sum_windows(())
-        self._counter = ContentCounter()
+        self._content = WindowContent(is_mixed=True)
         self._is_other = True
         self._steps = 0
         self._step_ended_s: float | None = None
         self._begun_s = time.monotonic()
         self._monitor: EnergyMonitor = monitor(run.on, options.meter)
         self._window: OpenWindow = self._monitor.open_window("training")
-        say_notes(run)
-
-    # -- before the first step -------------------------------------------------------------
+        for note in run.notes:
+            LOGGER.info(note)
+        if run.processes > 1:
+            LOGGER.warning(
+                "Only the device of this process is measured, one of %d; estimates are for one "
+                "device as well, and a budget is reported but does not stop training.",
+                run.processes,
+            )
 
     def read_batch(self, module: Any, inputs: Any) -> None:
         """Read the module with its first batch and say what training will take.
@@ -110,16 +268,17 @@ class TrainingEnergy:
             self._is_other = False
             self._turn(is_mixed=False)
         elif self._step_ended_s is not None:
-            self._counter.add(waiting_s=time.monotonic() - self._step_ended_s)
+            waited_s = time.monotonic() - self._step_ended_s
+            self._content = self._content.add(waiting_s=waited_s)
 
     def add_batch(self, *, is_odd: bool) -> None:
         """Count a batch; an odd one has other shapes than the first."""
-        self._counter.add(batches=1, odd_batches=int(is_odd))
+        self._content = self._content.add(batches=1, odd_batches=int(is_odd))
 
     def step_end(self) -> None:
         """Say that the weights were updated; check the budget."""
         self._steps += 1
-        self._counter.add(steps=1)
+        self._content = self._content.add(steps=1)
         open_s = time.monotonic() - self._window.started_s
         if open_s >= self._choose_length_s() or self._is_near_budget(open_s):
             self._end_window(is_mixed=False)
@@ -186,8 +345,7 @@ class TrainingEnergy:
         self._close_window(error)
         self._monitor.close()
         self.summary = self._summarise(error)
-        faults = dict.fromkeys(fault for one in self._windows for fault in one.energy.faults)
-        say_summary(self.summary, self.run, tuple(faults))
+        self._say_summary(self.summary)
         self._save()
         return self.summary
 
@@ -206,9 +364,6 @@ class TrainingEnergy:
         self.summary = self._summarise(error)
 
     def _read(self, module: Any, inputs: Any) -> None:
-        # Imports PyTorch, which the trainer has done long ago.
-        from joulecast.callbacks.module_reading import read_training_net
-
         try:
             net, self._setup = read_training_net(module, inputs, self.run.setup)
             self._network = net.network
@@ -225,7 +380,33 @@ class TrainingEnergy:
                 text,
             )
         else:
-            say_estimate(self.estimate, self.run, self._setup, self.options)
+            self._say_estimate(self.estimate)
+
+    def _say_estimate(self, estimate: Estimate) -> None:
+        """Say what the steps will take, and warn if that is more than the budget."""
+        setup, budget_j, steps = self._setup, self.options.budget_j, self.run.steps or 1
+        interval = format_interval([steps * one for one in estimate.interval_j], format_energy)
+        LOGGER.info(
+            "Estimate: %s %s (%g %% interval %s, %s), batch %d%s, %s, %s.",
+            f"{steps:,} steps take" if steps > 1 else "a step takes",
+            format_energy(steps * estimate.energy_j),
+            100 * estimate.level,
+            interval,
+            estimate.provenance,
+            setup.batch,
+            f" x {setup.accumulate}" if setup.accumulate > 1 else "",
+            setup.precision,
+            setup.optimizer,
+        )
+        for note in estimate.notes:
+            LOGGER.info("Note: %s", note)
+        if budget_j is not None and self.run.steps and steps * estimate.energy_j > budget_j:
+            LOGGER.warning(
+                "The budget of %s lasts for about %s of %s steps.",
+                format_energy(budget_j),
+                f"{int(budget_j / estimate.energy_j):,}",
+                f"{steps:,}",
+            )
 
     # -- windows ---------------------------------------------------------------------------
 
@@ -240,7 +421,7 @@ class TrainingEnergy:
 
     def _choose_length_s(self) -> float:
         """Return how long the open window should be: longer in long runs, short if mixed."""
-        content, run_s = self._counter.content, time.monotonic() - self._begun_s
+        content, run_s = self._content, time.monotonic() - self._begun_s
         if content.is_mixed or (self._is_warm and not content.is_warm):
             return self._least_s
         return max(self._least_s, min(_LONGEST_WINDOW_S, run_s / 10))
@@ -256,7 +437,7 @@ class TrainingEnergy:
         if time.monotonic() - self._window.started_s >= self._least_s:
             self._end_window(is_mixed=is_mixed)
         else:
-            self._counter.mark_mixed()
+            self._content = replace(self._content, is_mixed=True)
 
     def _end_window(self, *, is_mixed: bool) -> None:
         self._close_window()
@@ -264,12 +445,12 @@ class TrainingEnergy:
         self._check_budget()
 
     def _open_window(self, *, is_mixed: bool) -> None:
-        self._counter.begin(is_warm=self._is_warm, is_mixed=is_mixed)
+        self._content = WindowContent(is_warm=self._is_warm, is_mixed=is_mixed)
         self._window = self._monitor.open_window("training")
 
     def _close_window(self, error: str = "") -> None:
         energy = self._monitor.close_window(self._window, error)
-        self._windows.append(TrainingWindow(energy, self._counter.content))
+        self._windows.append(TrainingWindow(energy, self._content))
         self._sums = sum_windows(self._windows)
 
     def _check_budget(self) -> None:
@@ -277,7 +458,14 @@ class TrainingEnergy:
         if budget_j is None or energy_j is None or energy_j < budget_j or self.is_over_budget:
             return
         self.is_over_budget = True
-        say_budget_passed(budget_j, energy_j, self._steps, self.run)
+        goes_on = "training goes on, because the other processes would wait for this one"
+        LOGGER.warning(
+            "The budget of %s is passed: %s after %s steps; %s.",
+            format_energy(budget_j),
+            format_energy(energy_j),
+            f"{self._steps:,} of {self.run.steps:,}" if self.run.steps else f"{self._steps:,}",
+            "training stops here" if self.run.processes == 1 else goes_on,
+        )
 
     # -- results ---------------------------------------------------------------------------
 
@@ -316,6 +504,28 @@ class TrainingEnergy:
             summary,
             estimated_j=steps * self.estimate.energy_j,
             estimated_interval_j=(steps * low_j, steps * high_j),
+        )
+
+    def _say_summary(self, summary: TrainingSummary) -> None:
+        """Say what the run took, beside what was estimated."""
+        if summary.energy_j is None:
+            faults = dict.fromkeys(fault for one in self._windows for fault in one.energy.faults)
+            reason = "; ".join(faults) or "the run was too short for the meter"
+            LOGGER.warning("The energy of the run is not known: %s.", reason)
+            return
+        estimated = ""
+        if summary.estimated_j is not None and summary.estimated_interval_j is not None:
+            interval = format_interval(summary.estimated_interval_j, format_energy)
+            energy = format_energy(summary.estimated_j)
+            estimated = f"; the estimate of {self.run.steps:,} steps was {energy} ({interval})"
+        LOGGER.info(
+            "Training took %s (%s, the meter covers %s) in %s and %s steps%s.",
+            format_energy(summary.energy_j),
+            summary.provenance,
+            summary.covers,
+            format_duration(summary.duration_s),
+            f"{summary.steps:,}",
+            estimated,
         )
 
     def _save(self) -> None:
@@ -364,3 +574,44 @@ class TrainingEnergy:
             warmup_steps=WARMUP_STEPS,
             measured_steps=found.steps,
         )
+
+
+def never_fail(method: F) -> F:
+    """Return a method that warns once if it raises, and does nothing from then on.
+
+    All such methods of an object are silent after the first failure: what follows would rest on
+    a state that is not known. Its ``abandon`` then releases what it holds. Interruptions by the
+    user pass.
+    """
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.has_failed:
+            return None
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:  # whatever it is, training goes on
+            self.has_failed = True
+            LOGGER.warning(
+                "Energy is no longer measured, and training goes on: %s: %s",
+                type(error).__name__,
+                make_printable(" ".join(str(error).split())),
+            )
+            LOGGER.debug("The error was:", exc_info=error)
+            try:
+                self.abandon(type(error).__name__)
+            except Exception as second:  # of the same cause, most likely
+                LOGGER.debug("Cleaning up failed as well:", exc_info=second)
+            return None
+
+    return cast(F, call)
+
+
+def show_messages() -> None:
+    """Let messages of callbacks reach the user, unless the program configures logging itself."""
+    if LOGGER.level == logging.NOTSET:
+        LOGGER.setLevel(logging.INFO)
+    if not LOGGER.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("joulecast: %(message)s"))
+        LOGGER.addHandler(handler)

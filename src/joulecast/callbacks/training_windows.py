@@ -49,6 +49,10 @@ class WindowContent:
     is_warm: bool = False
     is_mixed: bool = False
 
+    def add(self, **counts: float) -> WindowContent:
+        """Return the content with more of some counts."""
+        return replace(self, **{name: getattr(self, name) + n for name, n in counts.items()})
+
     @property
     def is_steady(self) -> bool:
         """Whether it contains nothing but steps of a run that is warm."""
@@ -188,26 +192,6 @@ def summarise_steps(
         tuple(unchecked),
     )
     return summary, ""
-
-
-class ContentCounter:
-    """Counts what happens in the window that is open."""
-
-    def __init__(self) -> None:
-        self.content = WindowContent(is_mixed=True)
-
-    def add(self, **counts: float) -> None:
-        """Add to counts of the open window."""
-        changed = {name: getattr(self.content, name) + count for name, count in counts.items()}
-        self.content = replace(self.content, **changed)
-
-    def mark_mixed(self) -> None:
-        """Say that the open window contains more than steps."""
-        self.content = replace(self.content, is_mixed=True)
-
-    def begin(self, *, is_warm: bool, is_mixed: bool) -> None:
-        """Begin a new window."""
-        self.content = WindowContent(is_warm=is_warm, is_mixed=is_mixed)
 
 
 def _count_steps(windows: Sequence[TrainingWindow]) -> int:

@@ -20,17 +20,15 @@ from transformers import (
 )
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
 
-from joulecast.callbacks.call_hooks import watch_calls
-from joulecast.callbacks.energy_hooks import EnergyHooks
-from joulecast.callbacks.failures import LOGGER, never_fail
-from joulecast.callbacks.module_reading import join_arguments
-from joulecast.callbacks.training_run import TrainingRun
-from joulecast.callbacks.training_setup import (
+from joulecast.callbacks.module_reading import (
     choose_optimizer,
     choose_precision,
     is_compiled,
+    join_arguments,
     name_device,
+    watch_calls,
 )
+from joulecast.callbacks.training_energy import LOGGER, EnergyHooks, TrainingRun, never_fail
 from joulecast.records import Setup
 
 

@@ -39,7 +39,7 @@ from joulecast.estimators.plausibility import (
     make_quick_key,
 )
 from joulecast.measurer import TrialMeasurer
-from joulecast.measurer.lost_devices import is_device_lost
+from joulecast.measurer.device_lock import is_device_lost
 from joulecast.records import Observation, Profile, Trial
 
 if TYPE_CHECKING:
@@ -446,7 +446,7 @@ def drop_energy(observation: Observation) -> Observation:
 
 def add_stand_in(observation: Observation) -> Observation:
     """Return a recorded observation with the energy of a constant power."""
-    from joulecast.meters.later import STAND_IN_W
+    from joulecast.meters.file import STAND_IN_W
 
     if not observation.windows or observation.duration_s is None:
         return replace(observation, energy_j=None, energy_sd_j=None)

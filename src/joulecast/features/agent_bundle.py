@@ -21,7 +21,6 @@ from joulecast.files import write_atomically
 
 DEVICE_SIDE = (
     "agent",
-    "amd_gpus",
     "devices",
     "errors",
     "input_files",

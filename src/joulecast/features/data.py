@@ -50,7 +50,7 @@ from joulecast.views.words import plural
 if TYPE_CHECKING:
     from joulecast.fusion import FusedKernel
     from joulecast.store import ProfileSummary, Store
-    from joulecast.traces.attachment import RunAttachment
+    from joulecast.traces.alignment import RunAttachment
 
 TIDY, CODECARBON = "tidy", "codecarbon"
 LEVELS = ("kernel", "network", "application")
@@ -110,8 +110,8 @@ def attach_trace(
     from joulecast.features.import_runs import refit_profile
     from joulecast.features.transfer_sources import make_estimator
     from joulecast.store import open_store
-    from joulecast.traces.attachment import attach_energies
-    from joulecast.traces.trace_files import read_trace
+    from joulecast.traces.alignment import attach_energies
+    from joulecast.traces.power_trace import read_trace
 
     path = Path(trace)
     with open_store(store, create=False) as opened:

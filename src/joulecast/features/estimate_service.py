@@ -23,7 +23,7 @@ from joulecast.families import FAMILIES, is_family, parse_params
 from joulecast.features.catalogue import summarise_sheet
 from joulecast.features.estimate import estimate_fitted
 from joulecast.features.nets import choose_batch, resolve_built_in
-from joulecast.features.options import ParallelOptions
+from joulecast.features.parallel import ParallelOptions
 from joulecast.features.profiles import list_unmeasured, match_name
 from joulecast.records import Estimate, Network, Setup
 

@@ -531,7 +531,7 @@ def parse_facts(where: str, texts: Mapping[str, Any]) -> DeviceFacts:
 
 
 def _read_csv_rows(path: Path) -> list[tuple[str, Json]]:
-    from joulecast.traces.csv_tables import read_csv
+    from joulecast.traces.power_trace import read_csv
 
     table = read_csv(path)
     refuse_unknown("the header", dict.fromkeys(table.columns), tuple(_PARSERS))

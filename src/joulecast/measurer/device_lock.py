@@ -100,3 +100,17 @@ def _find_folder() -> Path:
 def _name_file(device: str) -> str:
     # Homes may be shared by several machines.
     return f"{stable_hash([platform.node(), device])}.lock"
+
+
+# Errors after which every further call of the process fails.
+_LOST = ("cuda error", "cuda runtime error", "device-side assert")
+
+
+def is_device_lost(error: BaseException | None) -> bool:
+    """Return whether an error, or what caused it, makes every further call of the process fail."""
+    while error is not None:
+        text = str(error).lower()
+        if any(part in text for part in _LOST) and "out of memory" not in text:
+            return True
+        error = error.__cause__
+    return False

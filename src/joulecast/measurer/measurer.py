@@ -29,12 +29,16 @@ from typing import Any
 
 from joulecast.errors import ContaminatedError, InputError
 from joulecast.measurer.base import describe_refusal
-from joulecast.measurer.idle_checks import CHECK_S, IDLE_POWER, IdleChecks, is_busy
-from joulecast.measurer.load_pulses import LAST_GAP_S, draw_pulses
 from joulecast.measurer.windows import (
+    CHECK_S,
+    IDLE_POWER,
+    LAST_GAP_S,
+    IdleChecks,
     MeasuredWindow,
     MeasureLimits,
     TrialMeasurements,
+    draw_pulses,
+    is_busy,
     make_window,
 )
 from joulecast.meters.base import Meter, Reading

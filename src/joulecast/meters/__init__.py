@@ -20,7 +20,8 @@
     NAME, NAME:ARGUMENT     a meter that a plug-in adds (entry points ``joulecast.meters``)
     nvml+rapl               the sum of several
 
-The entry point of a plug-in names a ``MeterSpec``. A simulated device has its own meter.
+The entry point of a plug-in names a ``MeterSpec``. A simulated device has its own meter. The module
+of an instrument is imported when its meter is made or detected.
 """
 
 from __future__ import annotations
@@ -28,24 +29,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from typing import cast
 
 from joulecast.devices import has_amd_gpus
 from joulecast.errors import InputError, JoulecastError, MissingError
-from joulecast.meters.android import detect_android, make_android
-from joulecast.meters.base import Meter, MeterInfo, Reading, UnavailableError
-from joulecast.meters.battery import detect_battery, make_battery
-from joulecast.meters.command import detect_command, make_command
-from joulecast.meters.file import detect_file, make_file
-from joulecast.meters.guarded import GuardedMeter
-from joulecast.meters.hwmon import detect_hwmon, make_board_hwmon, make_hwmon
-from joulecast.meters.later import detect_later, make_later
-from joulecast.meters.modelled import detect_modelled, make_modelled
-from joulecast.meters.monsoon import detect_monsoon, make_monsoon
-from joulecast.meters.nvml import NvmlMeter, detect_nvml, find_uuid, make_nvml
-from joulecast.meters.rapl import detect_rapl, make_rapl
-from joulecast.meters.sum import SumMeter
-from joulecast.meters.termux import detect_termux, make_termux
-from joulecast.meters.zeus_meters import detect_amd, detect_apple, make_amd, make_apple
+from joulecast.meters.base import GuardedMeter, Meter, MeterInfo, Reading, UnavailableError
 from joulecast.plugins import METER_GROUP, Plugins, load_plugins
 from joulecast.redaction import redact_url
 
@@ -117,7 +106,11 @@ def make_meter(text: str, on: str = "cpu", gpu: str | None = None) -> Meter:
         raise InputError(f"--meter {text} adds up with joules that are still to come: give one")
     if gpu is not None:
         _check_gpus(meters, text, on, gpu)
-    return meters[0] if len(meters) == 1 else SumMeter(meters)
+    if len(meters) == 1:
+        return meters[0]
+    from joulecast.meters.sum import SumMeter
+
+    return SumMeter(meters)
 
 
 def detect_meters() -> tuple[MeterInfo, ...]:
@@ -129,7 +122,9 @@ def detect_meters() -> tuple[MeterInfo, ...]:
 
 def _check_gpus(meters: Sequence[Meter], text: str, on: str, gpu: str) -> None:
     """Raise InputError if GPUs are read, but not the one that runs the load."""
-    read = [meter.gpu for meter in meters if isinstance(meter, NvmlMeter)]
+    from joulecast.meters.nvml import NvmlMeter, find_uuid
+
+    read = [meter.instrument for meter in meters if isinstance(meter, NvmlMeter)]
     if read and find_uuid(gpu) not in read:
         raise InputError(
             f"--meter {text} does not read the GPU behind --on {on}: use --meter nvml, which does"
@@ -143,7 +138,7 @@ def _make_auto(request: MeterRequest) -> Meter:
     makers = [METERS[name].make for name in (("nvml",) if request.is_gpu else ("rapl", "modelled"))]
     # The GPU of a Jetson has no counter, and no name in NVML; its board has a sensor.
     if request.gpu is None:
-        makers.insert(-1, lambda request: make_board_hwmon())
+        makers.insert(-1, _make_board)
     for make in makers[:-1]:
         try:
             return make(request)
@@ -152,7 +147,15 @@ def _make_auto(request: MeterRequest) -> Meter:
     return makers[-1](request)
 
 
+def _make_board(request: MeterRequest) -> Meter:
+    from joulecast.meters.hwmon import make_board_hwmon
+
+    return make_board_hwmon()
+
+
 def _make_nvml(request: MeterRequest) -> Meter:
+    from joulecast.meters.nvml import make_nvml
+
     # cuda:1 may not be NVML's GPU 1: guessing would measure the wrong GPU.
     if request.is_gpu and request.gpu is None and not request.argument:
         raise InputError(
@@ -162,35 +165,43 @@ def _make_nvml(request: MeterRequest) -> Meter:
     return make_nvml(request.argument, request.gpu)
 
 
+def _make_amd(request: MeterRequest) -> Meter:
+    from joulecast.meters.zeus_meters import make_amd
+
+    return make_amd(request.argument, request.on)
+
+
+def _import_later(
+    name: str, form: str, module: str, make: Callable[[MeterRequest], Meter] | None = None
+) -> MeterSpec:
+    """Return the spec of ``make_NAME`` and ``detect_NAME`` in a module that is not imported yet."""
+
+    def make_by_argument(request: MeterRequest) -> Meter:
+        found = import_module(f"joulecast.meters.{module}")
+        return cast(Meter, getattr(found, f"make_{name}")(request.argument))
+
+    def detect() -> tuple[MeterInfo, ...]:
+        found = import_module(f"joulecast.meters.{module}")
+        return cast("tuple[MeterInfo, ...]", getattr(found, f"detect_{name}")())
+
+    return MeterSpec(form, make or make_by_argument, detect)
+
+
 METERS: dict[str, MeterSpec] = {
     "auto": MeterSpec("auto", _make_auto),
-    "nvml": MeterSpec("nvml[:INDEX]", _make_nvml, detect_nvml),
-    "rapl": MeterSpec("rapl", lambda request: make_rapl(request.argument), detect_rapl),
-    "hwmon": MeterSpec("hwmon[:RAIL]", lambda request: make_hwmon(request.argument), detect_hwmon),
-    "battery": MeterSpec("battery", lambda request: make_battery(request.argument), detect_battery),
-    "android": MeterSpec(
-        "android[:SERIAL][,force]", lambda request: make_android(request.argument), detect_android
-    ),
-    "termux": MeterSpec(
-        "termux[:force]", lambda request: make_termux(request.argument), detect_termux
-    ),
-    "monsoon": MeterSpec(
-        "monsoon[:SERIAL]", lambda request: make_monsoon(request.argument), detect_monsoon
-    ),
-    "amd": MeterSpec(
-        "amd[:INDEX]", lambda request: make_amd(request.argument, request.on), detect_amd
-    ),
-    "apple": MeterSpec("apple", lambda request: make_apple(request.argument), detect_apple),
-    "modelled": MeterSpec(
-        "modelled[:WATTS]", lambda request: make_modelled(request.argument), detect_modelled
-    ),
-    "file": MeterSpec("file:PATH", lambda request: make_file(request.argument), detect_file),
-    "command": MeterSpec(
-        "command:PROGRAM ...", lambda request: make_command(request.argument), detect_command
-    ),
-    "later": MeterSpec(
-        "later[:COVERS]", lambda request: make_later(request.argument), detect_later
-    ),
+    "nvml": _import_later("nvml", "nvml[:INDEX]", "nvml", _make_nvml),
+    "rapl": _import_later("rapl", "rapl", "rapl"),
+    "hwmon": _import_later("hwmon", "hwmon[:RAIL]", "hwmon"),
+    "battery": _import_later("battery", "battery", "battery"),
+    "android": _import_later("android", "android[:SERIAL][,force]", "phones"),
+    "termux": _import_later("termux", "termux[:force]", "phones"),
+    "monsoon": _import_later("monsoon", "monsoon[:SERIAL]", "monsoon"),
+    "amd": _import_later("amd", "amd[:INDEX]", "zeus_meters", _make_amd),
+    "apple": _import_later("apple", "apple", "zeus_meters"),
+    "modelled": _import_later("modelled", "modelled[:WATTS]", "modelled"),
+    "file": _import_later("file", "file:PATH", "file"),
+    "command": _import_later("command", "command:PROGRAM ...", "command"),
+    "later": _import_later("later", "later[:COVERS]", "file"),
 }
 
 

@@ -3,9 +3,11 @@
     open ─┬─ begin ── (load runs) ── end → Reading ─┬─ … ─ close
           └─────────── any number of times ─────────┘
 
-A meter converts to joules and seconds where it reads its instrument. It reports problems in
+An instrument derives from ``GuardedMeter``, which checks the order of calls, and implements four
+hooks. It converts to joules and seconds where it reads its instrument. It reports problems in
 ``Reading.faults``; the measurer decides whether to try again. What it cannot check is listed in
-``Reading.unchecked``, which observations keep.
+``Reading.unchecked``, which observations keep. Constructors take the clock, the ticker and whatever
+else touches the outside as arguments, so that tests need neither time nor hardware.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from joulecast.errors import MeasurementError, MissingError
+from joulecast.errors import MeasurementError, MeterLostError, MissingError
 from joulecast.records.codec import Record
 
 # Problems that make a reading invalid. A colon and details may follow.
@@ -95,7 +97,7 @@ class Meter(ABC):
 class Reading:
     """Energy between ``begin`` and ``end``, over ``duration_s`` on the meter's clock.
 
-    Values that are no number, not finite or negative become 0 and a fault.
+    A value that is negative, not finite or not a number becomes 0 and a fault.
 
     Attributes:
         busy_share: The device was busy for at least this share of the time throughout the window,
@@ -143,7 +145,7 @@ def explain_read_errors(what: str, advice: str) -> Iterator[None]:
 
 
 def _to_float(value: Any) -> float:
-    """Return a number as a float; NaN for what is none."""
+    """Return a number as a float; NaN if it is not a number."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -184,3 +186,66 @@ class UnavailableError(MissingError):
     def to_info(self, name: str, covers: str) -> MeterInfo:
         """Return the row of ``joulecast detect`` for a meter that is not available."""
         return MeterInfo(name, False, self.reason, covers=covers, advice=self.advice)
+
+
+class GuardedMeter(Meter):
+    """A meter that checks the order of calls; an instrument implements the four hooks.
+
+    Opening and closing twice does nothing, ``begin`` needs an open meter, and ``end`` needs
+    ``begin``. A second ``begin`` restarts the window, because a load that failed never reaches its
+    ``end``. An instrument that fails in between raises MeterLostError.
+    """
+
+    _is_open = False
+    _has_begun = False
+
+    def open(self) -> None:
+        if not self._is_open:
+            self._connect()
+            self._is_open = True
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = self._has_begun = False
+            self._release()
+
+    def begin(self) -> None:
+        if not self._is_open:
+            raise MeasurementError(
+                f"begin() was called on meter {self.name} before open(): use `with`"
+            )
+        with _name_loss():
+            self._start()
+        self._has_begun = True
+
+    def end(self) -> Reading:
+        if not self._has_begun:
+            raise MeasurementError(
+                f"end() was called on meter {self.name} before begin(): call begin() first"
+            )
+        self._has_begun = False
+        with _name_loss():
+            return self._stop()
+
+    def _connect(self) -> None:
+        """Connect to the instrument; most need nothing."""
+
+    def _release(self) -> None:
+        """Disconnect; a window may still be open."""
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Mark the start of a window, discarding one that was not ended."""
+
+    @abstractmethod
+    def _stop(self) -> Reading:
+        """Return the energy since the start."""
+
+
+@contextmanager
+def _name_loss() -> Iterator[None]:
+    """Raise an error of the instrument as MeterLostError, so that the trial is retried."""
+    try:
+        yield
+    except MeasurementError as error:
+        raise MeterLostError(str(error)) from error

@@ -10,19 +10,19 @@ program, so windows are long compared to its duration.
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from joulecast.errors import InputError, MeasurementError
-from joulecast.meters.base import MeterInfo, Reading, UnavailableError
-from joulecast.meters.guarded import GuardedMeter
-from joulecast.meters.quantity import Quantity, read_quantity
-from joulecast.meters.ticker import MakeTicker, Ticker
-from joulecast.meters.trace import Sample, integrate
+from joulecast.meters.base import MeterInfo, UnavailableError
+from joulecast.meters.sampling import MakeTicker, SampledMeter, Ticker
+from joulecast.units import parse_energy
 
 _POLL_S = 0.1
 _LIMIT_S = 10.0
@@ -65,7 +65,7 @@ def run_program(command: Sequence[str]) -> str:
     return done.stdout.decode(errors="replace")
 
 
-class CommandMeter(GuardedMeter):
+class CommandMeter(SampledMeter):
     """A program that prints an energy counter or the current power."""
 
     name = "command"
@@ -79,78 +79,30 @@ class CommandMeter(GuardedMeter):
         run: RunProgram = run_program,
         ticker: MakeTicker = Ticker,
     ) -> None:
-        """Make the meter.
-
-        Args:
-            command: The program and its arguments.
-            covers: What its number includes.
-            now: The clock.
-            run: Runs the program and returns what it prints.
-            ticker: Makes the ticker that polls power while a window is open.
-        """
         self.covers = covers
         self.instrument = shlex.join([shutil.which(command[0]) or command[0], *command[1:]])
         self._command = tuple(command)
-        self._now = now
         self._run = run
-        self._ticker = ticker(_POLL_S, self._sample)
-        self._unit = ""
-        self._begun_s = 0.0
-        self._begun_j = 0.0
-        self._samples: list[Sample] = []
+        super().__init__(_POLL_S, now, ticker)
 
     def _connect(self) -> None:
         begin_s = self._now()
-        self._unit = read_quantity(self._run(self._command)).unit
+        self.unit = read_quantity(self._run(self._command)).unit
         run_s = self._now() - begin_s
-        if self._unit == "W":
+        if self.unit == "W":
             self.update_interval_s = _POLL_S + run_s
             self.window_s = max(_WINDOW_S, _WINDOW_SAMPLES * self.update_interval_s)
         else:
             self.window_s = max(_WINDOW_S, _WINDOW_RUNS * run_s)
 
-    def _start(self) -> None:
-        if self._unit == "W":
-            self._ticker.stop()
-            self._samples = []
-            self._ticker.start()
-        else:
-            self._begun_j = self._read().value
-        self._begun_s = self._now()
-
-    def _stop(self) -> Reading:
-        end_s = self._now()
-        if self._unit == "W":
-            self._ticker.stop()
-            return integrate(self._samples, self._begun_s, end_s)
-        return _subtract(self._begun_j, self._read().value, end_s - self._begun_s)
-
-    def _release(self) -> None:
-        self._ticker.stop()
-
-    def _read(self) -> Quantity:
+    def _read(self) -> float:
         quantity = read_quantity(self._run(self._command))
-        if quantity.unit != self._unit:
+        if quantity.unit != self.unit:
             raise MeasurementError(
-                f"{' '.join(self._command)!r} printed {self._unit} before and {quantity.unit} now: "
+                f"{' '.join(self._command)!r} printed {self.unit} before and {quantity.unit} now: "
                 "make it print one unit"
             )
-        return quantity
-
-    def _sample(self) -> None:
-        begin_s = self._now()
-        power_w = self._read().value
-        # The program reads its sensor at an unknown moment: assume the middle of its run.
-        self._samples.append(Sample((begin_s + self._now()) / 2, power_w))
-
-
-def _subtract(begin_j: float, end_j: float, duration_s: float) -> Reading:
-    faults = []
-    if end_j < begin_j:
-        faults.append(f"reset: the counter fell from {begin_j:g} to {end_j:g} J")
-    if end_j == begin_j:
-        faults.append(f"stuck: the counter stayed at {begin_j:g} J")
-    return Reading(max(end_j - begin_j, 0.0), duration_s, tuple(faults))
+        return quantity.value
 
 
 def make_command(argument: str) -> CommandMeter:
@@ -173,3 +125,41 @@ def detect_command() -> tuple[MeterInfo, ...]:
     """Return the one command meter, which is available with any program."""
     reason = "give a program that prints joules or watts: command:PROGRAM ARGUMENTS"
     return (MeterInfo(CommandMeter.name, True, reason, covers="board"),)
+
+
+_QUANTITY = re.compile(
+    r"(?<![\w.,])"  # not from the middle of a word or a number
+    r"(?P<sign>[-+]?)"
+    r"(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)"
+    r"\s*(?P<prefix>[nuµμmkKMG]?)(?P<unit>Wh|J|W|[jJ]oules?|[wW]atts?)(?!\w)"
+)
+_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number with its unit, ``J`` or ``W``."""
+
+    value: float
+    unit: str
+
+
+def read_quantity(text: str) -> Quantity:
+    """Return the last number of joules or watts in a text.
+
+    Raises:
+        InputError: The text contains neither, or a number that no float can hold.
+    """
+    matches = list(_QUANTITY.finditer(text))
+    if not matches:
+        shown = " ".join(text.split())[-_SHOWN:]
+        raise InputError(f"no joules or watts in {shown!r}: print a number with J, Wh or W")
+    found = matches[-1].groupdict()
+    is_power = found["unit"][0] in "Ww" and found["unit"] != "Wh"
+    # A watt is a joule per second, so its prefixes scale the same way.
+    energy_unit = "Wh" if found["unit"] == "Wh" else "J"
+    try:
+        size = parse_energy(found["number"].replace(",", "") + found["prefix"] + energy_unit)
+    except InputError as error:
+        raise InputError(f"{matches[-1][0]!r} is too large: print a number like 55 W") from error
+    return Quantity(-size if found["sign"] == "-" else size, "W" if is_power else "J")

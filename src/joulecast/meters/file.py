@@ -6,6 +6,11 @@
 
 The file may grow while it is read, or contain a whole day: only its end, back to the start of the
 window, is read. A last line without its newline is still being written and is skipped.
+
+``later`` reads no energy: it notes the start and the end of each window, for a power monitor whose
+file somebody copies afterwards (`joulecast data attach`). Until then a reading has the energy of a
+constant power, so that a campaign is guided by time: the relative uncertainty of such an energy is
+that of the duration. Nothing of it is stored.
 """
 
 from __future__ import annotations
@@ -19,9 +24,8 @@ from datetime import datetime
 from pathlib import Path
 
 from joulecast.errors import FileError
-from joulecast.meters.base import MeterInfo, Reading, UnavailableError
-from joulecast.meters.guarded import GuardedMeter
-from joulecast.meters.trace import GAP_PERIODS, Sample, integrate, median_interval_s
+from joulecast.meters.base import GuardedMeter, MeterInfo, Reading, UnavailableError
+from joulecast.meters.sampling import GAP_PERIODS, Sample, integrate, median_interval_s
 
 _BLOCK_BYTES = 1 << 16
 _POLL_S = 0.1
@@ -41,19 +45,10 @@ class FileMeter(GuardedMeter):
         self,
         path: Path,
         covers: str = "board",
-        limit_s: float = 5.0,
+        limit_s: float = 5.0,  # longest wait until the file reaches the end of a window
         wall: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Make the meter.
-
-        Args:
-            path: The file.
-            covers: What the instrument measures.
-            limit_s: Longest time to wait until the file reaches the end of a window.
-            wall: Returns seconds since 1970.
-            sleep: Waits.
-        """
         self.covers = covers
         self.instrument = str(path.resolve())
         self._path = path
@@ -153,3 +148,48 @@ def detect_file() -> tuple[MeterInfo, ...]:
     """Return the one file meter, which is available with any file."""
     reason = "give a file of time,watts that an instrument writes: file:power.csv"
     return (MeterInfo(FileMeter.name, True, reason, covers="board"),)
+
+
+STAND_IN_W = 1.0
+"""The constant power of readings until a trace is attached."""
+
+
+class LaterMeter(GuardedMeter):
+    """A recorder of windows, whose energy a power trace provides later."""
+
+    name = "later"
+    is_recorder = True
+
+    def __init__(
+        self,
+        covers: str = "board",
+        provenance: str = "measured",
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.covers = covers
+        self.provenance = provenance
+        self._now = now
+        # Read once: whoever sets the clock of the system must not move windows.
+        self._origin_s = wall() - now()
+        self._begun_s = 0.0
+
+    def _start(self) -> None:
+        self._begun_s = self._now()
+
+    def _stop(self) -> Reading:
+        end_s = self._now()
+        duration_s = end_s - self._begun_s
+        span_s = (self._origin_s + self._begun_s, self._origin_s + end_s)
+        return Reading(STAND_IN_W * duration_s, duration_s, span_s=span_s)
+
+
+def make_later(argument: str) -> LaterMeter:
+    """Return the meter of ``later`` or ``later:COVERS``."""
+    return LaterMeter(argument) if argument else LaterMeter()
+
+
+def detect_later() -> tuple[MeterInfo, ...]:
+    """Return the one recorder, which is always available."""
+    reason = "records windows; `joulecast data attach trace.csv` fills the joules in later"
+    return (MeterInfo(LaterMeter.name, True, reason, covers="board"),)

@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable
 
 from joulecast.errors import InputError
-from joulecast.meters.base import MeterInfo, Reading
-from joulecast.meters.guarded import GuardedMeter
-from joulecast.meters.quantity import Quantity, read_quantity
+from joulecast.meters.base import GuardedMeter, MeterInfo, Reading
+from joulecast.meters.command import Quantity, read_quantity
 
 # A round number for one busy core of a desktop or server processor, with its share of the rest.
 CORE_W = 10.0
@@ -36,19 +35,11 @@ class ModelledMeter(GuardedMeter):
 
     def __init__(
         self,
-        power_w: float = CORE_W,
-        idle_w: float = 0.0,
+        power_w: float = CORE_W,  # of one busy core
+        idle_w: float = 0.0,  # constant, whether a core is busy or not
         now: Callable[[], float] = time.monotonic,
         cpu_time: Callable[[], float] = cpu_time_s,
     ) -> None:
-        """Make the meter.
-
-        Args:
-            power_w: Power of one busy core.
-            idle_w: Constant power, whether a core is busy or not.
-            now: The clock.
-            cpu_time: Returns the CPU seconds used so far.
-        """
         if not (0 < power_w < float("inf") and 0 <= idle_w < float("inf")):
             raise InputError(
                 f"modelled power is {power_w} W per busy core and {idle_w} W idle: "

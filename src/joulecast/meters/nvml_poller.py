@@ -16,11 +16,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from joulecast.errors import JoulecastError
-from joulecast.meters.nvml_edges import Edge, format_edge
-from joulecast.meters.nvml_gpu import Gpu, open_nvml
+from joulecast.meters.nvml import Edge, Gpu, format_edge, open_nvml
 from joulecast.meters.pollers import make_wait, write_line
 
 BEAT_S = 0.02
@@ -28,27 +26,12 @@ BEAT_S = 0.02
 LIST_S = 0.5
 
 
-class EnergySource(Protocol):
-    """A number that counts energy.
+class EnergyCounter:
+    """The GPU's energy counter, which updates every 100 ms.
 
     Attributes:
-        poll_s: Time between two polls.
-        update_interval_s: Time between two updates.
         is_exact: The number belongs to the moment of the poll, not to an update before it.
-        name: ``counter``, or ``sensor`` if there is only power.
     """
-
-    name: str
-    poll_s: float
-    update_interval_s: float
-    is_exact: bool
-
-    def energy_j(self) -> float:
-        """Return the energy so far."""
-
-
-class EnergyCounter:
-    """The GPU's energy counter, which updates every 100 ms."""
 
     name = "counter"
     poll_s = 0.001
@@ -79,6 +62,9 @@ class PowerIntegral:
         self._last = after_s, after_w = self._now(), self._power_w()
         self._energy_j += (after_s - before_s) * (after_w + before_w) / 2
         return self._energy_j
+
+
+EnergySource = EnergyCounter | PowerIntegral
 
 
 def poll(

@@ -21,12 +21,13 @@ import select
 import subprocess
 import sys
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from joulecast.errors import MeasurementError
-from joulecast.meters.base import UnavailableError
+from joulecast.meters.base import GuardedMeter, Reading, UnavailableError
 
 _STOP_S = 2.0
 
@@ -190,6 +191,66 @@ class Listener(Generic[Event]):
         self._reported_s = event.time_s
         if self._events is not None:
             self._events.append(event)
+
+
+class PolledMeter(GuardedMeter, Generic[Event]):
+    """A meter whose instrument a poller reads; a subclass turns events into a reading."""
+
+    def __init__(
+        self,
+        instrument: str,
+        now: Callable[[], float],
+        start: Callable[[str], Poller],
+        listen: Callable[[Poller], Listener[Event]],
+        limit_s: float,
+        start_limit_s: float = 0.0,
+    ) -> None:
+        """Make the meter.
+
+        Args:
+            instrument: The argument of the poller.
+            now: The clock of the poller's events.
+            start: Starts a poller.
+            listen: Starts to listen to it.
+            limit_s: Longest time without a line from the poller.
+            start_limit_s: Longest time until it is ready, if that is more.
+        """
+        self.instrument = instrument
+        self._now = now
+        self._start_poller = start
+        self._listen = listen
+        self._limit_s = limit_s
+        self._start_limit_s = max(limit_s, start_limit_s)
+        self._listener: Listener[Event] | None = None
+        self._begun_s = 0.0
+
+    def _connect(self) -> None:
+        self._listener = self._listen(self._start_poller(self.instrument))
+        try:
+            self.update_interval_s = self._listener.wait_ready(self._start_limit_s)
+        except UnavailableError:
+            self._release()
+            raise
+
+    def _release(self) -> None:
+        if self._listener is not None:
+            self._listener.stop()
+            self._listener = None
+
+    def _start(self) -> None:
+        assert self._listener is not None, "only called on an open meter"
+        self._listener.record()
+        self._begun_s = self._now()
+
+    def _stop(self) -> Reading:
+        assert self._listener is not None, "only called on an open meter"
+        end_s = self._now()
+        events = self._listener.take(end_s, self._limit_s)
+        return self._read_events(events, end_s, self._listener.source)
+
+    @abstractmethod
+    def _read_events(self, events: tuple[Event, ...], end_s: float, source: str) -> Reading:
+        """Return the energy from the start of the window to its end."""
 
 
 # ---------------------------------------------------------------------------------------------

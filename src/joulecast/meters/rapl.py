@@ -22,13 +22,13 @@ from pathlib import Path
 from joulecast.meters.base import (
     METER_CHECKS,
     POWER_LIMIT,
+    GuardedMeter,
     MeterInfo,
     Reading,
     UnavailableError,
     explain_read_errors,
 )
-from joulecast.meters.guarded import GuardedMeter
-from joulecast.meters.ticker import MakeTicker, Ticker
+from joulecast.meters.sampling import MakeTicker, Ticker
 
 POWERCAP = Path("/sys/class/powercap")
 CPUS = Path("/sys/devices/system/cpu")
@@ -189,15 +189,6 @@ class RaplMeter(GuardedMeter):
         read: ReadText = read_text,
         ticker: MakeTicker = Ticker,
     ) -> None:
-        """Make the meter.
-
-        Args:
-            root: The powercap folder.
-            cpus: Folder in which Linux counts thermal throttling.
-            now: The clock.
-            read: Reads a file.
-            ticker: Makes the ticker that reads the counters while a window is open.
-        """
         self.instrument = str(root.resolve())
         self._zones = find_zones(root, read)
         self._cpus = cpus

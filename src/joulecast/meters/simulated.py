@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 
-from joulecast.meters.base import Reading
-from joulecast.meters.guarded import GuardedMeter
+from joulecast.meters.base import GuardedMeter, Reading
 from joulecast.simulation import Disturbance, SimulatedDevice
 
 _EXACT_POLLS = 10
@@ -27,13 +26,6 @@ class SimulatedMeter(GuardedMeter):
     def __init__(
         self, simulated: SimulatedDevice, update_interval_s: float = 0.1, window_s: float = 1.0
     ) -> None:
-        """Make the meter.
-
-        Args:
-            simulated: The device, whose clock it shares.
-            update_interval_s: Time between two updates of the counter; 0 for an exact meter.
-            window_s: Shortest window that it measures well.
-        """
         self.update_interval_s = update_interval_s
         self.window_s = window_s
         self._simulated = simulated

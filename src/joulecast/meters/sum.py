@@ -16,8 +16,7 @@ from contextlib import ExitStack
 from itertools import combinations
 
 from joulecast.errors import InputError
-from joulecast.meters.base import METER_CHECKS, Meter, Reading
-from joulecast.meters.guarded import GuardedMeter
+from joulecast.meters.base import METER_CHECKS, GuardedMeter, Meter, Reading
 from joulecast.records import weakest_provenance
 
 

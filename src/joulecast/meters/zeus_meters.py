@@ -19,10 +19,8 @@ from importlib import import_module
 from typing import Any
 
 from joulecast.errors import InputError, MeasurementError
-from joulecast.meters.base import MeterInfo, Reading, UnavailableError
-from joulecast.meters.guarded import GuardedMeter
-from joulecast.meters.ticker import MakeTicker, Ticker
-from joulecast.meters.trace import Sample, integrate, subtract_counts
+from joulecast.meters.base import MeterInfo, UnavailableError
+from joulecast.meters.sampling import MakeTicker, SampledMeter, Ticker
 
 _INSTALL = "run: pip install 'joulecast[zeus]'"
 _CHECK = "run python -m zeus.show_env, which lists what it finds"
@@ -58,7 +56,7 @@ class ZeusSource:
     read: Callable[[], float]
 
 
-class ZeusMeter(GuardedMeter):
+class ZeusMeter(SampledMeter):
     """An energy counter that Zeus reads, or a power that is polled and integrated."""
 
     window_s = _WINDOW_S
@@ -70,45 +68,12 @@ class ZeusMeter(GuardedMeter):
         now: Callable[[], float] = time.monotonic,
         ticker: MakeTicker = Ticker,
     ) -> None:
-        """Make the meter.
-
-        Args:
-            source: What to read.
-            now: The clock.
-            ticker: Makes the ticker that polls a power while a window is open.
-        """
         self.name = source.meter
         self.covers = source.covers
         self.instrument = source.instrument
+        self.unit = source.unit
         self._source = source
-        self._now = now
-        self._ticker = ticker(_INTERVAL_S, self._sample)
-        self._begun_s = 0.0
-        self._begun_j = 0.0
-        self._samples: list[Sample] = []
-
-    def _start(self) -> None:
-        if self._source.unit == "W":
-            self._ticker.start()
-            self._samples = []
-        else:
-            self._begun_j = self._read()
-        self._begun_s = self._now()
-
-    def _stop(self) -> Reading:
-        end_s = self._now()
-        if self._source.unit == "W":
-            self._ticker.stop()
-            return integrate(self._samples, self._begun_s, end_s)
-        return subtract_counts([self._begun_j, self._read()], end_s - self._begun_s)
-
-    def _release(self) -> None:
-        self._ticker.stop()
-
-    def _sample(self) -> None:
-        begin_s = self._now()
-        power_w = self._read()
-        self._samples.append(Sample((begin_s + self._now()) / 2, power_w))
+        super().__init__(_INTERVAL_S, now, ticker)
 
     def _read(self) -> float:
         with _explain_errors(self.name):

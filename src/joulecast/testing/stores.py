@@ -5,7 +5,6 @@ Inherit ``StoreContract`` and define a fixture ``store``: an empty store without
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -18,10 +17,9 @@ from joulecast.errors import InputError, MissingError
 from joulecast.families import make_family
 from joulecast.records import Device, Execution, Network, Observation, Profile, Setup, Trial
 from joulecast.store import Store, profile_key
-from joulecast.testing import record_strategies as draw
 
 # Every test removes what it adds, so that all examples can use one store.
-_shared = settings(
+SHARED = settings(
     max_examples=20,
     deadline=None,
     suppress_health_check=[
@@ -57,27 +55,7 @@ def make_profile(*observations: Observation, **fits: Any) -> Profile:
 class StoreContract:
     """Tests of any store; a subclass has a fixture ``store``."""
 
-    @_shared
-    @given(profile=draw.profiles())
-    def test_imported_profile_is_returned_equal(self, store: Store, profile: Profile) -> None:
-        assert store.import_profile(profile) == len(profile.observations)
-        back = store.load_profile(profile.key)
-        assert back == profile
-        # Names take no part in equality, but are stored.
-        assert _json(back) == _json(profile)
-        store.remove_profile(profile.key)
-
-    @_shared
-    @given(profile=draw.profiles(), cut=st.integers(0, 3))
-    def test_importing_twice_has_no_effect(self, store: Store, profile: Profile, cut: int) -> None:
-        part = replace(profile, observations=profile.observations[:cut])
-        assert store.import_profile(part) == len(part.observations)
-        assert store.import_profile(profile) == len(profile.observations[cut:])
-        assert store.import_profile(profile) == 0
-        assert store.load_profile(profile.key) == profile
-        store.remove_profile(profile.key)
-
-    @_shared
+    @SHARED
     @given(numbers=st.lists(st.integers(0, 50), max_size=8))
     def test_observations_keep_their_order(self, store: Store, numbers: list[int]) -> None:
         made = [make_observation(number) for number in numbers]
@@ -276,7 +254,3 @@ class StoreContract:
         store.add_observation(make_observation())
         with pytest.raises(InputError, match="named"):
             store.find_profile("")
-
-
-def _json(profile: Profile) -> Any:
-    return json.loads(json.dumps(profile.to_dict()))

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from joulecast.errors import FileError, InputError
 from joulecast.input_files import read_limited, show_value
-from joulecast.traces.csv_tables import CsvTable, read_csv
+from joulecast.traces.power_trace import CsvTable, read_csv
 from joulecast.units import JOULES_PER_KWH
 
 AUTO = "auto"

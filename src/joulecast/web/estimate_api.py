@@ -19,8 +19,7 @@ from joulecast.budgets import MAX_COUNT
 from joulecast.errors import InputError
 from joulecast.features.estimate_service import EstimateAnswer, EstimateQuestion, EstimateService
 from joulecast.features.nets import require_packages
-from joulecast.features.options import ParallelOptions
-from joulecast.features.parallel import MOST_GPUS
+from joulecast.features.parallel import MOST_GPUS, ParallelOptions
 from joulecast.features.run import make_bill
 from joulecast.files import decode_network
 from joulecast.input_files import parse_json

@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 from onnx import TensorProto, helper
 
+from benchmarks.robustness.hostile_inputs import damage_bytes, find_defect
 from joulecast.errors import FileError, InputError, NetError
 from joulecast.records import Network
 from joulecast.runtimes.onnx_files import model_file, net_file, network
 from joulecast.runtimes.onnx_files.net_file import read_onnx_content, read_onnx_net
 from joulecast.runtimes.onnx_files.network import read_network
-from joulecast.testing.hostile_inputs import damage_bytes, find_defect
 from onnx_models import external, integers, make_conv_net, make_model, node, numbers, save, weight
 
 CONV_NET = make_conv_net().SerializeToString()

@@ -1,35 +1,37 @@
-"""Measure an Android phone by its battery, over adb.
+"""Measure an Android phone by its battery: over adb, or in Termux on the phone itself.
 
     android              the only phone that adb lists; one connected without a cable is preferred
     android:SERIAL       one of several, as ``adb devices`` lists them
     android:,force       although it charges; android:SERIAL,force
+    termux               what termux-battery-status shows: current (µA) x voltage (mV), else charge
+    termux:force         although it charges
 
 A phone on a USB cable charges, and its battery then tells nothing: connect adb over Wi-Fi. Current
 times voltage of /sys/class/power_supply/battery is used where the shell may read it, otherwise the
 charge counter of ``dumpsys battery``. Sources: BatteryService.java of Android
-(frameworks/base/services/core/java/com/android/server), and the output of phones that users have
-published. ``discharge`` does the measuring.
+(frameworks/base/services/core/java/com/android/server), the output of phones that users have
+published, and app/src/main/java/com/termux/api/apis/BatteryStatusAPI.java of
+https://github.com/termux/termux-api. ``battery.DischargeMeter`` does the measuring.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import socket
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
 from joulecast.errors import InputError, MeasurementError
 from joulecast.meters.base import MeterInfo, UnavailableError
+from joulecast.meters.battery import BatteryState, DischargeMeter
 from joulecast.meters.command import RunProgram, run_program
-from joulecast.meters.discharge import BatteryState, DischargeMeter
-from joulecast.meters.ticker import MakeTicker, Ticker
 
 # Each reading wakes the radio of the phone.
-_POLL_S = 2.0
+POLL_S = 2.0
 _NODES = "/sys/class/power_supply/battery"
 # One command, because each start of adb takes a tenth of a second.
 _SHELL = f"dumpsys battery; cd {_NODES} 2>/dev/null && grep -s . current_now voltage_now; true"
@@ -54,37 +56,11 @@ class AdbDevice(NamedTuple):
         return re.search(r":\d+$|_adb-tls-connect", self.serial) is not None
 
 
-class PhoneMeter(DischargeMeter):
-    """The battery of a phone, read by a program that prints its state."""
-
-    def __init__(
-        self,
-        name: str,
-        read: Callable[[], BatteryState],
-        instrument: str,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        ticker: MakeTicker = Ticker,
-    ) -> None:
-        """Make the meter.
-
-        Args:
-            name: ``android`` or ``termux``.
-            read: Reads the battery.
-            instrument: Serial number of the phone.
-            now: The clock.
-            sleep: Waits.
-            ticker: Makes the ticker that reads the battery while a window is open.
-        """
-        self.name = name
-        super().__init__(read, instrument, _POLL_S, now, sleep, ticker)
-
-
 # ---------------------------------------------------------------------------------------------
 # adb
 
 
-def make_android(argument: str, run: RunProgram = run_program) -> PhoneMeter:
+def make_android(argument: str, run: RunProgram = run_program) -> DischargeMeter:
     """Return the meter of ``android``, ``android:SERIAL`` or ``android:SERIAL,force``."""
     serial, _, option = argument.partition(",")
     if option not in ("", "force"):
@@ -92,7 +68,8 @@ def make_android(argument: str, run: RunProgram = run_program) -> PhoneMeter:
     if shutil.which("adb") is None:
         raise UnavailableError("adb is not installed", _NO_ADB)
     device = choose_device(list_devices(run), serial)
-    meter = PhoneMeter("android", partial(read_adb, device.serial, run), device.serial)
+    meter = DischargeMeter(partial(read_adb, device.serial, run), device.serial, POLL_S)
+    meter.name = "android"
     if option:
         meter.force()
     return meter
@@ -194,10 +171,10 @@ def detect_android(
         if not devices:
             raise UnavailableError("adb lists no phone", _CONNECT)
     except UnavailableError as error:
-        return (error.to_info("android", PhoneMeter.covers),)
+        return (error.to_info("android", DischargeMeter.covers),)
     except (MeasurementError, ValueError) as error:
         failed = UnavailableError(str(error), "run adb devices by hand")
-        return (failed.to_info("android", PhoneMeter.covers),)
+        return (failed.to_info("android", DischargeMeter.covers),)
     return tuple(_describe(device) for device in devices)
 
 
@@ -205,9 +182,9 @@ def _describe(device: AdbDevice) -> MeterInfo:
     name = f"android:{device.serial}"
     if device.state != "device":
         failed = UnavailableError(f"it is {device.state}", "unlock the phone and allow debugging")
-        return failed.to_info(name, PhoneMeter.covers)
+        return failed.to_info(name, DischargeMeter.covers)
     how = "without a cable" if device.is_wireless else "by a cable, which charges it"
-    return MeterInfo(name, True, f"a phone connected {how}", covers=PhoneMeter.covers)
+    return MeterInfo(name, True, f"a phone connected {how}", covers=DischargeMeter.covers)
 
 
 def _has_server(port: int) -> bool:
@@ -216,3 +193,52 @@ def _has_server(port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+_TERMUX = "termux-battery-status"
+
+
+def make_termux(argument: str, run: RunProgram = run_program) -> DischargeMeter:
+    """Return the meter of ``termux`` or ``termux:force``."""
+    if argument not in ("", "force"):
+        raise InputError(f"termux:{argument} is not a meter: give termux or termux:force")
+    if shutil.which(_TERMUX) is None:
+        raise UnavailableError(
+            f"there is no {_TERMUX}",
+            "in Termux on the phone, run: pkg install termux-api, and install the app Termux:API",
+        )
+    meter = DischargeMeter(lambda: parse_termux(run([_TERMUX])), _TERMUX, POLL_S)
+    meter.name = "termux"
+    if argument:
+        meter.force()
+    return meter
+
+
+def parse_termux(text: str) -> BatteryState:
+    """Return the state that ``termux-battery-status`` prints as JSON.
+
+    Raises:
+        MeasurementError: The text is not a battery.
+    """
+    try:
+        shown = json.loads(text)
+        plugged, status = str(shown["plugged"]), str(shown["status"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise MeasurementError(
+            f"{_TERMUX} printed no battery ({text.strip()[:60]!r}): check the app Termux:API"
+        ) from error
+    charger = plugged if plugged != "UNPLUGGED" else "" if status == "DISCHARGING" else status
+    current, voltage_mv, charge_uah = (
+        parse_number(shown.get(name)) for name in ("current", "voltage", "charge_counter")
+    )
+    return make_phone_state(charger, current, voltage_mv * 1e-3, charge_uah)
+
+
+def detect_termux() -> tuple[MeterInfo, ...]:
+    """Return whether this machine is a phone with Termux:API."""
+    try:
+        make_termux("")
+    except UnavailableError as error:
+        return (error.to_info("termux", DischargeMeter.covers),)
+    reason = f"{_TERMUX}; how often it updates is measured at the start"
+    return (MeterInfo("termux", True, reason, covers=DischargeMeter.covers),)

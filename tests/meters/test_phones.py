@@ -1,51 +1,57 @@
-"""Phones over adb: what they show, chargers, choosing one, and a real adb program."""
+"""Phones over adb and in Termux: what they show, chargers, choosing one, a real adb program."""
 
 import os
 import shutil
 from functools import partial
 
 import pytest
-from virtual_instruments import VirtualClock
+from virtual_instruments import VirtualClock, VirtualContract
 from virtual_phone import AdbServer, Phone
 
 from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import make_meter
-from joulecast.meters.android import (
+from joulecast.meters.base import UnavailableError
+from joulecast.meters.battery import DischargeMeter
+from joulecast.meters.phones import (
+    POLL_S,
     AdbDevice,
-    PhoneMeter,
     choose_device,
     detect_android,
+    detect_termux,
     list_devices,
     make_android,
     parse_dumpsys,
+    parse_termux,
     read_adb,
 )
-from joulecast.meters.base import UnavailableError
-from joulecast.testing.meters import MeterContract
 
 WIRELESS = "192.168.1.20:5555"
 
 
-class PhoneContract(MeterContract):
+def make_phone(read, clock):
+    meter = DischargeMeter(read, "phone", POLL_S, clock.now, clock.sleep, clock.make_ticker)
+    meter.name = "phone"
+    return meter
+
+
+class PhoneContract(VirtualContract):
+    step_s = 0.5
+
     @pytest.fixture(autouse=True)
-    def phone(self):
-        self.clock = VirtualClock(step_s=0.5)
+    def phone(self, set_clock):
         self.phone = Phone(self.clock)
 
     def make_meter(self):
         read = partial(read_adb, WIRELESS, lambda command: self.phone.dumpsys())
         clock = self.clock
-        return PhoneMeter("android", read, WIRELESS, clock.now, clock.sleep, clock.make_ticker)
-
-    def load(self, duration_s):
-        self.clock.sleep(duration_s)
+        return make_phone(read, clock)
 
     def test_power_of_the_phone_is_measured(self):
         with self.make_meter() as meter:
             assert self.read(meter).power_w == pytest.approx(3.0, rel=0.02)
 
 
-class TestCurrent(PhoneContract):
+class TestPhoneCurrent(PhoneContract):
     """A phone whose shell may read the files of the battery."""
 
     def test_charging_within_a_window_is_a_fault(self):
@@ -65,7 +71,7 @@ class TestCurrent(PhoneContract):
             assert "gap: the battery showed its power only at times" in meter.end().faults
 
 
-class TestCharge(PhoneContract):
+class TestPhoneCharge(PhoneContract):
     """A phone whose shell may not: the charge counter has steps of a mAh."""
 
     @pytest.fixture(autouse=True)
@@ -201,9 +207,7 @@ def test_adb_measures_the_phone_without_a_cable(server):
     chosen = make_meter("android").instrument
     assert chosen == WIRELESS
     clock = server.phone.clock
-    meter = PhoneMeter(
-        "android", partial(read_adb, chosen), chosen, clock.now, clock.sleep, clock.make_ticker
-    )
+    meter = make_phone(partial(read_adb, chosen), clock)
     with meter:
         meter.begin()
         clock.sleep(meter.window_s)
@@ -235,3 +239,65 @@ def test_detecting_starts_no_server(monkeypatch):
     monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "1")
     (row,) = detect_android(os.environ)
     assert row.reason == "the adb server is not running"
+
+
+class TestTermux(VirtualContract):
+    step_s = 0.5
+
+    @pytest.fixture(autouse=True)
+    def phone(self, set_clock):
+        self.phone = Phone(self.clock)
+
+    def make_meter(self):
+        clock = self.clock
+        read = lambda: parse_termux(self.phone.termux())  # noqa: E731
+        return make_phone(read, clock)
+
+    def test_power_of_the_phone_is_measured(self):
+        with self.make_meter() as meter:
+            assert self.read(meter).power_w == pytest.approx(3.0, rel=0.02)
+
+
+def test_charge_is_used_without_a_current():
+    phone = Phone(VirtualClock())
+    phone.has_nodes = False
+    state = parse_termux(phone.termux())
+    assert (state.power_w, state.left, state.voltage_v) == (None, pytest.approx(10800.0), 4.0)
+
+
+def test_charging_is_noticed():
+    phone = Phone(VirtualClock())
+    phone.powered = {"USB": True}
+    assert parse_termux(phone.termux()).charger == "PLUGGED_USB"
+
+
+@pytest.mark.parametrize("text", ["", "Termux:API is not yet available", "[]", "{}", "null"])
+def test_output_that_is_no_battery_is_an_error(text):
+    with pytest.raises(MeasurementError, match="printed no battery"):
+        parse_termux(text)
+
+
+def test_missing_termux_is_explained(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingError, match="pkg install termux-api"):
+        make_meter("termux")
+    (row,) = detect_termux()
+    assert not row.available
+
+
+def test_unknown_argument_of_termux_is_refused():
+    with pytest.raises(InputError, match="termux:force"):
+        make_meter("termux:x")
+
+
+def test_real_program_is_run(monkeypatch, tmp_path):
+    phone = Phone(VirtualClock())
+    phone.powered = {"USB": True}
+    program = tmp_path / "termux-battery-status"
+    program.write_text(f"#!/bin/sh\ncat <<'EOF'\n{phone.termux()}\nEOF\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert detect_termux()[0].available
+    with pytest.raises(MissingError, match=r"PLUGGED_USB.*unplug"):
+        make_meter("termux").open()
+    assert make_meter("termux:force").covers == "battery while charging"

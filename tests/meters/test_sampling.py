@@ -1,10 +1,13 @@
-"""Power samples: integrals, and every fault is named."""
+"""Power samples and the thread that takes them: integrals, and every fault is named."""
+
+import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecast.meters.trace import Sample, integrate
+from joulecast.errors import MeasurementError
+from joulecast.meters.sampling import Sample, Ticker, integrate
 
 
 def make_samples(power, start_s=0.0, end_s=10.0, update_interval_s=0.1):
@@ -13,7 +16,7 @@ def make_samples(power, start_s=0.0, end_s=10.0, update_interval_s=0.1):
     return [Sample(time_s, power(time_s)) for time_s in times]
 
 
-def names(samples, start_s=2.0, end_s=7.0):
+def name_faults(samples, start_s=2.0, end_s=7.0):
     reading = integrate(samples, start_s, end_s)
     assert reading.energy_j >= 0
     return [fault.partition(":")[0] for fault in reading.faults]
@@ -36,20 +39,54 @@ def test_samples_outside_the_window_are_ignored():
 
 def test_missing_samples_are_a_gap():
     samples = make_samples(lambda t: 5.0)
-    assert names(samples[:30] + samples[40:]) == ["gap"]
-    assert names(samples[30:]) == ["gap"]
-    assert names(samples[:60]) == ["gap"]
+    assert name_faults(samples[:30] + samples[40:]) == ["gap"]
+    assert name_faults(samples[30:]) == ["gap"]
+    assert name_faults(samples[:60]) == ["gap"]
 
 
 def test_few_samples_are_too_short():
-    assert names([]) == ["too short"]
-    assert names(make_samples(lambda t: 5.0), 2.05, 2.25) == ["too short"]
+    assert name_faults([]) == ["too short"]
+    assert name_faults(make_samples(lambda t: 5.0), 2.05, 2.25) == ["too short"]
 
 
 def test_clock_that_goes_back_is_a_reset():
     samples = make_samples(lambda t: 5.0)
-    assert names([*samples[:50], *samples[45:]]) == ["reset"]
+    assert name_faults([*samples[:50], *samples[45:]]) == ["reset"]
 
 
 def test_negative_power_is_a_fault():
-    assert names(make_samples(lambda t: 5.0 - t)) == ["negative"]
+    assert name_faults(make_samples(lambda t: 5.0 - t)) == ["negative"]
+
+
+def test_ticker_calls_the_function_until_stopped():
+    many = 3
+    ticks = []
+    enough = threading.Event()
+
+    def tick():
+        ticks.append(1)
+        if len(ticks) >= many:
+            enough.set()
+
+    ticker = Ticker(0.0, tick)
+    ticker.start()
+    assert enough.wait(10)
+    ticker.stop()
+    count = len(ticks)
+    ticker.stop()
+    assert len(ticks) == count >= many
+
+
+def test_stop_raises_the_error_of_the_function():
+    ended = threading.Event()
+
+    def tick():
+        ended.set()
+        raise MeasurementError("the program failed")
+
+    ticker = Ticker(0.0, tick)
+    ticker.start()
+    assert ended.wait(10)
+    with pytest.raises(MeasurementError, match="the program failed"):
+        ticker.stop()
+    ticker.stop()

@@ -1,0 +1,197 @@
+"""Read an instrument while a window is open, and compute the energy of the window.
+
+        ·   ·  │·   ·   ·   ·│  ·         only samples inside the window count: those outside
+               t0            t1           belong to another load
+
+Power is interpolated linearly between samples, and constant from each end of the window to the
+nearest sample inside. Counts are those of an energy counter at both ends, or more often.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple, Protocol
+
+from joulecast.errors import JoulecastError
+from joulecast.meters.base import GuardedMeter, Reading
+
+MIN_SAMPLES = 3
+# An instrument without a sample for this many of its intervals has missed some.
+GAP_PERIODS = 5.0
+# A device counts something in this time, however idle it is.
+_STUCK_S = 0.5
+
+
+class Sample(NamedTuple):
+    """The power at a moment."""
+
+    time_s: float
+    power_w: float
+
+
+def integrate(samples: Sequence[Sample], start_s: float, end_s: float) -> Reading:
+    """Return the energy of a window from the samples inside it, with their faults."""
+    inside = [sample for sample in samples if start_s <= sample.time_s <= end_s]
+    faults = tuple(_find_faults(inside, start_s, end_s))
+    duration_s = end_s - start_s
+    if not inside or duration_s <= 0 or any(fault.startswith("reset") for fault in faults):
+        return Reading(0.0, max(duration_s, 0.0), faults)
+    first, last = inside[0], inside[-1]
+    held = [Sample(start_s, first.power_w), *inside, Sample(end_s, last.power_w)]
+    energy_j = sum(
+        (after.time_s - before.time_s) * (after.power_w + before.power_w) / 2
+        for before, after in pairwise(held)
+    )
+    return Reading(max(energy_j, 0.0), duration_s, faults)
+
+
+def subtract_counts(counts_j: Sequence[float], duration_s: float) -> Reading:
+    """Return the energy of a window from the counts at its start, within it, and at its end."""
+    faults = []
+    if any(after < before for before, after in pairwise(counts_j)):
+        faults.append("reset: the energy counter fell")
+    elif counts_j[-1] == counts_j[0]:
+        kind = "stuck" if duration_s >= _STUCK_S else "too short"
+        faults.append(f"{kind}: the energy counter did not change in {duration_s:.3g} s")
+    return Reading(max(counts_j[-1] - counts_j[0], 0.0), duration_s, tuple(faults))
+
+
+def median_interval_s(samples: Sequence[Sample]) -> float:
+    """Return the median time between two samples; 0 for fewer than two."""
+    steps = [after.time_s - before.time_s for before, after in pairwise(samples)]
+    return max(median(steps), 0.0) if steps else 0.0
+
+
+def _find_faults(inside: list[Sample], start_s: float, end_s: float) -> list[str]:
+    faults = []
+    if len(inside) < MIN_SAMPLES:
+        window = f"{max(end_s - start_s, 0.0):.3g} s"
+        faults.append(f"too short: {len(inside)} power samples in {window}")
+    else:
+        faults.extend(_find_gap(inside, start_s, end_s))
+    if any(after.time_s < before.time_s for before, after in pairwise(inside)):
+        faults.append("reset: the instrument's clock went back")
+    lowest_w = min((sample.power_w for sample in inside), default=0.0)
+    if lowest_w < 0:
+        faults.append(f"negative: a sample of {lowest_w:.3g} W")
+    return faults
+
+
+def _find_gap(inside: list[Sample], start_s: float, end_s: float) -> tuple[str, ...]:
+    times = [start_s, *(sample.time_s for sample in inside), end_s]
+    widest_s = max(after - before for before, after in pairwise(times))
+    if widest_s > GAP_PERIODS * median_interval_s(inside):
+        return (f"gap: {widest_s:.3g} s without a sample",)
+    return ()
+
+
+class TickerLike(Protocol):
+    """The interface of a ticker."""
+
+    def start(self) -> None:
+        """Start, or restart if it is running."""
+
+    def stop(self) -> None:
+        """Stop, and raise the error of the function if there was one. May be called twice."""
+
+
+MakeTicker = Callable[[float, Callable[[], object]], TickerLike]
+
+
+class Ticker:
+    """A thread that calls ``tick`` every ``every_s`` seconds, first after one period.
+
+    Errors are raised by ``stop``, because an error in a thread is otherwise lost.
+    """
+
+    def __init__(self, every_s: float, tick: Callable[[], object]) -> None:
+        self._every_s = every_s
+        self._tick = tick
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._error: JoulecastError | None = None
+
+    def start(self) -> None:
+        # An error in a window that was never ended no longer matters.
+        with suppress(JoulecastError):
+            self.stop()
+        self._stopped.clear()
+        self._thread = threading.Thread(target=self._run, name="joulecast-ticker", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._every_s):
+            try:
+                self._tick()
+            except JoulecastError as error:
+                self._error = error
+                return
+
+
+class SampledMeter(GuardedMeter):
+    """A number that is read while a window is open: power to integrate, or an energy counter.
+
+    Attributes:
+        unit: ``W`` for power, ``J`` for a counter.
+        polls_counter: Whether a counter is also read between both ends of a window.
+    """
+
+    unit = "W"
+    polls_counter = False
+
+    def __init__(self, every_s: float, now: Callable[[], float], ticker: MakeTicker) -> None:
+        """Make the meter.
+
+        Args:
+            every_s: Time between two readings while a window is open.
+            now: The clock.
+            ticker: Makes the ticker that reads the instrument while a window is open.
+        """
+        self._now = now
+        self._ticker = ticker(every_s, self._sample)
+        self._begun_s = 0.0
+        self._samples: list[Sample] = []
+
+    @abstractmethod
+    def _read(self) -> float:
+        """Return the present power or count."""
+
+    def _start(self) -> None:
+        if self.unit == "W" or self.polls_counter:
+            # It stops the ticks of an earlier window; its own first one is a period away.
+            self._ticker.start()
+        self._samples = []
+        if self.unit == "J":
+            self._sample()
+        self._begun_s = self._now()
+
+    def _stop(self) -> Reading:
+        end_s = self._now()
+        self._ticker.stop()
+        if self.unit == "W":
+            return integrate(self._samples, self._begun_s, end_s)
+        self._sample()
+        return subtract_counts([value for _, value in self._samples], end_s - self._begun_s)
+
+    def _release(self) -> None:
+        self._ticker.stop()
+
+    def _sample(self) -> None:
+        begin_s = self._now()
+        value = self._read()
+        # Reading takes milliseconds, or as long as a program runs: assume the middle.
+        self._samples.append(Sample((begin_s + self._now()) / 2, value))
