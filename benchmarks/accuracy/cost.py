@@ -46,7 +46,6 @@ from joulecast.gp.lognormal import lognormal_interval
 from joulecast.measurer import Measurer
 from joulecast.records import Observation, Profile, Trial
 from joulecast.store import Store, open_store
-from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
 

@@ -50,7 +50,6 @@ from joulecast.features.measurers import open_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.records import Observation, Profile, Setup, weakest_provenance
 from joulecast.store import open_store
-from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
 

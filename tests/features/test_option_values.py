@@ -7,14 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from joulecast.features.option_values import convert_options
 from torch import nn
 
 import joulecast
 from joulecast.devices import detect_device
 from joulecast.errors import InputError, MissingError
 from joulecast.features.arguments import convert_shape, is_torch_device
-from joulecast.features.options import EstimateOptions, MeasureOptions
 from joulecast.features.profiles import find_profiles
 from joulecast.files import write_profile
 from joulecast.records import Setup
@@ -117,9 +115,10 @@ def test_the_first_steps_are_numbers(profile, energy_j, steps):
 
 
 def test_numbers_of_numpy_and_pytorch_are_numbers():
-    given = {"batch": np.int64(8), "threads": torch.tensor(2), "precision": None}
-    assert convert_options(Setup, given) == {"batch": 8, "threads": 2}
-    assert convert_options(EstimateOptions, {"level": np.float32(0.75)}) == {"level": 0.75}
+    declared = {one.name: one for one in list_arguments(joulecast.estimate)}
+    assert declared["batch"].convert(np.int64(8)) == 8
+    assert declared["threads"].convert(torch.tensor(2)) == 2
+    assert declared["level"].convert(np.float32(0.75)) == 0.75
     assert convert_shape([np.int32(3), 8]) == (3, 8) and convert_shape(None) is None
 
 
@@ -167,7 +166,7 @@ def test_a_loss_function_without_a_module_is_refused(net, profile):
 def test_a_torch_device_is_a_device_of_this_machine(tmp_path):
     store, here = str(tmp_path / "store.sqlite"), torch.device("cpu")
     assert is_torch_device(here) and not is_torch_device("cpu")
-    assert convert_options(MeasureOptions, {"on": here}) == {"on": "cpu"}
+    assert convert_on(here) == "cpu"
     name = detect_device("cpu").name
     for ask in (
         lambda: joulecast.estimate("lenet5", device=here, store=store),

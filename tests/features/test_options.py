@@ -6,8 +6,7 @@ import pytest
 
 import joulecast
 from joulecast.errors import InputError
-from joulecast.features.options import MeasureOptions, ProfileOptions, split_options
-from joulecast.records import Setup
+from joulecast.features.options import ProfileOptions
 
 CALLS = {
     "inspect": ("cnn5",),
@@ -17,13 +16,6 @@ CALLS = {
     "compare": ("cnn5",),
     "evaluate": ("cnn5",),
 }
-
-
-def test_options_are_split_by_record():
-    options = {"batch": 8, "rounds": 5, "on": "cuda:0"}
-    setup, measuring = split_options(joulecast.measure, options, Setup, MeasureOptions)
-    assert setup == {"batch": 8}
-    assert MeasureOptions(**measuring) == MeasureOptions("cuda:0", rounds=5)
 
 
 @pytest.mark.parametrize("verb", [*CALLS, "prune"])

@@ -31,7 +31,6 @@ from joulecast.store.campaigns import (
     StoredCampaign,
     StoredDevice,
 )
-from joulecast.testing.hostile_inputs import damage_value
 from report_examples import SCORE, list_results, make_evaluation
 
 RESULTS = list_results()
