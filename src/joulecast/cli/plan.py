@@ -70,6 +70,6 @@ def plan(jobs: str, planning: PlanOptions, output: OutputOptions) -> None:
     if output.plot and has_jobs:
         from joulecast.uses.plan.plan_plot import plot_plan
 
-        save_plots(output.plot, {"plan": plot_plan(result)})
+        save_plots(output.plot, [plot_plan(result)])
     plot = output.plot if has_jobs else None
     write_result(output, result.to_dict(), lambda: print_plan(result, plot))

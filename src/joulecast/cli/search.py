@@ -129,7 +129,7 @@ def search(
     if output.plot:
         from joulecast.uses.search.search_plot import plot_search
 
-        save_plots(output.plot, {"search": plot_search(result)})
+        save_plots(output.plot, [plot_search(result)])
     write_result(output, result.to_dict(), lambda: print_search(result, searching.storage))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from joulecast.records import Json
 from joulecast.records.codec import load_record
-from joulecast.reports.report import Report, ReportTable, Section
-from joulecast.reports.report_values import count_things, format_percent, list_values
 from joulecast.units import format_duration, format_energy
 from joulecast.uses.evaluate import EstimatorScore, Evaluation
 from joulecast.uses.evaluate.evaluation_plots import plot_evaluation
+from joulecast.views.report import Block, Heading, Report, Table, Text, list_facts, make_table
+from joulecast.views.words import format_percent, plural
 
 _LEGEND = (
     "MAPE is the mean absolute percentage error of the energy. Coverage is the share of networks "
@@ -29,36 +29,37 @@ def read_evaluation(data: Json, what: str = "the evaluation") -> Evaluation:
 
 def report_evaluation(result: Evaluation) -> Report:
     """Return the report of an evaluation."""
-    plots = plot_evaluation(result) if any(net.estimates for net in result.nets) else {}
-    accuracy = {name: plots[name] for name in ("agreement", "errors", "error-shares") if plots}
-    cost = {name: plots[name] for name in ("error-time", "profiling-time", "time-energy") if plots}
+    plots = plot_evaluation(result) if any(net.estimates for net in result.nets) else []
     best = min(result.scores, key=lambda one: one.mape_percent, default=None)
-    lead = f"{count_things(len(result.nets), 'held-out network')} of {result.family}."
+    lead = f"{plural(len(result.nets), 'held-out network')} of {result.family}."
     if best is not None:
         lead += f" {best.estimator} has the lowest error: MAPE {format_percent(best.mape_percent)}."
-    return Report(
-        "evaluation",
-        f"Evaluation of {result.family} on {result.device.name}",
-        lead,
-        result.provenance,
-        (
-            Section(
-                "Accuracy", (_LEGEND, _describe_noise(result)), (_list_scores(result),), accuracy
-            ),
-            Section("Cost", ("What accuracy costs in device time.",), (), cost),
-            Section("Networks", (), (_list_nets(result),)),
-            Section("How it was made", _list_caveats(result), (_list_facts(result),)),
-        ),
-        tuple((one.estimator, format_percent(one.mape_percent)) for one in result.scores[:4]),
+    blocks: tuple[Block, ...] = (
+        Text(lead, "lead"),
+        Heading("Accuracy"),
+        _list_scores(result),
+        Text(_LEGEND, "note"),
+        Text(_describe_noise(result), "note"),
+        *plots[:3],
+        Heading("Cost"),
+        Text("What accuracy costs in device time."),
+        *plots[3:],
+        Heading("Networks"),
+        _list_nets(result),
+        Heading("How it was made"),
+        _list_facts(result),
+        *(Text(caveat) for caveat in _list_caveats(result)),
     )
+    title = f"Evaluation of {result.family} on {result.device.name}"
+    return Report(title, blocks, result.provenance, "evaluation")
 
 
-def _list_scores(result: Evaluation) -> ReportTable:
+def _list_scores(result: Evaluation) -> Table:
     columns = (
         "estimator", ">MAPE", ">bias", ">median", ">max", ">within 10 %", ">coverage", ">width",
         ">time MAPE", ">device time", ">points",
     )  # fmt: skip
-    return ReportTable("Errors by estimator", columns, tuple(map(_format_score, result.scores)))
+    return make_table(columns, map(_format_score, result.scores), "Errors by estimator")
 
 
 def _format_score(score: EstimatorScore) -> tuple[str, ...]:
@@ -86,7 +87,7 @@ def _describe_noise(result: Evaluation) -> str:
     )
 
 
-def _list_nets(result: Evaluation) -> ReportTable:
+def _list_nets(result: Evaluation) -> Table:
     names = [score.estimator for score in result.scores]
     rows = tuple(
         (
@@ -103,13 +104,12 @@ def _list_nets(result: Evaluation) -> ReportTable:
         for net in result.nets
     )
     columns = ("network", ">measured", ">duration", *(f">{name}" for name in names))
-    return ReportTable("Measured steps, and the error of each estimator", columns, rows)
+    return make_table(columns, rows, "Measured steps, and the error of each estimator")
 
 
-def _list_facts(result: Evaluation) -> ReportTable:
+def _list_facts(result: Evaluation) -> Table:
     setup = result.setup
-    return list_values(
-        "Details of the evaluation",
+    return list_facts(
         (
             ("Device", result.device.name),
             ("Power mode", result.device.power_mode),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from joulecast.reports.report import Report, ReportTable, Section
-from joulecast.reports.report_values import count_things, format_time
 from joulecast.store.fleet_tables import FAILED, READY, StoredCampaign, StoredDevice
 from joulecast.units import format_duration, format_share
+from joulecast.views.report import Heading, Report, Table, Text, make_table
+from joulecast.views.words import format_time, plural
 
 
 def report_fleet(
@@ -28,32 +28,21 @@ def report_fleet(
     ready = sum(one.state == READY for one in devices)
     waiting = sum(one.is_open for one in campaigns)
     state = "The fleet is up" if is_up else "The fleet is down"
-    ready_text = f"{ready} of {count_things(len(devices), 'device')} ready"
+    ready_text = f"{ready} of {plural(len(devices), 'device')} ready"
     faults = _list_faults(devices, campaigns)
-    return Report(
-        "fleet",
-        "Fleet",
-        f"{state}: {ready_text}, {count_things(waiting, 'open campaign')}.",
-        "measured",
-        (
-            Section("Devices", (), (_list_devices(devices, points),)),
-            Section(
-                "Queue",
-                () if campaigns else ("Nothing was requested yet.",),
-                (_list_queue(campaigns),),
-            ),
-            Section("Faults", () if faults.rows else ("There are none.",), (faults,)),
-        ),
-        (
-            ("Coordinator", "up" if is_up else "down"),
-            ("Ready", f"{ready} of {len(devices)}"),
-            ("Open campaigns", str(waiting)),
-            ("Faults", str(len(faults.rows))),
-        ),
+    blocks = (
+        Text(f"{state}: {ready_text}, {plural(waiting, 'open campaign')}.", "lead"),
+        Heading("Devices"),
+        _list_devices(devices, points),
+        Heading("Queue"),
+        _list_queue(campaigns) if campaigns else Text("Nothing was requested yet."),
+        Heading("Faults"),
+        faults if faults.rows else Text("There are none."),
     )
+    return Report("Fleet", blocks, "measured", "fleet")
 
 
-def _list_devices(devices: Sequence[StoredDevice], points: Mapping[str, int]) -> ReportTable:
+def _list_devices(devices: Sequence[StoredDevice], points: Mapping[str, int]) -> Table:
     rows = tuple(
         (
             one.name,
@@ -65,10 +54,10 @@ def _list_devices(devices: Sequence[StoredDevice], points: Mapping[str, int]) ->
         for one in devices
     )
     columns = ("device", "state", "found", ">observations", "last change")
-    return ReportTable("Devices of the fleet", columns, rows)
+    return make_table(columns, rows, "Devices of the fleet")
 
 
-def _list_queue(campaigns: Sequence[StoredCampaign]) -> ReportTable:
+def _list_queue(campaigns: Sequence[StoredCampaign]) -> Table:
     rows = tuple(
         (
             one.name,
@@ -82,12 +71,10 @@ def _list_queue(campaigns: Sequence[StoredCampaign]) -> ReportTable:
         for one in campaigns
     )
     columns = ("network", "device", "state", ">points", ">uncertainty", ">device time", "now")
-    return ReportTable("Campaigns, the earliest request first", columns, rows)
+    return make_table(columns, rows, "Campaigns, the earliest request first")
 
 
-def _list_faults(
-    devices: Sequence[StoredDevice], campaigns: Sequence[StoredCampaign]
-) -> ReportTable:
+def _list_faults(devices: Sequence[StoredDevice], campaigns: Sequence[StoredCampaign]) -> Table:
     broken = [(one.name, one.state, one.reason) for one in devices if one.state != READY]
     failed = [
         (f"{one.device}: {one.name}", one.state, one.reason)
@@ -95,4 +82,4 @@ def _list_faults(
         if one.state == FAILED
     ]
     rows = tuple((*found[:2], found[2] or "–") for found in (*broken, *failed))
-    return ReportTable("What is wrong", ("where", "state", "reason"), rows)
+    return make_table(("where", "state", "reason"), rows, "What is wrong")

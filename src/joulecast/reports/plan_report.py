@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from joulecast.reports.report import Report, ReportTable, Section
-from joulecast.reports.report_values import count_things, format_estimate, list_values
 from joulecast.units import format_duration, format_energy, format_interval, format_share
 from joulecast.uses.plan import PlanSummary
 from joulecast.uses.plan.plan_plot import plot_plan
+from joulecast.views.report import Block, Heading, Report, Table, Text, list_facts, make_table
+from joulecast.views.words import format_with_interval, plural
 
 _NOT_MODELLED = (
     "Not modelled: slowdown of jobs that run at the same time, charging losses, cold or aged "
@@ -16,37 +16,26 @@ _NOT_MODELLED = (
 
 def report_plan(plan: PlanSummary) -> Report:
     """Return the report of a plan."""
-    jobs, devices = count_things(plan.job_count, "job"), count_things(len(plan.devices), "device")
-    energy = format_estimate(plan.energy_j, plan.interval_j)
-    left_out = tuple(f"{one.job} cannot run." for one in plan.left_out)
-    return Report(
-        "plan",
-        f"Plan of {jobs} on {devices}",
-        f"{jobs} on {devices} take {energy}." if plan.job_count else "No job can run.",
-        plan.provenance,
-        (
-            Section(
-                "Timeline",
-                left_out,
-                (_list_jobs(plan),),
-                {"plan": plot_plan(plan)} if plan.job_count else {},
-            ),
-            Section("How it was made", (_NOT_MODELLED,), (_list_facts(plan),)),
-        ),
-        (
-            ("Energy", format_energy(plan.energy_j)),
-            ("Jobs", str(plan.job_count)),
-            ("Left out", str(len(plan.left_out))),
-            ("Finished after", format_duration(_find_end_s(plan))),
-        ),
+    jobs, devices = plural(plan.job_count, "job"), plural(len(plan.devices), "device")
+    energy = format_with_interval(plan.energy_j, plan.interval_j, 0.95, plan.provenance)
+    lead = f"{jobs} on {devices} take {energy}." if plan.job_count else "No job can run."
+    blocks: tuple[Block, ...] = (
+        Text(lead, "lead"),
+        *(Text(f"{one.job} cannot run.", "warning") for one in plan.left_out),
+        *([plot_plan(plan)] if plan.job_count else []),
+        _list_jobs(plan),
+        Heading("How it was made"),
+        _list_facts(plan),
+        Text(_NOT_MODELLED, "note"),
     )
+    return Report(f"Plan of {jobs} on {devices}", blocks, plan.provenance, "plan")
 
 
 def _find_end_s(plan: PlanSummary) -> float:
     return max((job.end_s for one in plan.devices for job in one.jobs), default=0.0)
 
 
-def _list_jobs(plan: PlanSummary) -> ReportTable:
+def _list_jobs(plan: PlanSummary) -> Table:
     rows = tuple(
         (
             job.job,
@@ -65,23 +54,23 @@ def _list_jobs(plan: PlanSummary) -> ReportTable:
         "job", "device", ">start", ">end", ">energy", ">95 % interval", ">charge after",
         "provenance",
     )  # fmt: skip
-    return ReportTable("Jobs, from the beginning of the plan", columns, rows)
+    return make_table(columns, rows, "Jobs, from the beginning of the plan")
 
 
 def _format_time(at_s: float) -> str:
     return "now" if at_s < 1 else format_duration(at_s)
 
 
-def _list_facts(plan: PlanSummary) -> ReportTable:
+def _list_facts(plan: PlanSummary) -> Table:
     gap = "optimal" if plan.is_optimal else f"within {format_share(plan.gap_share)} of the optimum"
-    return list_values(
-        "Details of the plan",
+    return list_facts(
         (
+            ("Finished after", format_duration(_find_end_s(plan))),
             ("Times count from", plan.now),
             ("Each job stays below its plan with a probability of", format_share(plan.confidence)),
             ("Quality", gap),
             ("Idle energy between jobs", format_energy(plan.idle_j) if plan.idle_j else ""),
             ("Meters cover", ", ".join(plan.covers)),
             ("Provenance", plan.provenance),
-        ),
+        )
     )

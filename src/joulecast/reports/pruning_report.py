@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from joulecast.figures import Caption, ChangedLayer, Plot, plot_layer_changes
 from joulecast.records import weakest_provenance
-from joulecast.reports.report import Report, ReportTable, Section
-from joulecast.reports.report_values import format_estimate, list_values
 from joulecast.units import format_bytes, format_duration, format_energy, format_share
 from joulecast.uses.prune import LayerChange, PruningSummary
+from joulecast.views.plot_kinds import ChangedLayer, plot_layer_changes
+from joulecast.views.report import Block, Heading, Report, Table, Text, list_facts, make_table
+from joulecast.views.words import format_with_interval
 
 
 def report_pruning(result: PruningSummary) -> Report:
     """Return the report of a pruning."""
     provenance = _find_provenance(result)
     where = f" for {result.after.device}" if result.after else ""
-    return Report(
-        "pruning",
-        f"{result.net} pruned to {result.budget}{where}",
-        _describe_result(result),
-        provenance,
-        (
-            Section(
-                "Before and after, by layer",
-                _list_notes(result),
-                (_list_layers(result),),
-                {"layers": _plot(result, provenance)} if result.layers else {},
-            ),
-            Section("How it was made", (), (_list_facts(result),)),
-        ),
-        _list_key_figures(result),
+    layers = [
+        ChangedLayer(one.name, one.energy_before_j, one.energy_after_j) for one in result.layers
+    ]
+    blocks: tuple[Block, ...] = (
+        Text(_describe_result(result), "lead"),
+        list_facts(_list_key_figures(result)),
+        *(Text(note) for note in _list_notes(result)),
+        Heading("Before and after, by layer"),
+        *([plot_layer_changes(layers, provenance)] if layers else []),
+        _list_layers(result),
+        Heading("How it was made"),
+        _list_facts(result),
     )
+    title = f"{result.net} pruned to {result.budget}{where}"
+    return Report(title, blocks, provenance, "pruning")
 
 
 def _find_provenance(result: PruningSummary) -> str:
@@ -44,7 +43,7 @@ def _describe_result(result: PruningSummary) -> str:
     if before is None or after is None or not before.energy_j:
         return "Pruned without a profile, so energies are unknown."
     share = format_share(after.energy_j / before.energy_j)
-    energy = format_estimate(after.energy_j, after.interval_j, after.level)
+    energy = format_with_interval(after.energy_j, after.interval_j, after.level, after.provenance)
     text = f"A step takes {energy}, {share} of what it took before."
     if result.budget_probability is not None:
         probability = format_share(result.budget_probability)
@@ -67,23 +66,7 @@ def _list_key_figures(result: PruningSummary) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _plot(result: PruningSummary, provenance: str) -> Plot:
-    layers = [
-        ChangedLayer(one.name, one.energy_before_j, one.energy_after_j, _describe_layer(one))
-        for one in result.layers
-    ]
-    device = result.after.device if result.after else "no device"
-    subtitle = f"{result.net} on {device}, strategy {result.strategy}"
-    return plot_layer_changes(layers, Caption("", subtitle, provenance))
-
-
-def _describe_layer(one: LayerChange) -> str:
-    energies = f"{format_energy(one.energy_before_j)} → {format_energy(one.energy_after_j)}"
-    channels = f"{_format_channels(one)} channels\n" if one.channels_before else ""
-    return f"{one.name} ({one.kind})\n{channels}{energies}"
-
-
-def _list_layers(result: PruningSummary) -> ReportTable:
+def _list_layers(result: PruningSummary) -> Table:
     rows = tuple(
         (
             one.name,
@@ -96,7 +79,7 @@ def _list_layers(result: PruningSummary) -> ReportTable:
         for one in result.layers
     )
     columns = ("layer", "kind", ">channels", ">before", ">after", ">share")
-    return ReportTable("Channels and estimated energy of a step, by layer", columns, rows)
+    return make_table(columns, rows, "Channels and estimated energy of a step, by layer")
 
 
 def _format_channels(one: LayerChange) -> str:
@@ -121,7 +104,7 @@ def _list_notes(result: PruningSummary) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _list_facts(result: PruningSummary) -> ReportTable:
+def _list_facts(result: PruningSummary) -> Table:
     after = result.after
     pairs = [
         ("Network", result.net),
@@ -138,4 +121,4 @@ def _list_facts(result: PruningSummary) -> ReportTable:
             ("Meter covers", after.covers),
             ("Extrapolated to layers never measured", unseen),
         ]
-    return list_values("Details of the pruning", pairs)
+    return list_facts(pairs)

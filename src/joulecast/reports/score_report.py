@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from joulecast.errors import InputError
-from joulecast.figures import Plot
 from joulecast.records import weakest_provenance
-from joulecast.reports.report import Picture, Report, ReportTable, Section
-from joulecast.reports.report_values import count_things
 from joulecast.units import format_duration, format_energy, format_power
 from joulecast.uses.score import IECS_CAVEAT, SCALE_NOTE, DeviceScore, draw_label
 from joulecast.uses.score.score_plot import plot_scores
+from joulecast.views.report import (
+    Block,
+    Heading,
+    Picture,
+    Plot,
+    Report,
+    Table,
+    Text,
+    list_facts,
+    make_table,
+)
+from joulecast.views.words import plural
 
 
 def report_scores(scores: Sequence[DeviceScore]) -> Report:
@@ -24,21 +33,16 @@ def report_scores(scores: Sequence[DeviceScore]) -> Report:
         raise InputError("there is no score to report: run `joulecast score --out score.json`")
     first = scores[0]
     is_one = len(scores) == 1
-    title = (
-        f"Score of {first.name}" if is_one else f"Scores of {count_things(len(scores), 'device')}"
+    title = f"Score of {first.name}" if is_one else f"Scores of {plural(len(scores), 'device')}"
+    lead = _describe_label(first) if is_one else "Labels from A, the best, to G."
+    blocks = (
+        Text(lead, "lead"),
+        *(_report_device(first) if is_one else _compare_devices(scores)),
+        Heading("What the scores mean"),
+        Text(IECS_CAVEAT),
+        Text(SCALE_NOTE),
     )
-    numbered = list(enumerate(scores, start=1))
-    return Report(
-        "score",
-        title,
-        _describe_label(first) if is_one else "Labels from A, the best, to G.",
-        weakest_provenance(one.provenance for one in scores),
-        (
-            *([_report_device(first)] if is_one else _compare_devices(numbered)),
-            Section("What the scores mean", (IECS_CAVEAT, SCALE_NOTE)),
-        ),
-        _list_key_figures(first) if is_one else (),
-    )
+    return Report(title, blocks, weakest_provenance(one.provenance for one in scores), "score")
 
 
 def _describe_label(score: DeviceScore) -> str:
@@ -56,7 +60,7 @@ def _list_key_figures(score: DeviceScore) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _report_device(score: DeviceScore) -> Section:
+def _report_device(score: DeviceScore) -> list[Block]:
     rows = tuple(
         (
             one.application.replace("_", " "),
@@ -71,26 +75,30 @@ def _report_device(score: DeviceScore) -> Section:
     columns = ("application", "processor", ">energy", ">latency", ">power", ">observations")
     origin = f"{score.provenance}; the meter covers {score.covers}"
     caption = f"One inference on {score.name} ({origin})"
-    table = ReportTable(caption, columns, rows)
-    return Section(score.name, tuple(score.list_notes()), (table,), {}, {"label": _draw(score)})
-
-
-def _compare_devices(scores: Sequence[tuple[int, DeviceScore]]) -> list[Section]:
-    own = [one for _, one in scores]
-    notes = tuple(f"{one.name}: {note}" for one in own for note in one.list_notes())
-    labels = {f"label-{number}": _draw(one) for number, one in scores}
     return [
-        Section("Comparison", (), (_list_scores(own),), _plot(own)),
-        Section("Labels", notes, (), {}, labels),
+        list_facts(_list_key_figures(score)),
+        _draw(score, "label"),
+        make_table(columns, rows, caption),
+        *(Text(note) for note in score.list_notes()),
     ]
 
 
-def _draw(score: DeviceScore) -> Picture:
+def _compare_devices(scores: Sequence[DeviceScore]) -> list[Block]:
+    return [
+        _list_scores(scores),
+        *_plot(scores),
+        Heading("Labels"),
+        *(_draw(one, f"label-{number}") for number, one in enumerate(scores, start=1)),
+        *(Text(f"{one.name}: {note}") for one in scores for note in one.list_notes()),
+    ]
+
+
+def _draw(score: DeviceScore, name: str) -> Picture:
     words = f"{_describe_label(score)} Energies are {score.provenance}."
-    return Picture(draw_label(score), words)
+    return Picture(name, draw_label(score), words)
 
 
-def _list_scores(scores: Sequence[DeviceScore]) -> ReportTable:
+def _list_scores(scores: Sequence[DeviceScore]) -> Table:
     rows = tuple(
         (
             one.name,
@@ -108,15 +116,15 @@ def _list_scores(scores: Sequence[DeviceScore]) -> ReportTable:
         "device", "label", ">PCS", ">IECS", ">Wh per 1,000", ">inferences/s", "meter covers",
         "provenance",
     )  # fmt: skip
-    return ReportTable("Scores by device", columns, rows)
+    return make_table(columns, rows, "Scores by device")
 
 
-def _plot(scores: Sequence[DeviceScore]) -> dict[str, Plot]:
+def _plot(scores: Sequence[DeviceScore]) -> list[Plot]:
     try:
-        return {f"scores-{name}": plot for name, plot in plot_scores(scores).items()}
+        return plot_scores(scores)
     except InputError:
         # Prices in several currencies, or no score at all: the table says what is known.
-        return {}
+        return []
 
 
 def _format(value: float | None) -> str:

@@ -1,17 +1,648 @@
-"""Kinds of plots that several reports have."""
+"""Kinds of plots that several reports have.
+
+Functions that begin with ``plot`` return a Plot with its values as a table; those that begin with
+``draw`` draw on axes that the caller has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from joulecast.errors import InputError
 from joulecast.fronts import find_front
-from joulecast.views.style import BLUE, GREY, RED
+from joulecast.units import format_duration, format_energy, format_interval, format_share
+from joulecast.views.report import Plot, Table, make_table
+from joulecast.views.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    MUTED,
+    RED,
+    SKY,
+    TEXT,
+    choose_colours,
+    choose_markers,
+)
+from joulecast.views.words import label_provenance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Widths = tuple[float, ...]
+Floats = tuple[float, ...]
+_MAPE = "Mean absolute percentage error"
+# Values that differ by more are drawn on a logarithmic axis.
+_LOG_RATIO = 30.0
+# Standard deviations of a 95 % interval.
+_Z95 = 1.96
+
+
+def make_plot(
+    name: str,
+    title: str,
+    draw: Callable[[Axes], None],
+    data: Table,
+    provenance: str = "measured",
+    description: str = "",
+    size: tuple[float, float] = (7.0, 4.2),
+) -> Plot:
+    """Return a plot of one panel; its title says if its energies were not measured."""
+
+    def draw_panel(figure: Figure) -> None:
+        draw(figure.add_subplot())
+
+    return Plot(name, title + label_provenance(provenance), draw_panel, description, data, size)
+
+
+# ---------------------------------------------------------------------------------------------
+# The energy of a layer over its widths
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A measured point of a curve, with the curve's prediction."""
+
+    widths: Widths
+    measured_j: float
+    predicted_j: float
+
+    @property
+    def error_percent(self) -> float:
+        """The relative error of the prediction."""
+        return 100.0 * (self.predicted_j / self.measured_j - 1.0) if self.measured_j else 0.0
+
+
+@dataclass(frozen=True)
+class SampledCurve:
+    """A fitted curve on a grid, with the points that it was fitted to.
+
+    Attributes:
+        features: Names of the widths, one or two.
+        axes: Grid points of each width.
+        means_j: Predicted means, in the order of ``itertools.product(*axes)``.
+        sds_j: Standard deviations of the prediction.
+        next_point: Where it would be measured next, and the prediction there; None if unknown.
+    """
+
+    label: str
+    features: tuple[str, ...]
+    axes: tuple[Floats, ...]
+    means_j: Floats
+    sds_j: Floats
+    points: tuple[CurvePoint, ...] = ()
+    next_point: tuple[Widths, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.features) <= 2 or len(self.axes) != len(self.features):
+            names = ", ".join(self.features) or "none"
+            raise InputError(f"{self.label}: widths are {names}: give one or two to plot")
+
+
+def plot_curve(name: str, curve: SampledCurve, provenance: str, description: str = "") -> Plot:
+    """Plot a curve with its points: a line with a 95 % band, or two maps over two widths."""
+    is_map = len(curve.features) == 2
+    rows = [
+        (
+            ", ".join(f"{width:g}" for width in point.widths),
+            format_energy(point.measured_j),
+            format_energy(point.predicted_j),
+            f"{round(point.error_percent, 1) + 0.0:+.1f} %",
+        )
+        for point in curve.points
+    ]
+    columns = (", ".join(curve.features), ">measured", ">predicted", ">error")
+    return Plot(
+        name,
+        f"Energy of {curve.label}{label_provenance(provenance)}",
+        lambda figure: _draw_maps(figure, curve) if is_map else _draw_line(figure, curve),
+        description,
+        make_table(columns, rows, "Measured points"),
+        (9.0, 4.2) if is_map else (7.0, 4.2),
+    )
+
+
+def _draw_line(figure: Figure, curve: SampledCurve) -> None:
+    axes = figure.add_subplot()
+    (x,), pairs = curve.axes, list(zip(curve.means_j, curve.sds_j, strict=True))
+    lows, highs = [m - _Z95 * sd for m, sd in pairs], [m + _Z95 * sd for m, sd in pairs]
+    axes.fill_between(x, lows, highs, color=BLUE, alpha=0.2, lw=0, label="95 % interval")
+    axes.plot(x, curve.means_j, color=BLUE, label="prediction")
+    if curve.points:
+        widths, energies_j = _split_points(curve)
+        axes.plot(*widths, energies_j, "o", color=TEXT, label="measured")
+    if curve.next_point is not None:
+        ((at,), energy_j) = curve.next_point
+        axes.plot([at], [energy_j], "*", color=RED, markersize=12, label="next point")
+    label_axis(axes.xaxis, _name_width(curve.features[0]), is_count=True)
+    label_axis(axes.yaxis, "Energy per step", "J")
+    axes.legend()
+
+
+def _draw_maps(figure: Figure, curve: SampledCurve) -> None:
+    """Draw the mean, and the half width of the 95 % interval as a share of it."""
+    import numpy as np
+    from matplotlib.ticker import EngFormatter, PercentFormatter
+
+    shape = len(curve.axes[0]), len(curve.axes[1])
+    means_j, sds_j = (np.reshape(found, shape).T for found in (curve.means_j, curve.sds_j))
+    shares = _Z95 * sds_j / np.maximum(np.abs(means_j), np.finfo(float).tiny)
+    titles = ("Predicted energy per step", "Half width of the 95 % interval")
+    forms = (EngFormatter("J"), PercentFormatter(1.0, symbol=" %"))
+    panels = zip(figure.subplots(1, 2), (means_j, shares), titles, forms, strict=True)
+    for axes, values, title, form in panels:
+        axes.grid(False)
+        map_ = axes.pcolormesh(*curve.axes, values, cmap="viridis", shading="nearest")
+        # A picture in the SVG: hundreds of cells would show seams, and take more room.
+        map_.set_rasterized(True)
+        figure.colorbar(map_, ax=axes, format=form)
+        if curve.points:
+            widths, _ = _split_points(curve)
+            axes.plot(*widths, "o", mfc="white", mec="black", ms=5, label="measured")
+        if curve.next_point is not None:
+            at = curve.next_point[0]
+            axes.plot(
+                *((one,) for one in at), "*", color=RED, mec="white", ms=14, label="next point"
+            )
+        axes.set_title(title)
+        label_axis(axes.xaxis, _name_width(curve.features[0]), is_count=True)
+        label_axis(axes.yaxis, _name_width(curve.features[1]), is_count=True)
+    handles, names = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, names, loc="outside lower center", ncols=2)
+
+
+def _split_points(curve: SampledCurve) -> tuple[list[Floats], list[float]]:
+    widths = [tuple(one) for one in zip(*(point.widths for point in curve.points), strict=True)]
+    return widths, [point.measured_j for point in curve.points]
+
+
+def _name_width(feature: str) -> str:
+    names = {"cin": "Input channels", "cout": "Output channels", "hidden": "Hidden size"}
+    return names.get(feature, feature)
+
+
+# ---------------------------------------------------------------------------------------------
+# How accurate estimates are, and what accuracy costs
+
+
+@dataclass(frozen=True)
+class ScoredEstimate:
+    """An estimate of a network's energy per step, beside the measurement."""
+
+    net: str
+    estimator: str
+    measured_j: float
+    estimated_j: float
+    interval_j: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        if not self.measured_j > 0:
+            raise InputError(
+                f"{self.net}: measured energy is {self.measured_j} J, so no relative error "
+                "exists: leave that network out"
+            )
+
+    @property
+    def error_percent(self) -> float:
+        """The relative error of the estimate; positive if it is too large."""
+        return 100.0 * (self.estimated_j / self.measured_j - 1.0)
+
+
+def plot_estimates(rows: Sequence[ScoredEstimate], provenance: str, step: str = "step") -> Plot:
+    """Plot estimated against measured energy, a point per network, with the identity line."""
+    values = [value for row in rows for value in (row.measured_j, row.estimated_j)]
+
+    def draw(axes: Axes) -> None:
+        groups = _group_by_estimator(rows)
+        colours, markers = choose_colours(groups), choose_markers(groups)
+        ends = 0.9 * min(values), 1.1 * max(values)
+        axes.plot(ends, ends, "--", color=MUTED, lw=1, label="estimated = measured")
+        for name, group in groups.items():
+            errors = [
+                [max(0.0, row.estimated_j - row.interval_j[0]) for row in group],
+                [max(0.0, row.interval_j[1] - row.estimated_j) for row in group],
+            ]
+            axes.errorbar(
+                [row.measured_j for row in group],
+                [row.estimated_j for row in group],
+                errors,
+                fmt=markers[name],
+                color=colours[name],
+                elinewidth=0.8,
+                ms=4,
+                label=name,
+            )
+        axes.set_xscale(_choose_scale(values))
+        axes.set_yscale(_choose_scale(values))
+        label_axis(axes.xaxis, f"Measured energy per {step}", "J")
+        label_axis(axes.yaxis, f"Estimated energy per {step}", "J")
+        axes.set_xlim(ends)
+        axes.set_ylim(ends)
+        axes.set_aspect("equal")
+        axes.legend()
+
+    title = f"Estimated and measured energy per {step}"
+    return make_plot("agreement", title, draw, _tabulate(rows), provenance, size=(6.0, 5.2))
+
+
+def plot_error_distribution(rows: Sequence[ScoredEstimate], provenance: str) -> Plot:
+    """Plot the cumulative distribution of absolute errors; up and left is better."""
+
+    def draw(axes: Axes) -> None:
+        groups = _group_by_estimator(rows)
+        colours = choose_colours(groups)
+        errors = {
+            name: sorted(abs(row.error_percent) for row in group) for name, group in groups.items()
+        }
+        largest = max(found[-1] for found in errors.values())
+        for name, found in errors.items():
+            shares = [100.0 * (at + 1) / len(found) for at in range(len(found))]
+            x, y = [0.0, *found, largest], [0.0, *shares, 100.0]
+            axes.step(x, y, where="post", color=colours[name], label=name)
+        if largest > _LOG_RATIO * max(1.0, min(map(statistics.median, errors.values()))):
+            # Errors below one percent share the linear part.
+            axes.set_xscale("symlog", linthresh=1.0)
+        axes.set_xlim(left=0.0)
+        axes.set_ylim(0.0, 103.0)
+        label_axis(axes.xaxis, "Absolute percentage error (%)")
+        label_axis(axes.yaxis, "Networks with at most this error (%)")
+        axes.legend()
+
+    return make_plot("error-shares", "Distribution of errors", draw, _tabulate(rows), provenance)
+
+
+def plot_mape_bars(
+    mape_percent: Mapping[str, float], noise_percent: float | None, provenance: str
+) -> Plot:
+    """Plot a bar of the mean error for each estimator, and the measurement noise as a line."""
+
+    def draw(axes: Axes) -> None:
+        _draw_bars(axes, mape_percent, lambda error: f"{error:.1f}")
+        axes.set_yscale(_choose_scale(mape_percent.values()))
+        if noise_percent is not None:
+            axes.axhline(noise_percent, color=TEXT, ls="--", lw=1, label="measurement noise")
+            axes.legend()
+        label_axis(axes.yaxis, f"{_MAPE} (%)")
+
+    rows = [(name, f"{error:.1f} %") for name, error in mape_percent.items()]
+    data = make_table(("estimator", ">MAPE"), rows)
+    return make_plot("errors", "Mean error by estimator", draw, data, provenance)
+
+
+def plot_error_by_time(scores: Mapping[str, tuple[float, float]], provenance: str) -> Plot:
+    """Plot a point for each estimator: its error against the device time that it took.
+
+    Args:
+        scores: For each estimator, its device time in seconds and its mean error in percent.
+        provenance: Where the energies come from.
+    """
+
+    def draw(axes: Axes) -> None:
+        colours, markers = choose_colours(scores), choose_markers(scores)
+        for name, (duration_s, error) in scores.items():
+            axes.plot([duration_s], [error], markers[name], color=colours[name], ms=7, label=name)
+        axes.set_xlim(left=0.0)
+        axes.set_yscale(_choose_scale(error for _, error in scores.values()))
+        axes.set_ylim(bottom=0.0 if axes.get_yscale() == "linear" else None)
+        label_axis(axes.xaxis, "Device time of profiling (s)")
+        label_axis(axes.yaxis, f"{_MAPE} (%)")
+        axes.legend()
+
+    rows = [(name, format_duration(s), f"{error:.1f} %") for name, (s, error) in scores.items()]
+    data = make_table(("estimator", ">device time", ">MAPE"), rows)
+    return make_plot("error-time", "Error against device time", draw, data, provenance)
+
+
+def plot_profiling_time(durations_s: Mapping[str, float], provenance: str) -> Plot:
+    """Plot a bar of the device time of each estimator's measurements."""
+
+    def draw(axes: Axes) -> None:
+        _draw_bars(axes, durations_s, lambda duration_s: f"{duration_s:.0f}")
+        label_axis(axes.yaxis, "Device time (s)")
+
+    rows = [(name, format_duration(duration_s)) for name, duration_s in durations_s.items()]
+    data = make_table(("estimator", ">device time"), rows)
+    return make_plot("profiling-time", "Device time of profiling", draw, data, provenance)
+
+
+def plot_energy_by_time(
+    series: Mapping[str, Sequence[tuple[str, float, float]]], provenance: str, step: str = "step"
+) -> Plot:
+    """Plot energy against duration, a point per network.
+
+    Args:
+        series: For each kind of observation, names of networks with duration and energy.
+        provenance: Where the energies come from.
+        step: What one step is called.
+    """
+
+    def draw(axes: Axes) -> None:
+        colours, markers = choose_colours(series), choose_markers(series)
+        for name, rows in series.items():
+            durations_s, energies_j = [row[1] for row in rows], [row[2] for row in rows]
+            axes.plot(durations_s, energies_j, markers[name], color=colours[name], ms=4, label=name)
+        everything = [row for rows in series.values() for row in rows]
+        axes.set_xscale(_choose_scale(row[1] for row in everything))
+        axes.set_yscale(_choose_scale(row[2] for row in everything))
+        label_axis(axes.xaxis, f"Duration of a {step}", "s")
+        label_axis(axes.yaxis, f"Energy per {step}", "J")
+        axes.legend()
+
+    rows = [
+        (net, name, format_duration(duration_s), format_energy(energy_j))
+        for name, found in series.items()
+        for net, duration_s, energy_j in found[:_MOST_ROWS]
+    ]
+    data = make_table(("network", "observed", ">duration", ">energy"), rows)
+    title = f"Energy against duration of a {step}"
+    return make_plot("time-energy", title, draw, data, provenance)
+
+
+# A page would be slow with more.
+_MOST_ROWS = 200
+
+
+def _tabulate(rows: Sequence[ScoredEstimate]) -> Table:
+    cells = [
+        (
+            row.net,
+            row.estimator,
+            format_energy(row.measured_j),
+            format_energy(row.estimated_j),
+            format_interval(row.interval_j, format_energy),
+            f"{row.error_percent:+.1f} %",
+        )
+        for row in rows[:_MOST_ROWS]
+    ]
+    columns = ("network", "estimator", ">measured", ">estimated", ">95 % interval", ">error")
+    return make_table(columns, cells)
+
+
+def _group_by_estimator(rows: Iterable[ScoredEstimate]) -> dict[str, list[ScoredEstimate]]:
+    groups: dict[str, list[ScoredEstimate]] = {}
+    for row in rows:
+        groups.setdefault(row.estimator, []).append(row)
+    return groups
+
+
+def _draw_bars(axes: Axes, values: Mapping[str, float], write: Callable[[float], str]) -> None:
+    colours = choose_colours(values)
+    bars = axes.bar(list(values), list(values.values()), 0.6, color=[colours[n] for n in values])
+    axes.bar_label(bars, [write(value) for value in values.values()], fontsize=8, padding=2)
+    axes.grid(False, axis="x")
+
+
+# ---------------------------------------------------------------------------------------------
+# Progress of profiling
+
+
+@dataclass(frozen=True)
+class CampaignMoment:
+    """How far a campaign was at a moment; the uncertainty is None before it is known."""
+
+    elapsed_s: float
+    points: int
+    uncertainty_share: float | None = None
+
+
+def plot_campaign(moments: Sequence[CampaignMoment], provenance: str) -> Plot:
+    """Plot uncertainty and points against the device time of a campaign.
+
+    Without any known uncertainty, as of an atlas, only the points are plotted.
+    """
+    known = [one for one in moments if one.uncertainty_share is not None]
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(1, 2 if known else 1, squeeze=False)[0]
+        if known:
+            shares = [100.0 * (one.uncertainty_share or 0.0) for one in known]
+            panels[0].plot([one.elapsed_s for one in known], shares, "o-", color=BLUE, ms=3)
+            label_axis(panels[0].yaxis, "Uncertainty (%)")
+        points = [one.points for one in moments]
+        panels[-1].step([one.elapsed_s for one in moments], points, where="post", color=GREEN)
+        label_axis(panels[-1].yaxis, "Points", is_count=True)
+        for axes in panels:
+            axes.set_xlim(left=0.0)
+            axes.set_ylim(bottom=0.0)
+            label_axis(axes.xaxis, "Elapsed time (s)")
+
+    rows = [
+        (
+            format_duration(one.elapsed_s),
+            f"{one.points:,}",
+            "–" if one.uncertainty_share is None else f"± {format_share(one.uncertainty_share)}",
+        )
+        for one in moments
+    ]
+    data = make_table(("elapsed", ">points", ">uncertainty"), rows)
+    title = "Progress of the campaign" + label_provenance(provenance)
+    return Plot("campaign", title, draw, "", data, (9.0, 3.6) if known else (7.0, 3.6))
+
+
+def plot_observations(times_s: Mapping[str, Sequence[float]], provenance: str) -> Plot:
+    """Plot how many observations there are over time, a line per kind of observation.
+
+    Args:
+        times_s: For each kind, when its observations were made, in seconds since 1970.
+        provenance: Where their energies come from.
+    """
+    first_s = min(at_s for found in times_s.values() for at_s in found)
+    last_s = max(at_s for found in times_s.values() for at_s in found)
+    unit, unit_s = next((u, size) for u, size, most in _TIMES if last_s - first_s < most * size)
+
+    def draw(axes: Axes) -> None:
+        colours = choose_colours(times_s)
+        for name, found in times_s.items():
+            x = [(at_s - first_s) / unit_s for at_s in (*sorted(found), last_s)]
+            counts = [*range(1, len(found) + 1), len(found)]
+            axes.step(x, counts, where="post", color=colours[name], label=name)
+        axes.set_ylim(bottom=0.0)
+        label_axis(axes.xaxis, f"Time since the first observation ({unit})")
+        label_axis(axes.yaxis, "Observations", is_count=True)
+        axes.legend()
+
+    rows = [(name, f"{len(found):,}") for name, found in times_s.items()]
+    data = make_table(("observed", ">observations"), rows)
+    return make_plot("observations", "Observations over time", draw, data, provenance)
+
+
+# Unit, its seconds, and up to how many units it is used.
+_TIMES = (("s", 1.0, 180.0), ("min", 60.0, 180.0), ("h", 3600.0, 96.0), ("d", 86400.0, math.inf))
+
+
+# ---------------------------------------------------------------------------------------------
+# Before and after
+
+
+@dataclass(frozen=True)
+class ChangedLayer:
+    """The energy of a layer before and after a change."""
+
+    name: str
+    before_j: float
+    after_j: float
+
+
+# More rows cannot be read: the others are summed.
+_MOST_LAYERS = 24
+
+
+def plot_layer_changes(layers: Sequence[ChangedLayer], provenance: str, step: str = "step") -> Plot:
+    """Plot two bars for each layer; of many, those that save least become one row."""
+    rows = list(layers)
+    if len(layers) > _MOST_LAYERS:
+        ranked = sorted(layers, key=lambda one: one.after_j - one.before_j)
+        top = set(map(id, ranked[: _MOST_LAYERS - 1]))
+        rest = [one for one in layers if id(one) not in top]
+        before_j, after_j = sum(one.before_j for one in rest), sum(one.after_j for one in rest)
+        other = ChangedLayer(f"other {len(rest)} layers", before_j, after_j)
+        rows = [*(one for one in layers if id(one) in top), other]
+
+    def draw(axes: Axes) -> None:
+        places = range(len(rows))
+        befores, afters = [row.before_j for row in rows], [row.after_j for row in rows]
+        axes.barh([at - 0.18 for at in places], befores, 0.36, color=GREY, label="before")
+        axes.barh([at + 0.18 for at in places], afters, 0.36, color=BLUE, label="after")
+        axes.set_yticks(places, [row.name for row in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.grid(False, axis="y")
+        label_axis(axes.xaxis, f"Energy per {step}", "J")
+        axes.legend()
+
+    cells = [(one.name, format_energy(one.before_j), format_energy(one.after_j)) for one in layers]
+    data = make_table(("layer", ">before", ">after"), cells)
+    size = (7.0, 1.4 + 0.36 * len(rows))
+    return make_plot("layers", "Energy by layer", draw, data, provenance, size=size)
+
+
+# ---------------------------------------------------------------------------------------------
+# A schedule
+#
+#     phone      ███ job a ███  █ job b █        jobs; concurrent jobs below each other
+#     60 → 31 %  ‾‾‾\____/‾‾‾‾‾\______           state of charge, from 0 to 100 %
+#                ░░░░░░      - - - - - -         charging windows; reserve
+
+
+@dataclass(frozen=True)
+class ScheduledJob:
+    """A job on a device, from its start to its end."""
+
+    name: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class DeviceSchedule:
+    """A row of the timeline.
+
+    Attributes:
+        charge: Times in seconds with the state of charge as a share; empty on mains power.
+        reserve_share: Share of the battery that must always be left.
+        charging_windows: Start and end, in seconds, of each time on the charger.
+    """
+
+    device: str
+    jobs: tuple[ScheduledJob, ...]
+    charge: tuple[tuple[float, float], ...] = ()
+    reserve_share: float = 0.0
+    charging_windows: tuple[tuple[float, float], ...] = ()
+
+
+# Where jobs lie in a row of height 1, and where the charge runs from empty to full.
+_JOBS = (0.02, 0.42)
+_CHARGE = (-0.42, -0.06)
+# Letters that fit side by side over the whole width, and the fewest worth showing.
+_WIDTH_LETTERS, _FEWEST_LETTERS = 80, 3
+
+
+def plot_timeline(
+    schedules: Sequence[DeviceSchedule], title: str, provenance: str, description: str = ""
+) -> Plot:
+    """Plot jobs on devices over time, and the state of charge of every battery."""
+    last_s = max((job.end_s for one in schedules for job in one.jobs), default=1.0)
+    unit, unit_s = next((name, size) for name, size, most in _TIMES if last_s < most * size)
+
+    def draw(axes: Axes) -> None:
+        for row, schedule in enumerate(reversed(schedules)):
+            if schedule.charge:
+                _draw_charge(axes, schedule, row, unit_s)
+            _draw_jobs(axes, schedule, row, unit_s, last_s)
+        axes.set_yticks(range(len(schedules)), [_label_row(one) for one in reversed(schedules)])
+        axes.set_ylim(-0.55, len(schedules) - 0.45)
+        axes.set_xlim(0.0, 1.01 * last_s / unit_s)
+        axes.grid(False, axis="y")
+        label_axis(axes.xaxis, f"Time from now ({unit})")
+        handles, names = axes.get_legend_handles_labels()
+        each = dict(zip(names, handles, strict=True))
+        axes.legend(
+            each.values(), each.keys(), loc="lower left", bbox_to_anchor=(0, 1), ncols=len(each)
+        )
+
+    rows = [
+        (job.name, one.device, format_duration(job.start_s), format_duration(job.end_s))
+        for one in schedules
+        for job in one.jobs
+    ]
+    data = make_table(("job", "device", ">start", ">end"), rows)
+    size = (8.0, 1.5 + 0.9 * len(schedules))
+    return make_plot("plan", title, draw, data, provenance, description, size)
+
+
+def _draw_charge(axes: Axes, schedule: DeviceSchedule, row: int, unit_s: float) -> None:
+    empty, full = (row + edge for edge in _CHARGE)
+    last_s = schedule.charge[-1][0]
+    for start_s, end_s in schedule.charging_windows:
+        if start_s < min(end_s, last_s):
+            x = start_s / unit_s, min(end_s, last_s) / unit_s
+            axes.fill_between(x, empty, full, color=SKY, alpha=0.3, lw=0, label="charging")
+    times = [at_s / unit_s for at_s, _ in schedule.charge]
+    levels = [empty + (full - empty) * share for _, share in schedule.charge]
+    axes.fill_between(times, empty, levels, color=GREEN, alpha=0.2, lw=0)
+    axes.plot(times, levels, color=GREEN, label="state of charge")
+    if schedule.reserve_share:
+        reserve = empty + (full - empty) * schedule.reserve_share
+        axes.plot((0.0, times[-1]), (reserve,) * 2, "--", color=RED, lw=1, label="reserve")
+
+
+def _draw_jobs(
+    axes: Axes, schedule: DeviceSchedule, row: int, unit_s: float, last_s: float
+) -> None:
+    lanes: list[int] = []
+    ends_s: list[float] = []
+    for job in schedule.jobs:
+        # Concurrent jobs lie in lanes below each other.
+        lane = next((i for i, end_s in enumerate(ends_s) if end_s <= job.start_s), len(ends_s))
+        ends_s[lane : lane + 1] = [job.end_s]
+        lanes.append(lane)
+    height = (_JOBS[1] - _JOBS[0]) / max(1, len(ends_s))
+    top = row + (_JOBS[1] if schedule.charge else (_JOBS[1] - _JOBS[0]) / 2)
+    for job, lane in zip(schedule.jobs, lanes, strict=True):
+        left, width = job.start_s / unit_s, (job.end_s - job.start_s) / unit_s
+        middle = top - (lane + 0.5) * height
+        axes.barh(middle, width, 0.94 * height, left, color=BLUE, ec="white", label="job")
+        letters = int(_WIDTH_LETTERS * (job.end_s - job.start_s) / last_s)
+        name = job.name if len(job.name) <= letters else job.name[: letters - 1] + "…"
+        if letters >= _FEWEST_LETTERS and len(ends_s) <= 2:
+            at = left + width / 2, middle
+            axes.annotate(name, at, ha="center", va="center", color="white", fontsize=8)
+
+
+def _label_row(schedule: DeviceSchedule) -> str:
+    if not schedule.charge:
+        return f"{schedule.device}\nmains"
+    first, last = (100 * share for _, share in (schedule.charge[0], schedule.charge[-1]))
+    return f"{schedule.device}\n{first:.0f} → {last:.0f} %"
+
+
+# ---------------------------------------------------------------------------------------------
+# A Pareto front
 
 
 @dataclass(frozen=True)
@@ -65,13 +696,21 @@ def draw_front(
     axes.legend()
 
 
-def label_axis(axis: Any, title: str, unit: str = "") -> None:
-    """Name an axis; values with a unit get SI prefixes."""
-    from matplotlib.ticker import EngFormatter
+def label_axis(axis: Any, title: str, unit: str = "", is_count: bool = False) -> None:
+    """Name an axis; values with a unit get SI prefixes, and counts are whole numbers."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     axis.set_label_text(title)
     if unit:
         axis.set_major_formatter(EngFormatter(unit))
+    if is_count:
+        axis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _choose_scale(values: Iterable[float]) -> str:
+    """Return ``log`` for values that differ much."""
+    found = [value for value in values if value > 0]
+    return "log" if found and max(found) > _LOG_RATIO * min(found) else "linear"
 
 
 def _draw_points(axes: Axes, points: Sequence[FrontPoint], **style: Any) -> None:

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-from joulecast.figures import Caption, DeviceSchedule, Plot, ScheduledJob, plot_timeline
-from joulecast.units import format_duration, format_energy
 from joulecast.uses.plan.plan_result import Plan
-from joulecast.uses.plan.plan_summary import PlannedDevice, PlannedJob, PlanSummary, read_plan
+from joulecast.uses.plan.plan_summary import PlannedDevice, PlanSummary, read_plan
+from joulecast.views.plot_kinds import DeviceSchedule, ScheduledJob, plot_timeline
+from joulecast.views.report import Plot
+from joulecast.views.words import format_with_interval, plural
 
 
 def plot_plan(plan: Plan | PlanSummary) -> Plot:
     """Plot every device that runs a job."""
     found = read_plan(plan.to_dict()) if isinstance(plan, Plan) else plan
-    subtitle = _format_energy(found.energy_j, *found.interval_j)
+    energy = format_with_interval(found.energy_j, found.interval_j, 0.95, found.provenance)
     if found.confidence > 0.5:
-        subtitle += f"; planned with upper bounds at {100 * found.confidence:g} %"
-    jobs, count = found.job_count, len(found.devices)
-    title = f"{jobs} job{'s' * (jobs > 1)} on {count} device{'s' * (count > 1)}"
+        energy += f"; planned with upper bounds at {100 * found.confidence:g} %"
+    title = f"{plural(found.job_count, 'job')} on {plural(len(found.devices), 'device')}"
     rows = [_make_row(device) for device in found.devices]
-    return plot_timeline(rows, Caption(title, subtitle, found.provenance))
+    return plot_timeline(rows, title, found.provenance, f"{energy}.")
 
 
 def _make_row(device: PlannedDevice) -> DeviceSchedule:
-    jobs = tuple(
-        ScheduledJob(one.job, one.start_s, one.end_s, _describe(device, one)) for one in device.jobs
-    )
+    jobs = tuple(ScheduledJob(one.job, one.start_s, one.end_s) for one in device.jobs)
     if device.charge is None:
         return DeviceSchedule(device.device, jobs)
     return DeviceSchedule(
         device.device, jobs, device.charge, device.reserve_share, device.charging_windows
     )
-
-
-def _describe(device: PlannedDevice, one: PlannedJob) -> str:
-    return (
-        f"{one.job} on {device.device}\n"
-        f"from {format_duration(one.start_s)} to {format_duration(one.end_s)}\n"
-        f"{_format_energy(one.energy_j, *one.interval_j)}"
-    )
-
-
-def _format_energy(mean_j: float, low_j: float, high_j: float) -> str:
-    low, high = format_energy(low_j), format_energy(high_j)
-    return f"{format_energy(mean_j)} (95 % interval {low}–{high})"

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from joulecast.errors import InputError
-from joulecast.figures import Axis, Caption, Plot
-from joulecast.figures.marks import Label, Mark, Points
-from joulecast.figures.plot import Panel, fit_axis, make_plot
 from joulecast.records import weakest_provenance
-from joulecast.units import format_money
 from joulecast.uses.score.device_score import DeviceScore
 from joulecast.uses.score.label_picture import LETTER_COLOURS
 from joulecast.uses.score.score_labels import LETTERS
+from joulecast.views.plot_kinds import label_axis
+from joulecast.views.report import Plot, make_table
 from joulecast.views.style import GREY
+from joulecast.views.words import label_provenance
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Value = Callable[[DeviceScore], float | None]
 _BEST_PCS = 100.0
-# Above the highest point, for its name.
-_HEADROOM = 1.1
 _SCORES: tuple[tuple[str, Value], ...] = (
     ("PCS", lambda score: score.pcs),
     ("IECS (our reading)", lambda score: score.iecs),
 )
 
 
-def plot_scores(scores: Sequence[DeviceScore]) -> dict[str, Plot]:
-    """Return the plots of both scores by what they are plotted against.
+def plot_scores(scores: Sequence[DeviceScore]) -> list[Plot]:
+    """Return the plots of both scores, against price and against performance.
 
     Raises:
         InputError: Prices have several currencies, or there is nothing to plot.
@@ -35,19 +36,13 @@ def plot_scores(scores: Sequence[DeviceScore]) -> dict[str, Plot]:
     if len(currencies) > 1:
         named = ", ".join(sorted(one or "none" for one in currencies))
         raise InputError(f"prices are in {named}: give all of them in one currency")
-    unit = next(iter(currencies), "")
-    quantities: dict[str, tuple[str, str, Value]] = {
-        "price": ("Price", unit, lambda score: score.facts.price),
-        "performance": ("Performance", "inferences/s", lambda score: score.inferences_per_s),
+    currency = f" ({next(iter(currencies))})" if any(currencies) else ""
+    quantities: dict[str, tuple[str, Value]] = {
+        "price": (f"Price{currency}", lambda score: score.facts.price),
+        "performance": ("Performance (inferences/s)", lambda score: score.inferences_per_s),
     }
-    plots = {}
-    for name, (title, unit, value) in quantities.items():
-        panels = _draw_panels(scores, (title, unit), value)
-        if panels:
-            provenance = weakest_provenance(one.provenance for one in scores)
-            plots[name] = make_plot(
-                panels, Caption(provenance=provenance), f"Scores against {title.lower()}"
-            )
+    found = [_plot(scores, name, *quantity) for name, quantity in quantities.items()]
+    plots = [plot for plot in found if plot is not None]
     if not plots:
         raise InputError(
             "there is nothing to plot: give a TDP for PCS, or devices with measured energies"
@@ -55,46 +50,41 @@ def plot_scores(scores: Sequence[DeviceScore]) -> dict[str, Plot]:
     return plots
 
 
-def _draw_panels(
-    scores: Sequence[DeviceScore], title: tuple[str, str], value: Value
-) -> list[Panel]:
-    panels = []
-    for score_title, read_score in _SCORES:
+def _plot(scores: Sequence[DeviceScore], name: str, quantity: str, value: Value) -> Plot | None:
+    panels = {}
+    for title, read_score in _SCORES:
         points = [
             (one, x, y)
             for one in scores
             if (x := value(one)) is not None and (y := read_score(one)) is not None
         ]
         if points:
-            x_axis = fit_axis(title[0], [x for _, x, _ in points], title[1], starts_at_zero=True)
-            y_axis = _fit_score_axis(score_title, [y for _, _, y in points])
-            panels.append(Panel(x_axis, y_axis, tuple(_mark_points(points))))
-    return panels
+            panels[title] = points
+    if not panels:
+        return None
 
+    def draw(figure: Figure) -> None:
+        for axes, (title, points) in zip(
+            figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
+        ):
+            for score, x, y in points:
+                colour = LETTER_COLOURS[LETTERS.index(score.label)] if score.label else GREY
+                axes.plot([x], [y], "o", color=colour, ms=8)
+                text = f"{score.name} ({score.label or 'no label'})"
+                axes.annotate(text, (x, y), (6, 5), textcoords="offset points", fontsize=8)
+            # Names stand on the right of their points.
+            axes.set_xlim(0.0, 1.35 * max(x for _, x, _ in points) or 1.0)
+            lowest, highest = min(y for *_, y in points), max(y for *_, y in points)
+            axes.set_ylim(min(0.0, lowest), _BEST_PCS if title == "PCS" else 1.1 * highest)
+            label_axis(axes.xaxis, quantity)
+            label_axis(axes.yaxis, title)
 
-def _fit_score_axis(title: str, values: Sequence[float]) -> Axis:
-    high = _BEST_PCS if title == "PCS" else _HEADROOM * max(values)
-    return Axis(title, low=min(0.0, *values), high=high)
-
-
-def _mark_points(points: Sequence[tuple[DeviceScore, float, float]]) -> list[Mark]:
-    """Return the points in the colours of their labels."""
-    marks: list[Mark] = []
-    for score, x, y in points:
-        colour = LETTER_COLOURS[LETTERS.index(score.label)] if score.label else GREY
-        name = f"{score.name} ({score.label or 'no label'})"
-        marks.append(Points(name, (x,), (y,), colour, hover_texts=(_describe(score),)))
-        marks.append(Label(name, (x,), (y,), colour))
-    return marks
-
-
-def _describe(score: DeviceScore) -> str:
-    price = score.facts.price
-    lines = [f"{score.name}: {score.label or 'no label'}"]
-    if score.pcs is not None:
-        lines.append(f"PCS {score.pcs}")
-    if score.iecs is not None:
-        lines.append(f"IECS {score.iecs:.3g} (our reading)")
-    if price is not None:
-        lines.append(format_money(price, score.facts.currency))
-    return "\n".join(lines)
+    rows = [
+        (score.name, score.label or "–", title, f"{x:.4g}", f"{y:.4g}")
+        for title, points in panels.items()
+        for score, x, y in points
+    ]
+    data = make_table(("device", "label", "score", f">{quantity}", ">value"), rows)
+    provenance = label_provenance(weakest_provenance(one.provenance for one in scores))
+    title = f"Scores against {name}{provenance}"
+    return Plot(f"scores-{name}", title, draw, "", data, (5.0 * len(panels), 4.0))

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from joulecast.errors import MissingError
-from joulecast.figures import (
-    Caption,
-    FrontPlotOptions,
-    FrontPoint,
-    Plot,
-    plot_pareto_front,
-)
 from joulecast.records import name_step
+from joulecast.units import format_energy
 from joulecast.uses.search.search_result import SearchResult
+from joulecast.views.plot_kinds import FrontPoint, draw_front, make_plot
+from joulecast.views.report import Plot, make_table
 
 
 def plot_search(result: SearchResult) -> Plot:
@@ -24,7 +20,7 @@ def plot_search(result: SearchResult) -> Plot:
         raise MissingError("no network was trained, so there is nothing to plot: run more trials")
     points = [
         FrontPoint(
-            f"trial {trial.number}: {trial.candidate.network.name}",
+            str(trial.number),
             trial.score,
             trial.candidate.energy_j,
             trial.candidate.interval_j,
@@ -36,13 +32,28 @@ def plot_search(result: SearchResult) -> Plot:
     has_one_limit = len(steps) == 1 or screener.budget.per == "run"
     period = "run" if screener.length.is_run else name_step(screener.space.setup)
     level = f"{100 * screener.level:g} %"
-    options = FrontPlotOptions(
-        budget_j=screener.compute_run_limit_j(min(steps)) if has_one_limit else None,
-        energy_title=f"Estimated energy per {period}",
-    )
-    caption = Caption(
+    limit_j = screener.compute_run_limit_j(min(steps)) if has_one_limit else None
+    rows = [
+        (
+            str(trial.number),
+            trial.candidate.network.name,
+            f"{trial.score:.4g}",
+            format_energy(trial.candidate.energy_j),
+        )
+        for trial in result.trials
+    ]
+    return make_plot(
+        "search",
         f"{screener.space.family}: score against energy",
-        f"{profile.device.name}, joules of the {profile.covers}; bars: {level} interval",
+        lambda axes: draw_front(
+            axes,
+            points,
+            budget_j=limit_j,
+            energy=f"Estimated energy per {period}",
+            others="other networks",
+        ),
+        make_table((">trial", "network", ">score", ">energy"), rows),
         screener.fitted_profile.provenance,
+        f"{profile.device.name}, joules of the {profile.covers}; bars: {level} interval. Numbers "
+        "are those of trials.",
     )
-    return plot_pareto_front(points, options, caption)
