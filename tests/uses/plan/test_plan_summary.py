@@ -15,7 +15,7 @@ def test_plan_is_read_as_it_was_written():
     assert (found.energy_j, found.interval_j) == (plan.energy_j, plan.interval_j)
     assert (found.provenance, found.job_count) == ("modelled", 1)
     assert device.reserve_share == pytest.approx(0.1) and device.charge[0] == (0.0, 30 / 36)
-    assert plot_plan(found) == plot_plan(plan)
+    assert plot_plan(found).data == plot_plan(plan).data
 
 
 @pytest.mark.parametrize("change", [{"energy_j": "much"}, {"devices": [{"device": "a"}]}])

@@ -25,6 +25,7 @@ from joulecast.uses.score.observed_scores import (
 )
 from joulecast.uses.score.score_labels import ENERGY_SCALE, POWER_SCALE
 from joulecast.uses.score.score_plot import plot_scores
+from joulecast.views.plots import draw
 
 TWO = (
     ScoredConfiguration("image_classification", "1 thread", energy_j=0.5, power_w=4.0),
@@ -107,16 +108,17 @@ def test_plots_against_price_and_performance() -> None:
     cheap = replace(SCORE, name="cheap", facts=DeviceFacts(10.0, price=99.0, currency="EUR"))
     dear = replace(SCORE, name="dear", facts=DeviceFacts(20.0, price=999.0, currency="EUR"))
     plots = plot_scores([cheap, dear])
-    assert set(plots) == {"price", "performance"}
-    pcs, iecs = plots["price"].panels
-    assert (pcs.x.label, pcs.y.title) == ("Price (EUR)", "PCS")
-    assert iecs.y.title == "IECS (our reading)"
-    assert {mark.name for mark in pcs.marks} == {"cheap (E)", "dear (C)"}
-    assert [mark.y for mark in pcs.marks if mark.name == "dear (C)"] == [(77.0,), (77.0,)]
+    assert [plot.name for plot in plots] == ["scores-price", "scores-performance"]
+    pcs, iecs = draw(plots[0]).axes
+    assert (pcs.get_xlabel(), pcs.get_ylabel()) == ("Price (EUR)", "PCS")
+    assert iecs.get_ylabel() == "IECS (our reading)"
+    assert {text.get_text() for text in pcs.texts} == {"cheap (E)", "dear (C)"}
+    assert ("dear", "C", "PCS", "999", "77") in plots[0].data.rows
 
 
 def test_plots_leave_out_what_is_not_known() -> None:
-    assert set(plot_scores([replace(SCORE, facts=DeviceFacts())])) == {"performance"}
+    (plot,) = plot_scores([replace(SCORE, facts=DeviceFacts())])
+    assert plot.name == "scores-performance"
     with pytest.raises(InputError, match="nothing to plot"):
         plot_scores([replace(SCORE, configurations=())])
 

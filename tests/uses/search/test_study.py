@@ -26,6 +26,7 @@ from joulecast.uses.search import (
 from joulecast.uses.search.screening_sampler import ScreeningSampler
 from joulecast.uses.search.search_plot import plot_search
 from joulecast.uses.search.study import search, summarise_study
+from joulecast.views.plots import draw
 
 SETUP = Setup(batch=32)
 LENGTH = RunLength(100)
@@ -75,7 +76,8 @@ def test_front_is_marked(make_cnn_screener):
     data = json.loads(json.dumps(found.to_dict()))
     assert len(data["trials"]) == 30 and len(data["front"]) == len(found.front)
     plot = plot_search(found)
-    assert "simulated" in plot.heading and "energy budget" in plot.series
+    labels = [one.get_text() for one in draw(plot).axes[0].get_legend().get_texts()]
+    assert "simulated" in plot.title and "energy budget" in labels
 
 
 def test_worse_trial_of_the_same_network_is_not_on_the_front(make_cnn_screener):
