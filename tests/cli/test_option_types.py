@@ -78,4 +78,4 @@ def test_lists_keep_each_value_once():
 def test_plots_are_chosen_by_suffix():
     assert PlotType().convert("front.SVG", None, None) == "front.SVG"
     with pytest.raises(click.BadParameter, match=r"\.html, \.svg, \.png"):
-        PlotType().convert("front.pdf", None, None)
+        PlotType().convert("front.txt", None, None)

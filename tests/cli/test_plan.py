@@ -218,7 +218,7 @@ def test_local_times_respect_daylight_saving(planned, write, monkeypatch):
 
 def test_bad_options_are_one_line(planned):
     assert "nowhere.toml" in planned.fails("plan", "nowhere.toml")
-    assert ".svg" in planned.fails("plan", "jobs.toml", "--plot", "plan.pdf", code=2)
+    assert ".svg" in planned.fails("plan", "jobs.toml", "--plot", "plan.txt", code=2)
     for share in ("30%", "100%"):
         assert "--confidence" in planned.fails("plan", "jobs.toml", "--confidence", share, code=2)
     assert "not a time" in planned.fails("plan", "jobs.toml", "--now", "noon", code=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from joulecast.errors import InputError
 from joulecast.records import weakest_provenance
@@ -121,7 +122,7 @@ def _list_scores(scores: Sequence[DeviceScore]) -> Table:
 
 def _plot(scores: Sequence[DeviceScore]) -> list[Plot]:
     try:
-        return plot_scores(scores)
+        return [replace(plot, name=f"scores-{plot.name}") for plot in plot_scores(scores)]
     except InputError:
         # Prices in several currencies, or no score at all: the table says what is known.
         return []

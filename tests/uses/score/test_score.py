@@ -108,7 +108,7 @@ def test_plots_against_price_and_performance() -> None:
     cheap = replace(SCORE, name="cheap", facts=DeviceFacts(10.0, price=99.0, currency="EUR"))
     dear = replace(SCORE, name="dear", facts=DeviceFacts(20.0, price=999.0, currency="EUR"))
     plots = plot_scores([cheap, dear])
-    assert [plot.name for plot in plots] == ["scores-price", "scores-performance"]
+    assert [plot.name for plot in plots] == ["price", "performance"]
     pcs, iecs = draw(plots[0]).axes
     assert (pcs.get_xlabel(), pcs.get_ylabel()) == ("Price (EUR)", "PCS")
     assert iecs.get_ylabel() == "IECS (our reading)"
@@ -118,7 +118,7 @@ def test_plots_against_price_and_performance() -> None:
 
 def test_plots_leave_out_what_is_not_known() -> None:
     (plot,) = plot_scores([replace(SCORE, facts=DeviceFacts())])
-    assert plot.name == "scores-performance"
+    assert plot.name == "performance"
     with pytest.raises(InputError, match="nothing to plot"):
         plot_scores([replace(SCORE, configurations=())])
 

@@ -87,4 +87,4 @@ def _plot(scores: Sequence[DeviceScore], name: str, quantity: str, value: Value)
     data = make_table(("device", "label", "score", f">{quantity}", ">value"), rows)
     provenance = label_provenance(weakest_provenance(one.provenance for one in scores))
     title = f"Scores against {name}{provenance}"
-    return Plot(f"scores-{name}", title, draw, "", data, (5.0 * len(panels), 4.0))
+    return Plot(name, title, draw, "", data, (5.0 * len(panels), 4.0))
