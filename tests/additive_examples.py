@@ -3,6 +3,8 @@
 import random
 from dataclasses import replace
 
+from joulecast.estimators.additive.acquisition import read_target
+from joulecast.estimators.additive.encode import OperatorEncoder
 from joulecast.estimators.additive.layers import count_layers, split_layers
 from joulecast.families import draw_family
 from joulecast.records import Network, Setup, Trial
@@ -31,6 +33,17 @@ def observe_parts(device, networks, setup=SETUP, mode="graph", energy=True):
             trial = make_isolated_trial(placed.part, setup, mode)
             trials[trial.key] = trial
     return [observe_step(device, trial, energy) for trial in trials.values()]
+
+
+def encode_sums(counts, is_network=None):
+    """Return sums over operators, as any encoder without a data sheet makes them."""
+    return OperatorEncoder(None, (), 1.0).sum_layers(counts, is_network)
+
+
+def list_probes(target, observations):
+    """Return a time probe of every layer of a target that was not timed."""
+    layers = read_target(target, observations)
+    return [layers.isolate(key) for key in layers.untimed]
 
 
 def observe_idle(device):

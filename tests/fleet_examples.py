@@ -6,14 +6,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from joulecast.agent.client import AgentConnection, RemoteMeasurer, RemoteMeter, RemoteRuntime
-from joulecast.agent.links import LinkLimits
+from joulecast.agent.client import LinkLimits, open_remote_measurer
 from joulecast.agent.service import AgentOptions, AgentService
 from joulecast.errors import DeviceAwayError
 from joulecast.families import make_family
-from joulecast.fleet.coordinator import Coordinator
+from joulecast.fleet.cluster import run_campaigns
 from joulecast.fleet.device_campaign import CampaignRequest, run_device_campaign
-from joulecast.fleet.fleet_file import FleetDevice
+from joulecast.fleet.fleet_devices import FleetDevice
 from joulecast.records import Setup
 from joulecast.store import open_store
 
@@ -54,17 +53,11 @@ class AgentHere:
 
     def open(self, device):
         """Return a measurer of the agent."""
-        limits = LinkLimits(retry_s=0.0)
-        connection = AgentConnection(device.address, self, limits)
-        found = connection.describe()
-        return RemoteMeasurer(
-            RemoteRuntime(found.runtime, found.device, found.modes),
-            RemoteMeter(found.meter, found.covers, found.provenance, found.is_recorder),
-            3,
-            "",
-            found.version,
-            connection,
-        )
+        return open_remote_measurer(device.address, link=self, limits=LinkLimits(retry_s=0.0))
+
+
+class FleetEndedError(Exception):
+    """Ends campaigns of devices that are away."""
 
 
 @contextmanager
@@ -76,23 +69,26 @@ def run_fleet_here(place, devices, agents):
         devices: The devices of the fleet.
         agents: Their agents by name; a device without one is away.
     """
+    over = threading.Event()
 
     def open_measurer(device):
         if device.name not in agents:
             raise DeviceAwayError(f"the agent of {device.name} cannot be reached: start it")
         return agents[device.name].open(device)
 
-    over = threading.Event()
+    def wait(_pause_s):
+        if over.wait(0.05):
+            raise FleetEndedError
+
+    def submit(device, request_key):
+        options = {"open_measurer": open_measurer, "wait": wait}
+        return pool.submit(run_device_campaign, store, device, request_key, 0.0, **options)
+
     with open_store(place) as store, ThreadPoolExecutor() as pool, store.fleet.claim_fleet():
         store.fleet.replace_devices({one.name: one.to_dict() for one in devices})
-
-        def submit(device, request_key):
-            return pool.submit(run_device_campaign, store, device, request_key, open_measurer)
-
-        coordinator = Coordinator(
-            store.fleet, devices, submit, patience_s=0.0, on_event=lambda event: None
+        running = pool.submit(
+            run_campaigns, store.fleet, devices, submit, lambda *event: None, over.is_set
         )
-        running = pool.submit(coordinator.run, over.is_set)
         try:
             yield store
         finally:

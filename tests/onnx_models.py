@@ -13,6 +13,13 @@ def node(op, inputs, outputs, name="", **attributes):
     return helper.make_node(op, inputs.split(" "), outputs.split(" "), name=name, **attributes)
 
 
+def chain(text):
+    """Return nodes without attributes, written as ``Add x w -> a; Relu a -> y``."""
+    pairs = [one.split(" -> ") for one in text.split(";")]
+    parts = [(*left.split(maxsplit=1), output) for left, output in pairs]
+    return [node(op, inputs, output) for op, inputs, output in parts]
+
+
 def weight(name, *shape, type=TensorProto.FLOAT):
     """Return a weight of zeros."""
     bits = {TensorProto.FLOAT: 4, TensorProto.INT8: 1, TensorProto.UINT8: 1, TensorProto.FLOAT16: 2}

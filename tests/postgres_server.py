@@ -4,7 +4,6 @@
 skipped, except in continuous integration.
 """
 
-import itertools
 import os
 import pwd
 import shutil
@@ -13,7 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -21,7 +20,6 @@ import pytest
 
 PASSWORD = "s3cret"
 _START_S = 60.0
-_numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
@@ -39,17 +37,16 @@ def postgres_server():
 
 @pytest.fixture
 def postgres_url(postgres_server):
-    """Return the URL of an empty database."""
-    return postgres_server.create_database()
+    """Return the URL of an empty database, the same for all tests: each has a thousand files."""
+    return postgres_server.empty_database("test")
 
 
 def find_programs():
     """Return the folder of the newest server's programs; None if there are none."""
-    found = shutil.which("initdb")
     folders = sorted(
         Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3])
     )
-    folders = ([Path(found)] if found else []) + folders
+    folders = [*map(Path, filter(None, [shutil.which("initdb")])), *folders]
     return folders[-1].parent if folders else None
 
 
@@ -72,14 +69,15 @@ class PostgresServer:
 
     def __init__(self, programs, folder):
         self._programs, self._folder = programs, folder
-        self._data, self._process = folder / "data", None
+        self._data, self._process, self._databases = folder / "data", None, set()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         # PostgreSQL refuses to run as root.
         self._user = {}
         if os.geteuid() == 0:
-            self._user = {"user": _find_plain_user()}
+            names = {entry.pw_name for entry in pwd.getpwall()}
+            self._user = {"user": "postgres" if "postgres" in names else "nobody"}
             shutil.chown(folder, self._user["user"])
 
     def create(self):
@@ -87,10 +85,14 @@ class PostgresServer:
         secret = self._folder / "password"
         secret.write_text(PASSWORD)
         secret.chmod(0o644)
-        self._run(
-            "initdb", "--no-sync", "--username=joulecast", f"--pwfile={secret}", "--locale=C.UTF-8",
-            "--auth=scram-sha-256", "-D", self._data,
-        )  # fmt: skip
+        command = [
+            self._programs / "initdb", "--no-sync", "--username=joulecast", f"--pwfile={secret}",
+            "--locale=C.UTF-8", "--auth=scram-sha-256", "-D", self._data,
+        ]  # fmt: skip
+        done = subprocess.run(
+            command, cwd=self._folder, capture_output=True, text=True, check=False, **self._user
+        )
+        assert done.returncode == 0, done.stderr
 
     def start(self):
         """Start the server and wait until it answers."""
@@ -105,7 +107,7 @@ class PostgresServer:
         end_s = time.monotonic() + _START_S
         while True:
             try:
-                return self._connect().close()
+                return psycopg.connect(self.make_url("postgres"), connect_timeout=5).close()
             except psycopg.OperationalError:
                 assert self._process.poll() is None, (self._folder / "log").read_text()
                 assert time.monotonic() < end_s, "the server does not start"
@@ -117,46 +119,45 @@ class PostgresServer:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(_START_S)
 
+    def restart(self):
+        """Stop and start the server."""
+        self.stop()
+        self.start()
+
     @contextmanager
     def freeze(self):
         """Stop all processes of the server for a while, as a machine that hangs does."""
-        pids = self._list_pids()
+        own = self._process.pid
+        children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
+        pids = [own, *map(int, children)]
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
         try:
             yield
         finally:
             for pid in pids:
-                os.kill(pid, signal.SIGCONT)
+                # A process that served a connection may have ended just before it was stopped.
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
-    def create_database(self):
-        """Create an empty database and return its URL."""
-        name = f"test{next(_numbers)}"
-        with self._connect() as connection:
-            connection.autocommit = True
-            connection.execute(f"CREATE DATABASE {name}")
-        return self.make_url(name)
+    def empty_database(self, name):
+        """Create a database, or empty it, and return its URL."""
+        url = self.make_url(name)
+        with psycopg.connect(self.make_url("postgres"), autocommit=True) as connection:
+            if name not in self._databases:
+                self._databases.add(name)
+                connection.execute(f"CREATE DATABASE {name}")
+            # An earlier test may have made it read-only, or left a killed program's connection.
+            connection.execute(f"ALTER DATABASE {name} RESET ALL")
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+            )
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA public CASCADE")
+            connection.execute("CREATE SCHEMA public")
+        return url
 
     def make_url(self, database, user=f"joulecast:{PASSWORD}"):
         """Return the URL of a database."""
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
-
-    def _connect(self):
-        return psycopg.connect(self.make_url("postgres"), connect_timeout=5)
-
-    def _run(self, program, *arguments):
-        command = [self._programs / program, *arguments]
-        done = subprocess.run(
-            command, cwd=self._folder, capture_output=True, text=True, check=False, **self._user
-        )
-        assert done.returncode == 0, done.stderr
-
-    def _list_pids(self):
-        own = self._process.pid
-        children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
-        return [own, *map(int, children)]
-
-
-def _find_plain_user():
-    names = {entry.pw_name for entry in pwd.getpwall()}
-    return "postgres" if "postgres" in names else "nobody"

@@ -46,4 +46,4 @@ def make_shared_model():
         host_time = host_time or fit_model(observations).host_time
         alone = [one for one in decompose_observations(observations) if one.mode == "graph"]
         measured.append(MeasuredDevice(describe_chip(device.chip), alone))
-    return fit_shared_model(measured, measured, host_time)
+    return fit_shared_model(measured, measured, host_time, "a notice")

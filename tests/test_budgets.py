@@ -47,7 +47,7 @@ def test_energy_of_a_run_needs_the_length_of_the_run(text):
     """A single step does not take watt-hours."""
     amount = text.partition("/")[0]
     for parse in (lambda: parse_budget(text), lambda: parse_pruning_budget(text)):
-        with pytest.raises(InputError, match=rf"give --steps.*{amount}/step"):
+        with pytest.raises(InputError, match=rf"give steps.*{amount}/step"):
             parse()
     assert parse_budget(f"{amount}/step").per == "step"
 

@@ -23,7 +23,6 @@ UNITLESS = {
     "floor": "of pruning, a share below 1 or a number of channels",
     "share": "0 to 1",
     "probability": "0 to 1",
-    "offset": "of a polynomial, in the unit of its values",
     "mean": "of a Gaussian process, in the unit of its values",
     "scale": "of a Gaussian process, in the unit of its values",
     "signal_variance": "of a Gaussian process over scaled values",

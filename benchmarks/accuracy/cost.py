@@ -22,13 +22,11 @@ from typing import Any
 
 from benchmarks.accuracy.run import COST, OWN, OWN_SECONDS, RESULTS, SETTINGS, Setting
 from benchmarks.common import pack_profile, read_profiles, write_json
-
-from joulecast.features.measurers import open_measurer
-from joulecast.features.options import MeasureOptions
-from joulecast.campaign import ObservationLog, find_profile_key, run_campaign
-from joulecast.cli.terminal import label_provenance, make_console, print_table
+from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.errors import JoulecastError, MeasurementError, MissingError, NetError
 from joulecast.estimators import find_estimator
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.measurer import Measurer
 from joulecast.records import Observation, Profile, Trial

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from benchmarks.anywhere.truth import TrainingExample, take_loss, take_second
 from torch import Tensor, nn
+
+from benchmarks.anywhere.truth import TrainingExample, take_loss, take_second
 
 # ---------------------------------------------------------------------------------------------
 # Shared blocks

@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+
 from benchmarks.anywhere import modules as own
 from benchmarks.anywhere.truth import BenchmarkNetwork as Network
 from benchmarks.anywhere.truth import TrainingExample, take_loss
-from torch import Tensor
 
 Make = Callable[[int], TrainingExample]
 Inputs = Callable[[int], dict[str, Tensor]]

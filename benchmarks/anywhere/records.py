@@ -19,7 +19,6 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.common import read_json, write_json
-
 from joulecast.gp.lognormal import interval_log_sd
 from joulecast.records import Network, Observation, Setup
 

@@ -34,6 +34,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import joulecast
 from benchmarks.anywhere.records import (
     PROBED,
     RESULTS,
@@ -44,8 +45,6 @@ from benchmarks.anywhere.records import (
     score_network,
 )
 from benchmarks.common import use_rivals
-
-import joulecast
 from joulecast.errors import JoulecastError
 from joulecast.estimators import DEFAULT, FittedProfile, fit_profile, list_estimator_names
 from joulecast.records import Estimate, Observation, Profile, Setup
@@ -180,8 +179,8 @@ def record(found: Estimate) -> Json:
 def measure(args: argparse.Namespace, folder: RunFolder) -> None:
     """Run what is missing of each network until the time is spent."""
     import torch
-    from benchmarks.anywhere import networks, truth
 
+    from benchmarks.anywhere import networks, truth
     from joulecast.devices import detect_device, find_gpu
     from joulecast.meters import make_meter
 
@@ -197,7 +196,7 @@ def measure(args: argparse.Namespace, folder: RunFolder) -> None:
             return truth.measure_truth(entry, args.on, meter, rules, args.tiny)
 
     def estimate_shipped(entry: BenchmarkNetwork, example: TrainingExample) -> Json:
-        from joulecast.runtimes.torch.example_inputs import find_first_tensor
+        from joulecast.runtimes.torch.inputs import find_first_tensor
 
         # The batch is the first axis of the inputs: where a sample has two views, that is twice
         # the batch of the table.

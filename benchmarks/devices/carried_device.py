@@ -10,7 +10,7 @@ between two devices of one data sheet nothing changes. Rates that were fitted to
 would not do in the place of those of data sheets, since the work of networks hardly tells FLOPs
 from bytes. Overheads of runs belong to hosts and scripts, and take as long as before.
 
-Unlike the prior of ``transfer``, that of δ is only as wide as devices differ whose data sheets are
+Unlike the prior of sources, that of δ is only as wide as devices differ whose data sheets are
 known, so that nothing has to be measured on this one. Its own observations then fit a, δ and all
 coefficients.
 """
@@ -29,7 +29,6 @@ from joulecast.estimators.additive.encode import (
     KIND,
     POWER_AXES,
     OperatorEncoder,
-    OperatorEncoder,
     SourceDevice,
 )
 from joulecast.estimators.additive.estimator import FittedAdditive
@@ -47,7 +46,7 @@ from joulecast.estimators.additive.observations import (
     choose_sum_error_sd_share,
     decompose_observations,
 )
-from joulecast.estimators.additive.predict import AdditiveModel, predict_durations
+from joulecast.estimators.additive.predict import predict_durations
 from joulecast.estimators.additive.roofline import (
     LEVEL_LOG_SD,
     find_power_priors,
@@ -58,6 +57,7 @@ from joulecast.gp.logsums.fit import fit_logsums
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
 from joulecast.gp.logsums.prior import prior_log_mean
 from joulecast.gp.logsums.process import ALL_INPUTS, KernelTerm, LogSumProcess, Prior
+from joulecast.gp.logsums.stored import PackedArray
 from joulecast.gp.logsums.totals import predict_inputs
 from joulecast.records import DataSheet, Observation
 
@@ -171,22 +171,30 @@ class CarriedDevice:
         host_time = fit_host_time(decomposed, busy.total, busy.variance)
         idle_w = find_power_priors(self.sheet).idle_w[0]
         powers = find_powers(decomposed, busy, "eager", idle_w, host_time.launch_gap_s)
-        inputs = encoder.encode_powers(sums.operators, busy.leaf)
-        power = fit_logsums(self._define_powers(), inputs, observe_powers(powers, sums, busy.leaf))
+        inputs = encoder.encode_powers(sums.operators, busy.by_operator)
+        power = fit_logsums(
+            self._define_powers(), inputs, observe_powers(powers, sums, busy.by_operator)
+        )
         identities = identify_observations(observations)
         return FittedAdditive(
-            AdditiveModel("eager", idle_w, "", encoder, duration, power, host_time),
+            "eager",
+            idle_w,
+            "",
+            encoder,
+            duration,
+            power,
+            host_time,
             choose_sum_error_sd_share(decomposed),
+            len(identities),
+            PackedArray.pack(identities),
             summarise_networks(observations),
             summarise_kinds(decomposed),
-            len(identities),
-            identities,
         )
 
     @cached_property
     def _source(self) -> SheetResiduals:
         known = self.fitted.as_source(self.source_sheet.title, self.source_sheet.name)
-        model = self.fitted.model
+        model = self.fitted
         return SheetResiduals(
             known.name,
             known.profile,
@@ -200,7 +208,7 @@ class CarriedDevice:
     @cached_property
     def _before(self) -> SheetMeans:
         """The other device by its data sheet; overheads as they were fitted."""
-        model = self.fitted.model
+        model = self.fitted
         overheads = model.encoder.overheads
         seconds, watts = 1.0, self.source_sheet.power_limit_w
         if overheads:

@@ -74,7 +74,7 @@ from joulecast.gp.lognormal import lognormal_interval
 from joulecast.gp.logsums.posterior import FittedLogSums
 from joulecast.kinds import HOST_CALLS, network_work
 from joulecast.records import DataSheet, Network, Observation, Setup
-from joulecast.store.shipped import SHIPPED
+from joulecast.store.profiles import SHIPPED
 from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
@@ -142,7 +142,7 @@ class DurationLaw:
     def predict(self, rows: Sequence[Row]) -> tuple[Floats, Floats]:
         """Return means and standard deviations of the logarithms of durations."""
         encoder = make_sheet_encoder(self.sheet)
-        sums = encoder.sum_pieces([row.counts for row in rows])
+        sums = encoder.sum_layers([row.counts for row in rows])
         logs = predict_durations(encoder, self.fitted, sums).logs
         return logs.log_mean, np.sqrt(logs.log_variance)
 

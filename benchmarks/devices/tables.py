@@ -31,19 +31,24 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from joulecast.estimators.additive.pieces import Piece, count_pieces, make_piece, split_pieces
 from scipy.spatial import cKDTree
 
 from benchmarks.common import read_json
 from joulecast.catalogue import find_data_sheet
 from joulecast.errors import InputError
 from joulecast.estimators.additive.data_sheets import MeasuredDevice
+from joulecast.estimators.additive.layers import (
+    SetupLayer,
+    count_layers,
+    set_up_layer,
+    split_layers,
+)
 from joulecast.estimators.additive.observations import DecomposedObservation, decompose_observations
 from joulecast.estimators.additive.operators import list_operators
 from joulecast.files import read_profile
 from joulecast.kinds import make_layer
 from joulecast.records import Layer, Network, Setup
-from joulecast.store.shipped import SHIPPED
+from joulecast.store.profiles import SHIPPED
 from joulecast.variants import BLOCK, Part, make_isolated_network, split_network
 
 HERE = Path(__file__).parent
@@ -89,7 +94,7 @@ class KernelRow:
     duration_s: float
 
     @property
-    def counts(self) -> Mapping[Piece, float]:
+    def counts(self) -> Mapping[SetupLayer, float]:
         """The kernel as the leaf of a network, once."""
         return {make_kernel_piece(self.op, self.sizes): 1.0}
 
@@ -133,9 +138,9 @@ class StepRow:
         return Setup(self.batch, precision=self.precision, optimizer=optimizer)
 
     @property
-    def counts(self) -> Mapping[Piece, float]:
+    def counts(self) -> Mapping[SetupLayer, float]:
         """The pieces of the step with how often it runs each."""
-        return count_pieces(split_pieces(self.network, self.setup))
+        return count_layers(split_layers(self.network, self.setup))
 
 
 Row = KernelRow | StepRow
@@ -229,9 +234,9 @@ def list_models() -> list[Network]:
 
 
 @lru_cache(maxsize=65536)
-def make_kernel_piece(op: str, sizes: tuple[int, ...]) -> Piece:
+def make_kernel_piece(op: str, sizes: tuple[int, ...]) -> SetupLayer:
     """Return a kernel as a leaf: the same coordinates as those of a network's operators."""
-    piece = make_piece(Part("hidden", (_make_kernel_layer(op, sizes),)), KERNEL_SETUP)
+    piece = set_up_layer(Part("hidden", (_make_kernel_layer(op, sizes),)), KERNEL_SETUP)
     # NeuSight adds two different tensors; Joulecast's isolated layers read one of them twice.
     return replace(piece, alone_bytes=piece.size_bytes)
 
@@ -369,9 +374,9 @@ def find_operator_sizes() -> Mapping[str, set[tuple[int, ...]]]:
     return found
 
 
-def list_step_operators(network: Network, setup: Setup) -> Iterator[tuple[Layer, Piece]]:
+def list_step_operators(network: Network, setup: Setup) -> Iterator[tuple[Layer, SetupLayer]]:
     """Yield the operators of a step as leaves; losses are left out, which take next to no time."""
-    for placed in split_pieces(network, setup):
+    for placed in split_layers(network, setup):
         part = placed.placed_part.part
         layers = list(part.layers)
         if part.role == BLOCK:
@@ -379,7 +384,7 @@ def list_step_operators(network: Network, setup: Setup) -> Iterator[tuple[Layer,
             layers = [layer for one in inner for layer in one.part.layers]
         for layer in layers:
             for operator, half in list_operators(layer, False):
-                piece = make_piece(Part("hidden", (operator,), half), setup)
+                piece = set_up_layer(Part("hidden", (operator,), half), setup)
                 if piece.flops or piece.size_bytes:
                     yield operator, piece
 

@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 
 from joulecast.estimators.base import Floats
-from joulecast.estimators.kernels.kernel_estimators import KernelProcessEstimator
-from joulecast.estimators.kernels.kernel_fit import FitRegression
-from joulecast.estimators.kernels.kernel_regressions import (
+from joulecast.estimators.kernels.estimator import FitRegression, KernelProcessEstimator
+from joulecast.estimators.kernels.fitted_kernels import (
+    WorkMean,
     fit_mean,
     list_features,
     name_features,
 )
-from joulecast.estimators.kernels.work_means import WorkMean
 from joulecast.fusion import FusedKernel
 from joulecast.records.codec import Record
 

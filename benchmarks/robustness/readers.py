@@ -24,18 +24,17 @@ import click
 import onnx
 from onnx import TensorProto, helper
 
-from joulecast.features.inspect import count_step
-from joulecast.features.nets import ResolvedNet, resolve_name
-from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.budgets import parse_budget
-from joulecast.features.estimate import parse_seen
-from joulecast.features.inspect import inspect_step
 from joulecast.cli.main import cli
 from joulecast.cli.settings import read_settings
 from joulecast.devices import parse_on
 from joulecast.errors import InputError, JoulecastError
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.families import make_family
+from joulecast.features.estimate import parse_seen
+from joulecast.features.inspect import Inspection, count_step
+from joulecast.features.nets import ResolvedNet, resolve_name
+from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.files import read_network, read_profile, write_network, write_profile
 from joulecast.meters.file import read_samples
 from joulecast.meters.quantity import read_quantity
@@ -243,7 +242,7 @@ class HostileFolder:
         is_onnx = path.suffix == ".onnx"
         network = resolve_name(str(path)).network if is_onnx else read_network(path)
         count = count_step(ResolvedNet(network, _SETUP.batch), network, _SETUP)
-        json.dumps(describe_network(network, network, _SETUP, count))
+        json.dumps(Inspection(network, network, _SETUP, count).to_dict())
         profile = read_profile(self.folder / "profile.json")
         json.dumps(estimate_network(profile, network, _SETUP, "flops").to_dict(), allow_nan=False)
 
@@ -283,7 +282,7 @@ class HostileFolder:
     def _damage_pruned(self, rng: random.Random) -> Read:
         # PyTorch is imported when the first folder is read.
         from joulecast.runtimes.torch.build import build_net
-        from joulecast.runtimes.torch.pruned_files import load_pruned, save_pruned
+        from joulecast.runtimes.torch.channel_removal import load_pruned, save_pruned
 
         folder = self.folder / "pruned"
         if not folder.exists():

@@ -43,10 +43,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import joulecast
 from benchmarks.common import write_json
 from benchmarks.robustness.readers import HostileFolder, Reader
-
-import joulecast
 from joulecast.errors import JoulecastError
 from joulecast.files import read_profile, write_profile
 from joulecast.records import Observation

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.common import read_json, write_json
 
 import joulecast
+from benchmarks.common import read_json, write_json
 from joulecast.estimators import find_estimator, fit_profile
 from joulecast.estimators.base import Target
 from joulecast.families import draw_family, make_family
@@ -37,7 +37,7 @@ from joulecast.files import read_profile
 from joulecast.kinds import network_work
 from joulecast.records import Execution, Network, Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
-from joulecast.store.shipped import SHIPPED
+from joulecast.store.profiles import SHIPPED
 from joulecast.testing.commits import find_commit
 from joulecast.testing.machines import find_processor
 from joulecast.variants import make_isolated_trial, make_variant, split_blocks, split_network

@@ -28,8 +28,7 @@ from torch.nn.functional import cross_entropy
 from joulecast.errors import FileError
 from joulecast.kinds.channel_groups import ChannelGroup
 from joulecast.runtimes.torch.channel_pruning import PrunableChannels, find_channel_groups
-from joulecast.runtimes.torch.channel_removal import prune_channels
-from joulecast.runtimes.torch.importance import compute_importance
+from joulecast.runtimes.torch.channel_removal import compute_importance, prune_channels
 from papers.ampere.pruning import Study
 
 DrawBatch = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]

@@ -15,8 +15,8 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from benchmarks.rivals.neuralpower import list_stages
 
+from benchmarks.rivals.neuralpower import list_stages
 from joulecast import variants
 from joulecast.errors import MissingError
 from joulecast.estimators.base import Target

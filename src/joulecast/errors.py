@@ -21,11 +21,16 @@ passwords in URLs are left out, and control characters are escaped. Where it nam
 verb, it does so with ``arg``: Python says ``steps=``, the command line ``--steps``.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from joulecast.printable import make_printable
 from joulecast.redaction import redact_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Private-use characters, which no message has otherwise.
 _ARGUMENT = re.compile("\ue000(\\w+)(?:\ue001([^\ue002]*))?\ue002")
@@ -41,7 +46,10 @@ def arg(name: str, value: object = None) -> str:
 
 
 def _mention_in_python(name: str, value: str | None) -> str:
-    return name if value is None else f"{name}={value!r}"
+    if value is None:
+        return name
+    is_literal = value in ("True", "False") or value.replace(".", "", 1).isdecimal()
+    return f"{name}={value}" if is_literal else f"{name}={value!r}"
 
 
 class JoulecastError(Exception):

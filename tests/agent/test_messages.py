@@ -1,11 +1,19 @@
-"""Requests and answers travel as JSON, and whatever is damaged is refused."""
+"""Addresses, tokens, requests and answers: whatever is damaged or hostile is refused."""
 
 import json
 
 import pytest
 
-from agent_processes import make_trial
+from agent_processes import TOKEN, make_trial
 from joulecast import errors
+from joulecast.agent.addresses import (
+    is_loopback,
+    is_remote,
+    names_loopback,
+    parse_address,
+    parse_listen,
+    read_token,
+)
 from joulecast.agent.messages import (
     AgentAnswer,
     AgentRequest,
@@ -15,25 +23,102 @@ from joulecast.agent.messages import (
     drop_trial,
     encode_message,
 )
-from joulecast.errors import InputError, JoulecastError, MeasurementError, MissingError
+from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import UnavailableError
 from joulecast.records import Device, Observation
 
 ID = "0123456789abcdef"
 
 
-def test_request_is_what_was_sent():
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("ssh://board", "joulecast agent --stdio"),
+        ("ssh://pi@board:2222/agent.pyz", "python3 agent.pyz --stdio"),
+        ("ssh://board//opt/agent.pyz", "python3 /opt/agent.pyz --stdio"),
+        ("ssh://board?on=cuda:0&meter=hwmon", "joulecast agent --stdio --on cuda:0 --meter hwmon"),
+        ("ssh://board/my%20agent.pyz", "python3 'my agent.pyz' --stdio"),
+        ("ssh://board/a.pyz;reboot", "python3 'a.pyz;reboot' --stdio"),
+        ("ssh://board?on=cpu;reboot", "joulecast agent --stdio --on 'cpu;reboot'"),
+        ("ssh://board/-c", "python3 ./-c --stdio"),
+    ],
+)
+def test_ssh_starts_the_agent_and_nothing_else(text, command):
+    assert parse_address(text).make_command() == command
+
+
+def test_http_addresses_have_a_default_port():
+    assert parse_address("http://board").port == 8377
+    found = parse_address("https://[::1]:9000/")
+    assert (found.scheme, found.host, found.port) == ("https", "::1", 9000)
+    assert all(map(is_remote, ("http://a", "HTTPS://a", "ssh://a")))
+    assert not any(map(is_remote, ("cpu", "cuda:0", "mnn:cpu", "simulated:7", "http")))
+    assert parse_listen("[::]:1") == ("::", 1) and parse_listen("board:0") == ("board", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("board:8377", "does not begin"),
+        ("ftp://board", "does not begin"),
+        ("http://", "no host"),
+        ("http://board:99999", "ange"),
+        ("http://board/path", "nothing follows"),
+        ("ssh://-oProxyCommand=reboot/", "no host"),
+        ("ssh://-l@board", "no host"),
+        ("ssh://board?listen=0.0.0.0:1", "no option 'listen'"),
+        ("http://me:secret@board", "JOULECAST_TOKEN"),
+        ("http://secret@board", "JOULECAST_TOKEN"),
+        ("ssh://a:secret@b", "JOULECAST_TOKEN"),
+    ],
+)
+def test_other_addresses_are_refused_without_showing_secrets(text, part):
+    with pytest.raises(InputError, match=part) as caught:
+        parse_address(text)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "8377", "127.0.0.1", ":8377", "a:b", "a:99999", "a:٣"])
+def test_other_values_of_listen_are_refused(text):
+    with pytest.raises(InputError, match="--listen"):
+        parse_listen(text)
+
+
+def test_loopback_is_what_only_this_machine_reaches():
+    assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.0.2", "board", "", "127.0.0.1.a")))
+    assert names_loopback("localhost:80") and not any(map(names_loopback, ("evil.example", "[")))
+
+
+def test_token_is_that_of_the_file_then_of_the_environment(tmp_path):
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    file.chmod(0o600)
+    assert read_token(str(file), {"JOULECAST_TOKEN": "x" * 20}) == TOKEN
+    assert read_token("", {"JOULECAST_TOKEN_FILE": str(file)}) == TOKEN
+    assert read_token("", {"JOULECAST_TOKEN": TOKEN}) == TOKEN
+    assert read_token("", {}) == ""
+    file.chmod(0o640)
+    with pytest.raises(InputError, match="chmod 600") as caught:
+        read_token(str(file), {})
+    assert TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["short", "with spaces in the middle", "x" * 1025, "ü" * 20])
+def test_other_contents_are_not_tokens(content):
+    with pytest.raises(InputError, match="JOULECAST_TOKEN") as caught:
+        read_token("", {"JOULECAST_TOKEN": content})
+    assert content not in str(caught.value)
+
+
+def test_messages_survive_the_journey():
     request = AgentRequest(ID, "measure", make_trial(), rounds=5, run="run")
     assert decode_message(AgentRequest, encode_message(request), "client") == request
-
-
-def test_answer_gets_its_trial_back():
     seen = Observation(make_trial(), 1.0, duration_s=0.5, device=Device("board"), run="run")
     sent = encode_message(AgentAnswer(ID, observation=drop_trial(seen), disturbances={"gap": 2}))
     assert len(sent) < 1000
     answer = decode_message(AgentAnswer, sent, "agent")
-    assert answer.take_observation(make_trial()) == seen
-    assert answer.disturbances == {"gap": 2}
+    assert answer.take_observation(make_trial()) == seen and answer.disturbances == {"gap": 2}
 
 
 @pytest.mark.parametrize(
@@ -46,24 +131,14 @@ def test_every_error_arrives_as_itself(cls):
     assert type(caught.value) is cls
 
 
-def test_errors_of_other_modules_arrive_as_the_nearest_known_class():
-    assert describe_error(UnavailableError("no meter", "buy one")).name == "MissingError"
+def test_other_errors_arrive_as_the_nearest_class_in_one_short_line():
     with pytest.raises(MissingError, match="no meter"):
         AgentAnswer(ID, error=describe_error(UnavailableError("no meter", ""))).raise_error()
-
-
-@pytest.mark.parametrize("name", ["ValueError", "make_printable", "__import__", ""])
-def test_foreign_names_of_errors_are_failed_measurements(name):
-    with pytest.raises(MeasurementError, match="why"):
-        AgentAnswer(ID, error=SentError(name, "why")).raise_error()
-
-
-def test_long_and_hostile_messages_become_one_short_line():
-    error = describe_error(InputError("a\nb\x1b[2J " + "x" * 10_000))
-    assert len(error.message) == 2000
-    with pytest.raises(JoulecastError) as caught:
-        AgentAnswer(ID, error=SentError("InputError", "a\nb\x1b[2J")).raise_error()
-    assert str(caught.value) == "a b\\x1b[2J"
+    for name in ("ValueError", "make_printable", "__import__", ""):
+        with pytest.raises(MeasurementError) as caught:
+            AgentAnswer(ID, error=SentError(name, "a\nb\x1b[2J")).raise_error()
+        assert str(caught.value) == "a b\\x1b[2J"
+    assert len(describe_error(InputError("x" * 10_000)).message) == 2000
 
 
 def change(**values):

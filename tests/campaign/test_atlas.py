@@ -21,8 +21,8 @@ from joulecast.estimators.additive.layers import set_up_layer
 from joulecast.kinds import check_network, peak_memory
 from joulecast.records import Device, Observation, Setup
 from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.inputs import make_empty_input
 from joulecast.runtimes.torch.losses import cross_entropy_loss
-from joulecast.runtimes.torch.memory_format import make_empty_input
 from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
 from joulecast.variants import make_isolated_trial, split_network

@@ -38,23 +38,30 @@ def list_measured(store, key):
     return [seen.trial for seen in store.load_observations(key) if seen.trial.network.layers]
 
 
-def test_campaign_measures_stores_and_fits(measurer, store):
+def test_campaign_measures_stores_and_fits(measurer, store, monkeypatch):
+    reads, read = [], type(store).load_observations
+
+    def count(self, key):
+        reads.append(key)
+        return read(self, key)
+
+    monkeypatch.setattr(type(store), "load_observations", count)
+    measurer.runtime.simulated.disturb("throttled", 1.0, start_s=4.0)
     result = profile(measurer, store, points=24)
+    # Reading and parsing all of them before each proposal would take quadratic time.
+    assert reads == [result.profile_key]
     assert (result.points, result.new, result.skipped) == (24, 24, ())
     assert result.stopped == "24 points are measured"
+    assert result.disturbances["throttled"] >= 1
     assert result.profile_key == find_profile_key(measurer)
     assert len(list_measured(store, result.profile_key)) == 24
+    idle = [s for s in store.load_observations(result.profile_key) if not s.trial.network.layers]
+    assert len(idle) == 1, "once per run"
     kept = store.load_profile(result.profile_key)
     assert kept.provenance == "simulated"
     answer = estimate_network(kept, make_family("lenet5:3,4,16,8"), SMALL.setup, "subtractive")
     assert answer.unseen_share == 0.0
     assert answer.energy_j > 0
-
-
-def test_idle_device_is_observed_once_per_run(measurer, store):
-    result = profile(measurer, store, points=3)
-    idle = [s for s in store.load_observations(result.profile_key) if not s.trial.network.layers]
-    assert len(idle) == 1
 
 
 def test_campaign_continues_where_it_stopped(store):
@@ -67,20 +74,6 @@ def test_campaign_continues_where_it_stopped(store):
     assert (first.new, second.new, third.new) == (10, 13, 0)
     keys = [trial.key for trial in list_measured(store, second.profile_key)]
     assert len(keys) == len(set(keys)) == 23
-
-
-def test_stored_observations_are_read_once(measurer, store, monkeypatch):
-    """Reading and parsing all of them before each proposal would take quadratic time."""
-    reads, read = [], type(store).load_observations
-
-    def count(self, key):
-        reads.append(key)
-        return read(self, key)
-
-    monkeypatch.setattr(type(store), "load_observations", count)
-    result = profile(measurer, store, points=6)
-    assert result.new == 6
-    assert reads == [result.profile_key]
 
 
 def test_store_that_cannot_be_written_is_known_before_measuring(measurer, tmp_path, monkeypatch):
@@ -163,13 +156,6 @@ def test_peaks_are_measured_first_and_once_for_estimators_that_use_them(measurer
     assert (again.new, len(list_measured(store, again.profile_key))) == (2, len(anchors) + 6)
 
 
-def test_refused_peaks_do_not_end_a_campaign(store):
-    with make_simulated_measurer(memory_bytes=200_000) as measurer:
-        result = run_campaign(measurer, store, AnchoredEstimator(), SMALL, points=4)
-    assert result.new == 4
-    assert any("anchor" in reason for reason in result.skipped)
-
-
 def spoil(store, key, factor=4.0):
     """Return a measured step that one slow window made far too slow, and all observations."""
     seen = list(store.load_observations(key))
@@ -217,23 +203,16 @@ def test_probe_repairs_nothing(measurer, store):
         assert profile(measurer, spoilt, target).repeated == 0
 
 
-def test_disturbances_are_reported(measurer, store):
-    measurer.runtime.simulated.disturb("throttled", 1.0, start_s=4.0)
-    result = profile(measurer, store, points=6)
-    assert result.disturbances["throttled"] >= 1
-
-
 class Killed(BaseException):
     """An interruption that nothing catches."""
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, Killed])
-def test_observations_survive_an_interruption(measurer, store, error):
+def test_observations_survive_an_interruption(measurer, store):
     def interrupt(progress):
         if progress.points == 7:
-            raise error
+            raise Killed
 
-    with pytest.raises(error):
+    with pytest.raises(Killed):
         profile(measurer, store, points=20, on_progress=interrupt)
     assert len(list_measured(store, find_profile_key(measurer))) == 7
     assert profile(measurer, store, points=20).new == 13
@@ -273,6 +252,9 @@ def test_progress_reports_points_uncertainty_and_time_left(measurer, store):
 
 def test_trial_that_does_not_fit_is_skipped_and_the_range_decreases(store):
     with make_simulated_measurer(memory_bytes=200_000) as measurer:
+        anchored = run_campaign(measurer, store, AnchoredEstimator(), SMALL, points=4)
+        assert anchored.new == 4, "refused peaks do not end a campaign"
+        assert any("anchor" in reason for reason in anchored.skipped)
         result = profile(measurer, store, points=30)
     assert result.skipped
     assert "MiB" in result.skipped[0]

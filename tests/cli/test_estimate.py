@@ -174,7 +174,7 @@ def test_on_means_the_profile_of_that_device(profiled):
     )
     said = profiled.fails("estimate", *words, "--on", "simulated:8")
     assert "simulated:8 of this machine (simulated-8) has no profile yet" in said
-    assert "not both" in profiled.fails("estimate", *NET, "--on", "simulated:7", code=2)
+    assert "--device and --on" in profiled.fails("estimate", *NET, "--on", "simulated:7", code=2)
     assert "--probe" in profiled.fails("estimate", *NET, "--meter", "nvml", code=2)
 
 
@@ -193,7 +193,7 @@ def test_runtime_that_does_not_fit_is_one_line(profiled):
     assert "choose from torch, mnn" in profiled.fails(*words, "--runtime", "tf")
     assert "processor only" in profiled.fails(*words, "--runtime", "mnn", "--on", "cuda:0")
     said = profiled.fails("estimate", *NET, "--runtime", "simulated", code=2)
-    assert "give --device or --runtime, not both" in said
+    assert "--device and --on" in said
 
 
 def test_on_overrides_a_device_in_the_settings(profiled, write):
@@ -267,7 +267,7 @@ def test_first_steps_of_a_run_update_the_estimate(profiled):
     after = profiled.json("estimate", *NET, "--seen", f"{40 * seen_j}J/40")
     assert abs(after["energy_j"] - seen_j) < abs(before["energy_j"] - seen_j)
     assert _width(after) < _width(before)
-    assert "12J/100" in profiled.fails("estimate", *NET, "--seen", "12")
+    assert "12J/100" in profiled.fails("estimate", *NET, "--seen", "12", code=2)
 
 
 def test_first_steps_far_outside_the_interval_raise_an_alarm(profiled):
@@ -279,9 +279,9 @@ def test_first_steps_far_outside_the_interval_raise_an_alarm(profiled):
     assert any(alarm in note for note in profiled.json(*seen)["notes"])
 
 
-@pytest.mark.parametrize("steps", [("--steps", "1" + "0" * 14), LONG])
-def test_a_run_that_nobody_can_finish_is_refused(profiled, steps):
-    assert "1,000,000,000,000" in profiled.fails("estimate", *NET, *steps)
+@pytest.mark.parametrize(("steps", "code"), [(("--steps", "1" + "0" * 14), 2), (LONG, 1)])
+def test_a_run_that_nobody_can_finish_is_refused(profiled, steps, code):
+    assert "1,000,000,000,000" in profiled.fails("estimate", *NET, *steps, code=code)
 
 
 def test_a_measurement_improves_the_estimate(profiled):
@@ -352,7 +352,7 @@ def test_a_network_file_imports_nothing_heavy(profiled):
         (["nix", "--device", "sim"], 1, "cnn5"),
         (["lenet5", "--device", "elsewhere"], 1, "no profile of 'elsewhere'"),
         (["lenet5", "--device", "sim", "--estimator", "stars"], 1, "additive"),
-        (["lenet5", "--device", "sim", "--batch", "0"], 1, "batch is 0"),
+        (["lenet5", "--device", "sim", "--batch", "0"], 2, "'--batch': 0"),
         (["lenet5", "--device", "sim", "--battery", "5000mAh"], 1, "Wh"),
         (["lenet5", "--device", "sim", "--battery", "5Wh", "--charge", "6"], 2, "share"),
         (["lenet5", "--device", "sim", "--charge", "60%"], 2, "--battery"),
@@ -408,7 +408,6 @@ def test_runs_of_several_gpus_have_fewer_steps(profiled):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--gpus", "4"), "how do 4 GPUs share the work? Give --parallel data"),
         (("--gpus", "4", "--parallel", "fsdp"), "FSDP is not modelled yet: give --parallel data"),
         (("--gpus", "4", "--parallel", "data"), "give --link-gb-s, in GB/s"),
         (("--gpus", "64", "--parallel", "data"), "from 1 to 16"),
@@ -422,11 +421,12 @@ def test_gpus_that_cannot_be_estimated_are_one_clear_line(profiled, words, said)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--gpus", "0"), "0 is not in the range"),
-        (("--gpus", "2.5"), "is not a valid integer"),
+        (("--gpus", "4"), "give --parallel data"),
+        (("--gpus", "0"), "'--gpus': 0"),
+        (("--gpus", "2.5"), "'--gpus': '2.5'"),
         (("--parallel", "data"), "--parallel needs --gpus"),
         (("--link-gb-s", "300"), "--link-gb-s needs --gpus"),
-        (("--gpus", "2", "--parallel", "data", "--link-gb-s", "0"), "0.0 is not in the range"),
+        (("--gpus", "2", "--parallel", "data", "--link-gb-s", "0"), "more than 0"),
     ],
 )
 def test_wrong_options_of_gpus_are_usage_errors(profiled, words, said):

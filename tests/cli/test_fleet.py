@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
 from agent_processes import TOKEN, start_agent
 from fleet_examples import AgentHere, make_device, run_fleet_here
+from joulecast.cli.print_fleet import (
+    describe_forecast,
+    print_campaigns,
+    print_checks,
+    print_event,
+    print_forecast,
+    print_status,
+)
+from joulecast.features.fleet import FleetStatus
+from joulecast.fleet.fleet_devices import DeviceCheck
+from joulecast.fleet.fleet_forecast import DeviceForecast, FleetEstimate
+from joulecast.records import Setup
+from joulecast.store.campaigns import StoredCampaign, StoredDevice
 
 DEVICES = (
     make_device("phone", battery_j=200.0, charge_share=0.5),
@@ -16,126 +30,140 @@ DEVICES = (
 )
 NET = ("lenet5:4,8,16,16", "--batch", "8")
 CHEAP = ("--estimator", "flops")
+AWAY = '[[device]]\nname = "shelf"\naddress = "http://127.0.0.1:9"\n'
 
 
-@pytest.fixture
-def fleet(shell):
-    """Run a fleet of two simulated devices and one that is away."""
+def test_fleet_is_profiled_and_says_who_can_finish(shell, write, monkeypatch):
+    for words in (("status",), ("estimate", "lenet5"), ("profile", "lenet5")):
+        assert "`joulecast fleet up FILE`" in shell.fails("fleet", *words)
     agents = {"phone": AgentHere("simulated:1"), "board": AgentHere("simulated:2")}
     with run_fleet_here(os.environ["JOULECAST_STORE"], DEVICES, agents):
-        yield shell
+        result = shell("fleet", "profile", *NET, *CHEAP, "--rounds", "1", code=1)
+        words = result.stdout.split("\n")
+        assert any(line.startswith("board") and " done " in line for line in words)
+        assert any(line.startswith("shelf") and " parked " in line for line in words)
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("joulecast: 1 of 3 devices have no new profile; shelf: the agent of")
+        unknown = ("fleet", "profile", *NET, "--devices", "phone,tablet", "--detach")
+        assert (
+            "'tablet': give all, or some of board, phone, shelf" in shell(*unknown, code=1).stderr
+        )
+        data = shell.json("fleet", "profile", *NET, *CHEAP, "--devices", "shelf", "--detach")
+        assert data["network"] == "lenet5:4,8,16,16"
+        assert [one["device"] for one in data["devices"]] == ["shelf"]
+        status = shell.json("fleet", "status")
+        assert status["is_up"] and status["devices"][2]["state"] in ("away", "parked")
+        assert [one["observations"] for one in status["devices"]] == [7, 7, 0]
+        monkeypatch.setattr("joulecast.features.fleet._CLAIM_WAIT_S", 0.0)
+        write("fleet.toml", AWAY)
+        second = shell("fleet", "up", "fleet.toml", code=1)
+        assert "another process runs the fleet" in second.stderr
+    assert "the fleet is not up" in shell.fails("fleet", "profile", "lenet5")
+    assert shell("fleet", "status").stdout.startswith("The fleet is not up")
 
-
-@pytest.fixture
-def profiled(fleet):
-    fleet("fleet", "profile", *NET, *CHEAP, "--rounds", "1", "--devices", "phone,board")
-    return fleet
-
-
-def test_fleet_is_profiled_and_a_device_that_stays_away_is_reported(fleet):
-    result = fleet("fleet", "profile", *NET, *CHEAP, "--rounds", "1", code=1)
-    words = result.stdout.split("\n")
-    assert any(line.startswith("board") and " done " in line for line in words)
-    assert any(line.startswith("shelf") and " parked " in line for line in words)
-    assert "2 of 3 devices profiled." in result.stdout
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("joulecast: 1 of 3 devices have no new profile; shelf: the agent of")
-    status = fleet.json("fleet", "status")
-    assert status["is_up"]
-    assert [one["state"] for one in status["devices"]] == ["ready", "ready", "parked"]
-    assert [one["observations"] for one in status["devices"]] == [7, 7, 0]
-    text = fleet("fleet", "status").stdout
-    assert text.startswith("The fleet is up.") and "cannot be reached" in " ".join(text.split())
-
-
-def test_profile_can_be_requested_without_waiting(fleet):
-    data = fleet.json("fleet", "profile", *NET, *CHEAP, "--devices", "shelf", "--detach")
-    assert data["network"] == "lenet5:4,8,16,16"
-    assert [one["device"] for one in data["devices"]] == ["shelf"]
-
-
-def test_estimate_says_who_can_finish_and_why_not(profiled):
-    few = profiled.json("fleet", "estimate", *NET, *CHEAP, "--steps", "10")
+    words = ("fleet", "estimate", *NET, *CHEAP)
+    few = shell.json(*words, "--steps", "10")
     assert [one["can_finish"] for one in few["devices"]] == [True, True, None]
     assert few["steps"] == 10 and few["confidence"] == 0.9 and few["deadline_s"] is None
     phone = next(one for one in few["devices"] if one["name"] == "phone")
     assert phone["battery_share"] == pytest.approx(phone["energy_j"] / 200.0)
     assert phone["interval_j"][0] < phone["energy_j"] < phone["interval_j"][1]
-    many = profiled.json("fleet", "estimate", *NET, *CHEAP, "--steps", "1000000")
-    found = {one["name"]: one["obstacle"] for one in many["devices"]}
-    assert found == {"board": "", "phone": "battery", "shelf": "unknown"}
-    late = profiled.json(
-        "fleet", "estimate", *NET, *CHEAP, "--steps", "1000000", "--deadline", "1s"
-    )
-    assert {one["obstacle"] for one in late["devices"]} == {"battery", "deadline", "unknown"}
-    text = profiled("fleet", "estimate", *NET, *CHEAP, "--steps", "1000000").stdout
-    assert text.startswith("Training lenet5:4,8,16,16 (batch 8, sgd, fp32) for 1,000,000 steps\n")
-    assert "1 of 3 devices can finish, with a probability of at least 90.0 %." in text
+
+    def list_obstacles(*more):
+        found = shell.json(*words, *more)["devices"]
+        return [one["obstacle"] for one in sorted(found, key=lambda one: one["name"])]
+
+    assert list_obstacles("--steps", "1000000") == ["", "battery", "unknown"]
+    late = list_obstacles("--steps", "1000000", "--deadline", "1s")
+    assert late[0] == "deadline" and late[1] in ("battery", "deadline")
+    assert list_obstacles("--steps", "10", "--charge", "phone=0%")[1] == "battery"
+    for charge, part in (("60%", "like phone=60%"), ("tablet=60%", "'tablet'")):
+        assert part in shell.fails(*words, "--steps", "10", "--charge", charge)
 
 
-def test_charge_of_this_moment_decides(profiled):
-    words = ("fleet", "estimate", *NET, *CHEAP, "--steps", "10")
-    empty = profiled.json(*words, "--charge", "phone=0%")
-    assert {one["name"]: one["obstacle"] for one in empty["devices"]}["phone"] == "battery"
-    assert "like phone=60%" in profiled.fails(*words, "--charge", "60%")
-    assert "no device of the fleet is called 'tablet'" in profiled.fails(
-        *words, "--charge", "tablet=60%"
-    )
-
-
-def test_commands_without_a_fleet_say_what_to_do(shell):
-    for words in (("status",), ("estimate", "lenet5"), ("profile", "lenet5")):
-        assert "`joulecast fleet up FILE`" in shell.fails("fleet", *words)
-
-
-def test_unknown_device_is_named(fleet):
-    words = ("fleet", "profile", *NET, "--devices", "phone,tablet", "--detach")
-    line = fleet("fleet", *words[1:], code=1).stderr
-    assert "the fleet has no device 'tablet': give all, or some of board, phone, shelf" in line
-
-
-def test_fleet_that_is_not_up_is_not_waited_for(shell):
-    with run_fleet_here(os.environ["JOULECAST_STORE"], DEVICES, {}):
-        pass
-    assert "the fleet is not up" in shell.fails("fleet", "profile", "lenet5")
-    assert shell("fleet", "status").stdout.startswith("The fleet is not up")
-
-
-def test_fleet_file_with_two_devices_of_one_name_is_refused(shell, write):
-    table = '[[device]]\nname = "phone"\naddress = "http://phone"\n'
-    write("fleet.toml", table * 2)
-    line = shell.fails("fleet", "up", "fleet.toml")
-    assert line == (
-        "joulecast: fleet.toml: two [[device]] are called 'phone': give each its own name"
-    )
-
-
-def test_check_reports_every_device(shell, write, monkeypatch):
+def test_check_reports_every_device_and_stores_nothing(shell, write, monkeypatch):
     monkeypatch.setenv("JOULECAST_TOKEN", TOKEN)
     with start_agent("simulated:4") as agent:
-        table = '[[device]]\nname = "{}"\naddress = "{}"\n'
-        write("fleet.toml", table.format("board", agent.address))
+        board = f'[[device]]\nname = "board"\naddress = "{agent.address}"\n'
+        write("fleet.toml", board)
         assert "1 of 1 device ready." in shell("fleet", "up", "fleet.toml", "--check").stdout
-        away = table.format("shelf", "http://127.0.0.1:9")
-        write("fleet.toml", table.format("board", agent.address) + away)
+        write("fleet.toml", board + AWAY)
         result = shell("fleet", "up", "fleet.toml", "--check", "--json", code=1)
-        monkeypatch.setenv("JOULECAST_TOKEN", f"{TOKEN}-of-another")
-        refused = shell("fleet", "up", "fleet.toml", "--check", code=1)
     assert '"state": "ready"' in result.stdout and '"state": "away"' in result.stdout
     assert result.stderr == "joulecast: 1 of 2 devices are not ready: see above\n"
-    assert "refuses the token" in " ".join(refused.stdout.split())
     assert not any(path.name.endswith(".sqlite") for path in shell.folder.rglob("*"))
-
-
-def test_fleet_without_any_device_that_answers_ends_with_the_reason(shell, write):
-    write("fleet.toml", '[[device]]\nname = "shelf"\naddress = "http://127.0.0.1:9"\n')
-    line = shell("fleet", "up", "fleet.toml", code=1).stderr
+    write("fleet.toml", AWAY)
+    (line,) = shell("fleet", "up", "fleet.toml", code=1).stderr.splitlines()
     assert line.startswith("joulecast: no device of the fleet is ready: shelf: the agent at http")
-    assert line.count("\n") == 1
 
 
-def test_second_coordinator_of_a_store_is_refused(fleet, write, monkeypatch):
-    monkeypatch.setattr("joulecast.features.fleet._CLAIM_WAIT_S", 0.0)
-    write("fleet.toml", '[[device]]\nname = "shelf"\naddress = "http://127.0.0.1:9"\n')
-    line = fleet("fleet", "up", "fleet.toml", code=1).stderr
-    assert "another process runs the fleet of the store" in line
+# -- tables -------------------------------------------------------------------------------------
+
+CAMPAIGN = StoredCampaign("k", "lenet5", "phone", "done", "9 points", 9, 0.05, 75.0, 0.0, 0.0)
+DEVICE = StoredDevice("phone", {"address": "http://phone"}, "ready", "", "0123456789abcdef", "", 0)
+FORECAST = DeviceForecast(
+    "phone", "ready", True, "", "", 0.95, 12.5, (10.0, 15.0), 3.0, (2.0, 4.0), 0.125, 2**20, 0.0125,
+    0.0, "measured", "board", "k",
+)  # fmt: skip
+UNKNOWN = DeviceForecast("shelf", "away", None, "unknown", "no profile yet")
+
+
+@pytest.fixture
+def find_row(capsys, monkeypatch):
+    """Return a function that returns a printed row by its first word."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def find(name):
+        find.text = capsys.readouterr().out or find.text
+        row = next(line for line in find.text.splitlines() if line.startswith(name))
+        return " ".join(row.split())
+
+    find.text = ""
+    return find
+
+
+def test_tables_of_devices_and_campaigns(find_row, capsys):
+    ready = DeviceCheck(make_device("phone"), "ready", "", "k", "Pixel 8, mnn-3.6.1, battery")
+    away = DeviceCheck(make_device("shelf"), "away", "it cannot be reached: start it")
+    print_checks([ready, away])
+    assert find_row("phone") == "phone ready Pixel 8, mnn-3.6.1, battery"
+    assert find_row("shelf ") == "shelf away http://shelf:8377"
+    assert "shelf: it cannot be reached: start it" in find_row.text
+    print_event("phone", "away: unplugged")
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.endswith("  phone: away: unplugged\n")
+    waiting = replace(CAMPAIGN, device="tablet", state="waiting", uncertainty_share=None)
+    print_campaigns([CAMPAIGN, replace(waiting, elapsed_s=0.0, points=0, reason="")])
+    assert find_row("phone") == "phone done 9 5.00 % 1 min 15 s 9 points"
+    assert find_row("tablet") == "tablet waiting 0 - -"
+    running = replace(CAMPAIGN, state="running", reason="conv2d")
+    away = replace(DEVICE, name="shelf", state="away", reason="it is gone", profile_key="")
+    counts = {"0123456789abcdef": 1234}
+    print_status(FleetStatus(False, (DEVICE, away), (running,), counts))
+    assert find_row("phone") == "phone ready 1,234 01234567 http://phone"
+    assert find_row("lenet5").startswith("lenet5 phone stopped")
+    assert find_row.text.count("it is gone") == 1
+
+
+def test_tables_of_forecasts(find_row):
+    late = replace(
+        FORECAST, name="tablet", can_finish=False, obstacle="deadline", reason="takes up to 9 s",
+        probability=0.2, battery_share=None, provenance="simulated",
+    )  # fmt: skip
+    print_forecast(
+        FleetEstimate("lenet5", Setup(), 1000, 0.95, 0.9, 5.0, (FORECAST, late, UNKNOWN))
+    )
+    assert find_row("phone") == "phone 12.5 J 10.0–15.0 J 3.00 s 12.5 % yes, 95.0 %"
+    assert "for 1,000 steps within 5.00 s" in find_row.text
+    row = find_row("tablet")
+    assert "(simulated)" in row and row.endswith("- no, 20.0 % deadline: takes up to 9 s")
+    assert find_row("shelf").endswith("unknown no profile yet")
+    assert "1 of 3 devices can finish, with a probability of at least 90.0 %." in find_row.text
+    setup = Setup(batch=1, phase="inference")
+    found = FleetEstimate("lenet5", setup, 1000, 0.95, 0.9, None, (FORECAST, UNKNOWN))
+    print_forecast(found)
+    assert find_row("phone") == "phone 12.5 J 10.0–15.0 J 3.00 s 3.00 ms 12.5 % yes, 95.0 %"
+    assert "Running lenet5 (batch 1, inference, fp32) for 1,000 inferences" in find_row.text
+    known, missing = describe_forecast(found)["devices"]
+    assert known["latency_s"] == 0.003 and known["energy_per_inference_j"] == 0.0125
+    assert missing["latency_s"] is None

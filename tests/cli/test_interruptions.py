@@ -26,18 +26,18 @@ def make_net():
 @pytest.mark.parametrize(
     ("module", "function", "words", "says"),
     [
-        ("detect", "detect_meters", ("detect",), "interrupted"),
-        ("estimate", "load_profile", ("estimate", "lenet5"), "interrupted"),
-        ("estimate", "probe_net", ("estimate", "lenet5", "--probe"), KEPT),
-        ("profile", "run_profiling", ("profile", "lenet5"), KEPT),
-        ("print_atlas", "profile_atlas", ("profile", "--atlas"), KEPT),
-        ("evaluate", "run_evaluation", ("evaluate", "lenet5"), KEPT),
-        ("measure", "measure_net", ("measure", "lenet5"), "interrupted"),
-        ("prune", "load_profile", ("prune", "lenet5", "--budget", "50%"), "interrupted"),
-        ("prune", "make_probe", ("prune", "lenet5", "--budget", "50%", "--probe"), KEPT),
-        ("search", "run_search", SEARCH, "interrupted: its trials are lost; give --storage"),
+        ("meters", "detect_meters", ("detect",), "interrupted"),
+        ("features.estimate", "load_profile", ("estimate", "lenet5"), "interrupted"),
+        ("features.estimate", "probe_net", ("estimate", "lenet5", "--probe"), KEPT),
+        ("features.profile", "run_profiling", ("profile", "lenet5"), KEPT),
+        ("features.atlas", "profile_atlas", ("profile", "--atlas"), KEPT),
+        ("cli.evaluate", "run_evaluation", ("evaluate", "lenet5"), KEPT),
+        ("features.measure", "measure_net", ("measure", "lenet5"), "interrupted"),
+        ("cli.prune", "load_profile", ("prune", "lenet5", "--budget", "50%"), "interrupted"),
+        ("cli.prune", "make_probe", ("prune", "lenet5", "--budget", "50%", "--probe"), KEPT),
+        ("cli.search", "run_search", SEARCH, "interrupted: its trials are lost; give --storage"),
         (
-            "search",
+            "cli.search",
             "run_search",
             (*SEARCH, "--storage", "sqlite:///s.db"),
             "interrupted: finished trials are in sqlite:///s.db; run it again to continue",
@@ -49,7 +49,7 @@ def test_an_interrupt_says_what_is_kept(shell, write, monkeypatch, module, funct
         raise KeyboardInterrupt
 
     write("train.py", "def score(net, trial): return 1.0")
-    monkeypatch.setattr(f"joulecast.cli.{module}.{function}", interrupt)
+    monkeypatch.setattr(f"joulecast.{module}.{function}", interrupt)
     line = shell(*words, code=130).stderr.splitlines()[-1]
     assert line.startswith(f"joulecast: {says}")
     assert says != "interrupted" or line == "joulecast: interrupted"

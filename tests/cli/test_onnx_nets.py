@@ -140,7 +140,8 @@ def test_reading_a_file_imports_neither_pytorch_nor_onnx_runtime(shell, net):
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=shell.folder, check=True
     )
-    assert ran.stdout.split() == ["onnx"]
+    # onnx is imported by the worker alone.
+    assert ran.stdout.split() == []
 
 
 def test_a_network_that_cannot_be_rebuilt_says_what_runs_it(shell):

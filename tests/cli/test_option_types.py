@@ -44,7 +44,7 @@ def test_numbers_are_finite_and_in_their_range(text):
     ],
 )
 def test_no_option_takes_nan(shell, command, option):
-    assert "'nan' is not a number" in shell.fails(*command, option, "nan", code=2)
+    assert "nan" in shell.fails(*command, option, "nan", code=2)
 
 
 def test_shapes_are_sizes():
@@ -77,5 +77,5 @@ def test_lists_keep_each_value_once():
 
 def test_plots_are_chosen_by_suffix():
     assert PlotType().convert("front.SVG", None, None) == "front.SVG"
-    with pytest.raises(click.BadParameter, match=r"\.html, \.svg, \.png"):
+    with pytest.raises(click.BadParameter, match=r"\.html, \.svg, \.png, \.pdf"):
         PlotType().convert("front.txt", None, None)

@@ -63,7 +63,7 @@ def test_device_without_a_data_sheet_is_told_how_to_describe_it(shell, tmp_path,
         (("lenet5", "--anchors", "--on", "simulated:7"), "not both", 2),
         (("--anchors", "--batch", "8", "--on", "simulated:7"), "leave --batch out", 2),
         (("--anchors", "--points", "8", "--on", "simulated:7"), "leave --points out", 2),
-        (("--anchors", "--atlas", "--on", "simulated:7"), "not both", 1),
+        (("--anchors", "--atlas", "--on", "simulated:7"), "not both", 2),
         (("--anchors", "--on", "cpu"), "is a processor", 1),
     ],
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from joulecast.campaign import Progress
-from joulecast.features.profile_report import describe_disturbances
 from joulecast.cli.progress import format_atlas
 from joulecast.errors import NotTrainingError
+from joulecast.features.profile_report import describe_disturbances
 from joulecast.runtimes.simulated import SimulatedRuntime
 
 ATLAS = ("profile", "--atlas", "--on", "simulated:7")

@@ -44,7 +44,7 @@ def test_deep_network_is_not_counted_independently(monkeypatch):
     def count(*args):
         raise AssertionError("counting takes a hundredth of a second for each layer")
 
-    module = "joulecast.runtimes.torch.independent_count.count_step_totals"
+    module = "joulecast.runtimes.torch.net_reader.count_step_totals"
     monkeypatch.setattr(module, count)
     layer = make_layer("linear", cin=8, cout=8)
     network = Network((layer,) * 1001, Input((8,)))

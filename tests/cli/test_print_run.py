@@ -83,7 +83,7 @@ LOADED = ("--steps", "10", "--loader")
     ("words", "code", "part"),
     [
         (("--eval-every", "5"), 2, "--eval-every and --eval-samples belong together"),
-        (("--loader", "data.py:make_loader"), 1, "how long is a run? Give --steps"),
+        (("--loader", "data.py:make_loader"), 2, "give --steps, or --epochs and --samples"),
         ((*LOADED, "data.py:make_number"), 1, "the loader is a int: give one that gives"),
         ((*LOADED, "data.py:nothing"), 1, "no function 'nothing' that returns a data loader"),
         ((*LOADED, "data.py:make_loader", "--batch", "4"), 1, "give --batch 8"),

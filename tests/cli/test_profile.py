@@ -8,9 +8,9 @@ import os
 import pytest
 
 from joulecast.campaign import Progress
-from joulecast.features.profile_report import list_skipped
 from joulecast.cli.progress import format_campaign, guess_left, share_done
 from joulecast.errors import NotTrainingError
+from joulecast.features.profile_report import list_skipped
 from joulecast.files import read_profile
 from joulecast.measurer.device_lock import hold_device
 from joulecast.records import Device, Profile
@@ -107,11 +107,11 @@ def test_a_wide_interval_is_soon_reached(shell):
     ("words", "code", "part"),
     [
         (["nix"], 1, "cnn5"),
-        (["cnn5", "--batch", "0"], 1, "batch is 0"),
+        (["cnn5", "--batch", "0"], 2, "'--batch': 0"),
         (["cnn5", "--on", "cuda:0,cuda:1"], 1, "one device at a time"),
         (["cnn5", "--meter", "command:no-such-program"], 1, "no-such-program"),
         (["cnn5", "--points", "0"], 2, "--points"),
-        (["cnn5", "--interval", "5"], 2, "5%"),
+        (["cnn5", "--interval", "5"], 2, "not a share"),
         (["cnn5", "--acquisition", "stars"], 2, "energy"),
     ],
 )

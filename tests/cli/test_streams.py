@@ -124,14 +124,14 @@ def test_messages_and_logs_are_safe_to_show(shell, monkeypatch):
 def test_warnings_and_tracebacks_are_safe_to_show():
     code = (
         "import logging, warnings\n"
-        "import joulecast.cli.detect as detect\n"
+        "import joulecast.meters as meters\n"
         "from joulecast.cli.main import main\n"
         "hostile = '\\x1b[2J redis://:s3cret@db'\n"
         "def fail():\n"
         "    logging.getLogger('library').warning(hostile)\n"
         "    warnings.warn(hostile)\n"
         "    raise ValueError(hostile)\n"
-        "detect.detect_meters = fail\n"
+        "meters.detect_meters = fail\n"
         "main()"
     )
     words = [sys.executable, "-c", code, "detect"]

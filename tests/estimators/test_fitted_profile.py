@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from joulecast.catalogue import find_data_sheet, make_sheet_profile
 from joulecast.errors import InputError, MissingError
 from joulecast.estimators import (
     ESTIMATORS,
@@ -17,12 +18,29 @@ from joulecast.estimators import (
     update_estimate,
 )
 from joulecast.estimators.base import UNIT_SD_SHARE
-from joulecast.estimators.fitted_profile import NO_COST_RULE, UNIT_VARIATION
+from joulecast.estimators.fitted_profile import (
+    NO_COST_RULE,
+    NO_LAYER,
+    UNIT_VARIATION,
+    check_sheet_precision,
+    estimate_blocks,
+    explain_memory,
+    find_starting_sheet,
+    find_uncounted_share,
+    is_step_measured,
+    list_estimate_notes,
+    make_starting_estimator,
+    match_device_sheet,
+    rests_on_sheet,
+)
 from joulecast.families import make_family
 from joulecast.kinds import peak_memory
 from joulecast.records import (
     OWN_NET,
     Device,
+    Estimate,
+    Execution,
+    LayerEstimate,
     LazyObservations,
     Network,
     Observation,
@@ -30,6 +48,7 @@ from joulecast.records import (
     Setup,
     StepTotals,
     Trial,
+    summarise_observations,
 )
 from joulecast.testing.estimators import SETUP, draw_networks, make_observations
 
@@ -389,3 +408,158 @@ def test_durations_alone_are_not_enough_for_an_estimate():
     profile = Profile(Device("board"), seen.runtime, "device", "measured", (seen,))
     with pytest.raises(MissingError, match="durations but no energies"):
         estimate_network(profile, network, setup)
+
+
+NETWORK = make_family("resnet18")
+
+
+def test_blocks_add_up_their_layers():
+    layers = [LayerEstimate(one.name, one.kind, 0.5 + at) for at, one in enumerate(NETWORK.layers)]
+    blocks = estimate_blocks(NETWORK, layers)
+    assert blocks
+    for block in blocks:
+        own = [at for start in block.starts for at in range(start, start + block.layer_count)]
+        assert block.count == len(block.starts)
+        assert block.energy_j == pytest.approx(sum(0.5 + at for at in own))
+
+
+def test_there_are_none_without_energies_of_layers():
+    assert estimate_blocks(NETWORK, ()) == ()
+
+
+GIB = 2**30
+NETWORK_ESTIMATE_NOTES = make_family("lenet5")
+ESTIMATE = Estimate(
+    energy_j=2.0,
+    interval_j=(1.0, 4.0),
+    level=0.95,
+    duration_s=0.1,
+    peak_memory_bytes=10 * GIB,
+    layers=(),
+    unseen_share=0.0,
+    provenance="measured",
+    covers="gpu",
+    device="board",
+    estimator="additive",
+    device_memory_bytes=80 * GIB,
+)
+
+
+def test_a_step_that_fits_needs_no_note():
+    assert list_estimate_notes(ESTIMATE, NETWORK_ESTIMATE_NOTES) == ()
+    assert explain_memory(replace(ESTIMATE, device_memory_bytes=0)) == []
+
+
+def test_a_step_larger_than_the_memory_would_not_fit():
+    (note,) = explain_memory(replace(ESTIMATE, peak_memory_bytes=96 * GIB))
+    assert note.startswith("It would not fit: it needs about 96.0 GiB of memory, but board has")
+    assert "80.0 GiB" in note
+
+
+def test_a_step_that_nearly_fills_the_memory_may_not_fit():
+    (note,) = explain_memory(replace(ESTIMATE, peak_memory_bytes=79 * GIB))
+    assert note.startswith("It may not fit")
+
+
+def test_notes_come_from_memory_prediction_and_reading():
+    totals = StepTotals(
+        1.0,
+        1.0,
+        1,
+        unattributed_flops_share=0.25,
+        ops_without_rule=(("lib::scan", 2),),
+        uncounted_bytes_share=0.5,
+        notes=("Read with two samples.",),
+    )
+    large = replace(ESTIMATE, peak_memory_bytes=96 * GIB)
+    read = replace(NETWORK_ESTIMATE_NOTES, totals=totals)
+    notes = list_estimate_notes(large, read, ("Extrapolated 4x.",))
+    assert [note.split()[0] for note in notes] == ["It", "Extrapolated", "25.0", "Read", "No"]
+    assert "25.0 % of the FLOPs belong to no layer" in notes[2]
+    assert "lib::scan (2 calls)" in notes[-1]
+
+
+NETWORK_UNCOUNTED_WORK = make_family("lenet5")
+
+
+@pytest.mark.parametrize(
+    ("shares", "source"),
+    [
+        ({}, (NO_COST_RULE, 0.0)),
+        ({"uncounted_bytes_share": 0.3}, (NO_COST_RULE, 0.3)),
+        ({"uncounted_bytes_share": 0.1, "unattributed_flops_share": 0.2}, (NO_LAYER, 0.2)),
+        ({"unattributed_bytes_share": 0.4, "unattributed_flops_share": 0.2}, (NO_LAYER, 0.4)),
+        ({"unattributed_params_share": 0.5}, (NO_COST_RULE, 0.0)),
+    ],
+)
+def test_the_largest_share_names_the_source(shares, source):
+    network = replace(NETWORK_UNCOUNTED_WORK, totals=StepTotals(1.0, 1.0, 1, **shares))
+    assert find_uncounted_share(network) == source
+
+
+def test_a_network_that_was_not_read_has_none():
+    assert find_uncounted_share(NETWORK_UNCOUNTED_WORK)[1] == 0.0
+
+
+def test_only_whole_steps_with_energy_are_measured():
+    setup = Setup(batch=4)
+    own_loss = Trial(NETWORK_UNCOUNTED_WORK, replace(setup, loss="own"))
+    own = [Observation(own_loss, energy_j=1.0)]
+    assert is_step_measured(NETWORK_UNCOUNTED_WORK, setup, own)
+    assert not is_step_measured(NETWORK_UNCOUNTED_WORK, replace(setup, batch=5), own)
+    assert not is_step_measured(make_family("lenet5:1,2,3,4"), setup, own)
+    graph = Trial(NETWORK_UNCOUNTED_WORK, setup, Execution(mode="graph"))
+    unmeasured = [Observation(own_loss, duration_s=1.0), Observation(graph, energy_j=1.0)]
+    assert not is_step_measured(NETWORK_UNCOUNTED_WORK, setup, unmeasured)
+
+
+def test_observations_of_other_setups_are_not_parsed():
+    def parse():
+        raise AssertionError("parsed")
+
+    other = Observation(Trial(NETWORK_UNCOUNTED_WORK, Setup(batch=5)), energy_j=1.0)
+    lazy = LazyObservations(1, parse, summarise_observations([other]))
+    assert not is_step_measured(NETWORK_UNCOUNTED_WORK, Setup(batch=4), lazy)
+
+
+A10 = find_data_sheet("nvidia-a10")
+DEVICE = Device("my-gpu", "NVIDIA A10")
+MEASURED = Profile(DEVICE, "torch-2.13.0", "gpu", "measured")
+
+
+def test_small_measured_profile_starts_from_the_sheet_of_its_device():
+    assert find_starting_sheet(MEASURED) == A10
+    assert find_starting_sheet(make_sheet_profile(A10)) == A10
+    assert match_device_sheet(Device("nvidia-a10", "unknown")) == A10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"provenance": "imported"},
+        {"runtime": "mnn-3.0"},
+        {"device": Device("a-cpu", "Some Processor 9000")},
+        {"fits": {"additive": {"encoder": {"sources": [{"name": "nvidia-h200"}]}}}},
+        {"observations": (Observation(Trial(Network(), Setup())),) * 150},
+    ],
+)
+def test_other_profiles_do_not(change):
+    assert find_starting_sheet(replace(MEASURED, **change)) is None
+
+
+def test_estimator_that_needs_measurements_is_refused_in_one_line():
+    with pytest.raises(InputError, match="subtractive needs measurements") as caught:
+        fit_profile(make_sheet_profile(A10), "subtractive")
+    assert "\n" not in str(caught.value)
+    assert make_starting_estimator("additive", A10).name == "additive"
+
+
+def test_precision_that_the_sheet_lacks_is_refused():
+    t4 = make_sheet_profile(find_data_sheet("t4"))
+    with pytest.raises(InputError, match="no bf16 peak"):
+        check_sheet_precision(t4, Setup(precision="bf16"))
+    check_sheet_precision(t4, Setup(precision="fp16"))
+
+
+def test_profile_without_energies_rests_on_the_sheet():
+    assert rests_on_sheet(MEASURED)

@@ -9,7 +9,7 @@ from joulecast.errors import InputError, MissingError
 @pytest.mark.parametrize(
     ("net", "options", "part"),
     [
-        ("lenet5", {}, "leave net"),
+        ("lenet5", {}, "give net or"),
         (None, {"atlas": True}, "not both"),
         (None, {"points": 3}, "leave points out"),
         (None, {"on": "cpu"}, "is a processor"),

@@ -69,8 +69,8 @@ def test_an_atlas_needs_no_net(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("net", "options", "part"),
     [
-        ("lenet5", {"atlas": True}, "leave net"),
-        (None, {"atlas": True, "batch": 8}, "leave net"),
+        ("lenet5", {"atlas": True}, "net or|leave batch"),
+        (None, {"atlas": True, "batch": 8}, "net or|leave batch"),
         (None, {}, "atlas=True"),
     ],
 )
@@ -162,7 +162,7 @@ def test_a_probe_narrows_the_interval(store, profile):
     before = joulecast.estimate(net, device=profile, batch=8)
     after = joulecast.estimate(net, probe=True, store=store, **SMALL)
     assert _width(after) < _width(before)
-    with pytest.raises(joulecast.JoulecastError, match="leave device out"):
+    with pytest.raises(joulecast.JoulecastError, match="leave device"):
         joulecast.estimate(net, device=profile, probe=True, **SMALL)
     with pytest.raises(joulecast.JoulecastError, match="probe=True"):
         joulecast.estimate(net, device=profile, batch=8, meter="nvml")

@@ -182,7 +182,7 @@ def find_workers(request):
             words = (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        if b"atlas_worker" in words and request.store.encode() in words:
+        if b"joulecast.api.atlas_process" in words and request.store.encode() in words:
             found.append(folder.name)
     return found
 

@@ -5,7 +5,7 @@ import pytest
 from joulecast.errors import MissingError
 from joulecast.features.campaigns import find_campaign, list_campaigns, stop_campaign
 from joulecast.store import open_store
-from joulecast.store.campaign_tables import CampaignProgress
+from joulecast.store.campaigns import CampaignProgress
 
 
 def test_campaign_is_found_and_stopped_from_outside(tmp_path):

@@ -13,7 +13,7 @@ from joulecast.features.device_overview import (
 from joulecast.records import Device, Profile, Setup
 from joulecast.simulation import make_simulated_device
 from joulecast.store import ProfileSummary, open_store
-from joulecast.store.evaluation_table import StoredEvaluation
+from joulecast.store.campaigns import StoredEvaluation
 from joulecast.uses.evaluate import Evaluation
 from joulecast.uses.evaluate.evaluation import EstimatorScore
 

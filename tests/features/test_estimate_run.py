@@ -56,12 +56,12 @@ def test_run_adds_up(store: str) -> None:
     )
     step = joulecast.estimate(NET, **how)
     evaluated = joulecast.estimate(NET, phase="inference", **how)
-    training, evaluation, waiting = cost.parts
+    training, evaluation, waiting = cost.run.parts
     assert training.energy_j == pytest.approx(50 * step.energy_j)
     assert (evaluation.count, evaluation.energy_j) == (8, pytest.approx(8 * evaluated.energy_j))
     assert waiting.count == 50 and waiting.energy_j > 0
-    assert cost.energy_j == pytest.approx(2 * sum(part.energy_j for part in cost.parts))
-    assert cost.provenance == "simulated"
+    assert cost.energy_j == pytest.approx(2 * sum(part.energy_j for part in cost.run.parts))
+    assert cost.run.provenance == "simulated"
 
 
 def test_wrong_options_are_one_line() -> None:
@@ -69,9 +69,9 @@ def test_wrong_options_are_one_line() -> None:
         joulecast.estimate_run("cnn5", steps=5, eval_every=5)
     with pytest.raises(InputError, match="runs is 0"):
         joulecast.estimate_run("cnn5", steps=5, runs=0)
-    with pytest.raises(InputError, match="how long is a run"):
+    with pytest.raises(InputError, match="the length of the run is missing"):
         joulecast.estimate_run("cnn5", device="nvidia-h200", runs=5)
-    with pytest.raises(InputError, match="has no option 'evalevery'; did you mean 'eval_every'"):
+    with pytest.raises(InputError, match="has no argument 'evalevery'; did you mean 'eval_every'"):
         joulecast.estimate_run("cnn5", evalevery=5)
     with pytest.raises(InputError, match="belong to training"):
         joulecast.estimate_run(
@@ -84,7 +84,7 @@ def test_several_gpus_take_fewer_steps(store: str) -> None:
     gpus = {"gpus": 4, "parallel": "data", "link_gb_s": 300}
     step = joulecast.estimate(NET, **how, **gpus)
     cost = joulecast.estimate_run(NET, epochs=2, samples=1280, **how, **gpus)
-    assert step.gpus == 4 and cost.schedule.steps == 2 * 10
+    assert step.gpus == 4 and cost.run.schedule.steps == 2 * 10
     assert cost.energy_j == pytest.approx(20 * step.energy_j)
     plain = joulecast.estimate(NET, **how)
     assert joulecast.estimate(NET, gpus=1, parallel="data", **how) == plain

@@ -5,7 +5,7 @@ import pytest
 import joulecast
 from fleet_examples import NETWORKS, REQUEST, AgentHere, make_device, run_fleet_here
 from joulecast.errors import DeviceAwayError, InputError, MissingError
-from joulecast.features.fleet import FleetOptions, follow_request, run_fleet
+from joulecast.features.fleet import follow_request, run_fleet
 from joulecast.store import open_store
 
 DEVICES = (make_device("phone", battery_j=50.0), make_device("board"))
@@ -14,6 +14,13 @@ DEVICES = (make_device("phone", battery_j=50.0), make_device("board"))
 @pytest.fixture
 def place(tmp_path):
     return str(tmp_path / "store.sqlite")
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "fleet.toml"
+    path.write_text('[[device]]\nname = "phone"\naddress = "http://127.0.0.1:9"\n')
+    return str(path)
 
 
 def test_scheduler_learns_who_can_finish(place):
@@ -29,38 +36,11 @@ def test_scheduler_learns_who_can_finish(place):
     assert {one.name for one in found.devices if one.can_finish} == {"phone", "board"}
     assert {one.name for one in empty.devices if one.can_finish} == {"board"}
     assert found.setup.batch == 8 and found.deadline_s == 60.0
+    with pytest.raises(InputError, match="no option 'colour'"):
+        joulecast.estimate_fleet("lenet5", steps=10, colour="red", store=place)
 
 
-def test_request_of_a_fleet_that_went_down_is_not_waited_for(place, monkeypatch):
-    monkeypatch.setattr("joulecast.features.fleet._CHECK_UP_S", 0.0)
-    with run_fleet_here(place, DEVICES, {}):
-        pass
-    with open_store(place) as store:
-        key = store.fleet.add_request("lenet5", REQUEST.to_dict(), ["phone"])
-    with pytest.raises(MissingError, match="the fleet went down; to resume"):
-        follow_request(key, place)
-    (campaign,) = follow_request(key, place, waits=False)
-    assert campaign.state == "waiting"
-
-
-def test_store_that_workers_cannot_share_is_refused(tmp_path):
-    file = tmp_path / "fleet.toml"
-    file.write_text('[[device]]\nname = "a"\naddress = "http://127.0.0.1:9"\n')
-    with pytest.raises(InputError, match="a store that its workers share"):
-        run_fleet(str(file), ":memory:", FleetOptions(), print, print)
-
-
-def test_devices_that_do_not_answer_are_stored_with_the_reason(tmp_path, place):
-    file = tmp_path / "fleet.toml"
-    file.write_text('[[device]]\nname = "a"\naddress = "http://127.0.0.1:9"\n')
-    with pytest.raises(DeviceAwayError, match="no device of the fleet is ready: a: the agent at"):
-        run_fleet(str(file), place, FleetOptions(), print, print)
-    with open_store(place) as store:
-        (device,) = store.fleet.list_devices()
-    assert device.state == "away" and "cannot be reached" in device.reason
-
-
-def test_fleet_with_open_campaigns_waits_for_its_devices(tmp_path, place, monkeypatch):
+def test_fleet_starts_if_a_device_answers_or_campaigns_are_open(place, file, monkeypatch):
     class StartedError(Exception):
         pass
 
@@ -68,15 +48,20 @@ def test_fleet_with_open_campaigns_waits_for_its_devices(tmp_path, place, monkey
         raise StartedError
 
     monkeypatch.setattr("joulecast.fleet.cluster.open_cluster", start)
-    file = tmp_path / "fleet.toml"
-    file.write_text('[[device]]\nname = "phone"\naddress = "http://127.0.0.1:9"\n')
-    with run_fleet_here(place, DEVICES, {}) as store:
+    monkeypatch.setattr("joulecast.features.fleet._CHECK_UP_S", 0.0)
+    shown = {"on_start": print, "on_event": print}
+    with pytest.raises(InputError, match="a store that its workers share"):
+        run_fleet(file, ":memory:", **shown)
+    with pytest.raises(DeviceAwayError, match="no device of the fleet is ready: phone: the agent"):
+        run_fleet(file, place, **shown)
+    with open_store(place) as store:
+        (device,) = store.fleet.list_devices()
+        assert device.state == "away" and "cannot be reached" in device.reason
         key = store.fleet.add_request("lenet5", REQUEST.to_dict(), ["phone"])
+    # The request of a fleet that went down is not waited for.
+    with pytest.raises(MissingError, match="the fleet went down"):
         follow_request(key, place)
+    (campaign,) = follow_request(key, place, waits=False)
+    assert campaign.state == "waiting"
     with pytest.raises(StartedError):
-        run_fleet(str(file), place, FleetOptions(), print, print)
-
-
-def test_question_about_an_unknown_option_is_refused(place):
-    with pytest.raises(InputError, match="no option 'colour'"):
-        joulecast.estimate_fleet("lenet5", steps=10, colour="red", store=place)
+        run_fleet(file, place, **shown)

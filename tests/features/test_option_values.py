@@ -54,7 +54,6 @@ def test_batch_sizes_to_compare_are_checked(profile, value):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("level", "95%"),
         ("level", NAN),
         ("estimator", 3),
         ("store", 3),
@@ -65,7 +64,6 @@ def test_batch_sizes_to_compare_are_checked(profile, value):
         ("device", 3),
         ("device", NAN),
         ("device", ["nvidia-h200"]),
-        ("input_shape", "3x32x32"),
         ("input_shape", (3, NAN, 32)),
     ],
 )

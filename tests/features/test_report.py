@@ -18,8 +18,12 @@ from joulecast.records import Profile
 from joulecast.reports.fleet_report import report_fleet
 from joulecast.reports.score_report import report_scores
 from joulecast.store import open_store, write_profile
-from joulecast.store.campaign_tables import CampaignProgress, RecordedCampaign
-from joulecast.store.fleet_tables import StoredCampaign, StoredDevice
+from joulecast.store.campaigns import (
+    CampaignProgress,
+    RecordedCampaign,
+    StoredCampaign,
+    StoredDevice,
+)
 from joulecast.testing.hostile_inputs import damage_value
 from joulecast.testing.stores import make_observation, make_profile
 from joulecast.uses.score import score_published

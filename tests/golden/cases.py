@@ -6,10 +6,25 @@ A case has a name and one or several command lines that run in one folder, which
 
 from __future__ import annotations
 
-FAMILIES = (
-    "lenet5 cnn5 har lstm transformer resnet18 resnet34 resnet50 alexnet densenet googlenet "
-    "mobilenetv1 mobilenetv2 proxylessnas resnet shufflenetv2 squeezenet"
-).split()  # noqa: SIM905
+FAMILIES = [
+    "lenet5",
+    "cnn5",
+    "har",
+    "lstm",
+    "transformer",
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "alexnet",
+    "densenet",
+    "googlenet",
+    "mobilenetv1",
+    "mobilenetv2",
+    "proxylessnas",
+    "resnet",
+    "shufflenetv2",
+    "squeezenet",
+]
 H200 = "--device nvidia-h200"
 SIM = "--profile profile.json"
 IMPORT = "profiles import profile.json"

@@ -75,7 +75,7 @@ def test_half_precision_moves_fewer_bytes_but_updates_full_weights(layer):
 
 
 @pytest.mark.parametrize("name", WITH_WEIGHTS)
-def test_frozen_weights_have_no_gradient_and_no_update(name):
+def test_frozen_or_tied_weights_have_no_update(name):
     layer = LAYERS[name]
     trained = layer_work(layer, Setup())
     frozen = layer_work(replace(layer, trains=False), Setup())
@@ -87,6 +87,9 @@ def test_frozen_weights_have_no_gradient_and_no_update(name):
     assert frozen.params == trained.params
     if trained.backward.flops:
         assert frozen.backward.flops < trained.backward.flops
+    tied = layer_work(replace(layer, tied=True), Setup())
+    assert (tied.params, tied.update.size_bytes, tied.update.memory_bytes) == (0, 0, 0)
+    assert tied.forward == trained.forward
 
 
 @pytest.mark.parametrize("name", WITH_WEIGHTS)
@@ -109,19 +112,9 @@ def test_layer_without_input_gradient_has_less_backward_work(layer):
     assert first.backward.size_bytes <= inner.backward.size_bytes
     if find_kind(layer.kind).is_convolution or layer.kind == "linear":
         assert first.backward.flops == inner.backward.flops / 2
-
-
-@every_layer
-def test_frozen_first_layer_has_no_backward_work(layer):
+    # Frozen, it has none.
     work = layer_work(replace(layer, trains=False, input_grad=False), Setup())
     assert work.backward.flops == work.backward.size_bytes == work.backward.launches == 0
-
-
-@pytest.mark.parametrize("name", WITH_WEIGHTS)
-def test_tied_weights_are_not_counted_again(name):
-    tied = layer_work(replace(LAYERS[name], tied=True), Setup())
-    assert (tied.params, tied.update.size_bytes, tied.update.memory_bytes) == (0, 0, 0)
-    assert tied.forward == layer_work(LAYERS[name], Setup()).forward
 
 
 @given(NETWORKS, SETUPS, st.integers(0, 60))

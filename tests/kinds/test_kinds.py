@@ -259,18 +259,18 @@ SOURCE = Path(joulecast.__file__).parent
 # The table, and the modules of runtimes that a new kind has to be added to.
 ALLOWED = (
     "kinds/",
-    "runtimes/buildable.py",
-    "runtimes/onnx/op_builders.py",
-    "runtimes/onnx/sequence_builders.py",
+    "runtimes/building.py",
+    "runtimes/onnx/operators.py",
     "runtimes/torch/op_readers.py",
-    "runtimes/torch/op_builders.py",
+    "runtimes/torch/modules.py",
 )
 # A field ``kind`` of another meaning: events of a schedule, and sorts of NumPy types.
 OTHER_MEANING = (
+    "features/plan",
     "uses/plan/",
     "cli/plan.py",
     "cli/print_plan.py",
-    "api/plan.py",
+    "runtimes/onnx/graph.py",
     "runtimes/onnx/own_file.py",
     "runtimes/onnx/runtime.py",
 )

@@ -19,8 +19,8 @@ from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Input, Network, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.modules import OP_BUILDERS
 from joulecast.runtimes.torch.net_reader import read_net
-from joulecast.runtimes.torch.op_builders import OP_BUILDERS
 from joulecast.runtimes.torch.op_readers import LEAF_MODULES, OP_READERS
 from joulecast.simulation import make_simulated_device
 from joulecast.variants import (

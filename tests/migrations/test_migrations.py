@@ -6,13 +6,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from alembic.config import Config
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 import joulecast.migrations
 from joulecast.errors import StoreError
 from joulecast.store import open_store
-from joulecast.store.schema import HEAD, VERSION_TABLE, make_config
+from joulecast.store.database import HEAD, METADATA, VERSION_TABLE, make_config
 from joulecast.testing.stores import make_observation, make_profile
 
 NO_PROFILES = Path(os.devnull) / "nothing"
@@ -66,9 +68,8 @@ def add_migration(tmp_path, monkeypatch):
             config.set_main_option("version_locations", f"{own}\n{folder}")
             return config
 
-        monkeypatch.setattr("joulecast.store.schema.make_config", make_longer_config)
-        for module in ("schema", "database"):
-            monkeypatch.setattr(f"joulecast.store.{module}.HEAD", "next")
+        monkeypatch.setattr("joulecast.store.database.make_config", make_longer_config)
+        monkeypatch.setattr("joulecast.store.database.HEAD", "next")
 
     return add
 
@@ -88,10 +89,32 @@ def list_names(folder):
     return sorted(path.name for path in folder.iterdir() if path.is_file())
 
 
-def test_newest_migration_is_the_schema_of_the_store():
-    config = Config()
-    config.set_main_option("script_location", "joulecast:migrations")
-    assert ScriptDirectory.from_config(config).get_current_head() == HEAD
+def test_migrations_create_the_tables_of_the_store(tmp_path):
+    assert ScriptDirectory.from_config(make_config()).get_current_head() == HEAD
+    path = tmp_path / "store.sqlite"
+    open_store(path).close()
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        options = {"compare_type": True, "version_table": VERSION_TABLE}
+        context = MigrationContext.configure(connection, opts=options)
+        assert context.get_current_revision() == HEAD
+        assert compare_metadata(context, METADATA) == []
+        assert connection.scalar(sa.text("PRAGMA journal_mode")) == "wal"
+    engine.dispose()
+
+
+@pytest.mark.parametrize("revision", ["0001", "0002"])
+def test_old_stores_are_upgraded_with_all_that_they_hold(place, revision):
+    newer = ["campaign_progress", "campaigns", "evaluations"]
+    newer += ["fleet_campaigns", "fleet_requests", "fleet_devices"] if revision == "0001" else []
+    with closing(sqlite3.connect(place)) as connection, connection:
+        for table in newer:
+            connection.execute(f"DROP TABLE {table}")
+        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '{revision}'")
+    with open_store(place, shipped=NO_PROFILES) as store:
+        assert store.load_profile(PROFILE.key) == PROFILE
+        assert store.fleet.list_devices() == store.campaigns.list_all() == ()
+    assert list_names(place.parent) == ["store.sqlite"]
 
 
 def test_failed_migration_leaves_the_database_unchanged(tmp_path, monkeypatch):

@@ -1,11 +1,18 @@
-"""Opening the runtime of a device."""
+"""Opening the runtime of a device; its version, threads and refusals."""
 
+from __future__ import annotations
+
+import os
 import subprocess
 import sys
+from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
 
 from joulecast.errors import InputError
+from joulecast.kinds import make_layer
+from joulecast.records import INT8_PRECISIONS, Network, Setup
 from joulecast.runtimes import (
     BUILT_IN,
     find_hardware,
@@ -13,6 +20,14 @@ from joulecast.runtimes import (
     join_runtime,
     name_framework,
     open_runtime,
+)
+from joulecast.runtimes.installed import explain_runtime_difference, find_installed_runtime
+from joulecast.runtimes.setup_checks import (
+    count_threads,
+    refuse_cuda_graphs,
+    refuse_int8,
+    refuse_processor,
+    refuse_torch_options,
 )
 from joulecast.runtimes.simulated import SimulatedRuntime
 
@@ -125,3 +140,75 @@ def test_torch_compile_is_an_option_of_pytorch() -> None:
             ask("torch_compile:cuda:1")
     with pytest.raises(InputError, match=r"not a runtime: give --on cpu --compile"):
         join_runtime("torch_compile")
+
+
+TORCH = "torch-" + version("torch").partition("+")[0]
+
+
+def test_the_installed_version_is_found_without_its_build():
+    assert find_installed_runtime("torch-1.0") == TORCH
+    assert "+" not in TORCH
+
+
+@pytest.mark.parametrize("runtime", ["", "simulated", "unheard-of-2.0", TORCH])
+def test_nothing_is_said_about_unknown_or_equal_versions(runtime):
+    assert explain_runtime_difference(runtime) == ""
+
+
+def test_another_version_is_named_with_the_installed_one():
+    said = explain_runtime_difference("torch-1.0")
+    assert "made with torch 1.0, but torch " in said and TORCH.removeprefix("torch-") in said
+
+
+INFERENCE = Setup(batch=1, phase="inference")
+
+
+@pytest.mark.parametrize("precision", INT8_PRECISIONS)
+def test_int8_is_refused_with_the_runtime_that_has_it(precision: str) -> None:
+    with pytest.raises(InputError, match=rf"MNN does not run {precision} .* --on onnx:cpu"):
+        refuse_int8(replace(INFERENCE, precision=precision), "MNN")
+
+
+def test_processor_and_graphs_are_refused_by_name() -> None:
+    with pytest.raises(InputError, match="PyTorch has no processor 'NPU'"):
+        refuse_processor(replace(INFERENCE, processor="NPU"), "PyTorch")
+    with pytest.raises(InputError, match="MNN has no CUDA graphs: leave --cuda-graphs out"):
+        refuse_cuda_graphs(replace(INFERENCE, cuda_graphs=True), "MNN")
+
+
+def test_usual_setups_pass() -> None:
+    for refuse in (refuse_int8, refuse_processor, refuse_cuda_graphs):
+        refuse(Setup(), "PyTorch")
+        refuse(replace(INFERENCE, precision="bf16"), "PyTorch")
+
+
+@pytest.mark.parametrize(
+    ("setup", "recomputed", "option"),
+    [
+        (Setup(compiled=True), False, "--compile"),
+        (Setup(accumulate=2), False, "--accumulate"),
+        (Setup(), True, "--checkpoint"),
+    ],
+)
+def test_options_of_pytorch_are_refused(setup: Setup, recomputed: bool, option: str) -> None:
+    layer = replace(make_layer("linear", cin=2, cout=2), recomputed=recomputed)
+    with pytest.raises(InputError, match=f"MNN .*: leave {option} out"):
+        refuse_torch_options(setup, Network((layer,)), "MNN")
+    refuse_torch_options(Setup(), Network((replace(layer, recomputed=False),)), "MNN")
+
+
+def test_setup_decides():
+    assert count_threads(Setup(threads=3)) == 3
+
+
+def test_default_is_every_processor_that_the_process_may_use(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 5}, raising=False)
+    assert count_threads(Setup()) == 2
+
+
+def test_systems_without_affinity_use_all_processors(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert count_threads(Setup()) == 6
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert count_threads(Setup()) == 1

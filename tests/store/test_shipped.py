@@ -5,7 +5,7 @@ import pytest
 from joulecast.errors import FileError, StoreError
 from joulecast.files import write_profile
 from joulecast.records import LazyObservations
-from joulecast.store.shipped import (
+from joulecast.store.profiles import (
     SHIPPED,
     ShippedProfiles,
     find_shipped_folder,

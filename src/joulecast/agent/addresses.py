@@ -1,4 +1,4 @@
-"""Parse addresses of agents.
+"""Parse addresses of agents, and read the token that an agent shares with its clients.
 
     http://board:8377                        an agent that listens there; https:// behind a proxy
     ssh://user@board                         started over ssh: joulecast agent --stdio
@@ -6,26 +6,38 @@
 
 A path is relative to the home folder of the user there; ``//opt/agent.pyz`` is absolute. The part
 after the question mark holds options of the agent: ``on``, ``meter`` and ``device-name``.
+
+A token comes from a file or from the environment, never from an address or the command line: every
+user of a machine can read the arguments of its processes.
 """
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
+import os
 import re
 import shlex
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from joulecast.errors import InputError
+from joulecast.input_files import read_limited
 
 DEFAULT_PORT = 8377
 DEFAULT_LISTEN = f"127.0.0.1:{DEFAULT_PORT}"
+TOKEN, TOKEN_FILE = "JOULECAST_TOKEN", "JOULECAST_TOKEN_FILE"
 _SCHEMES = ("http", "https", "ssh")
 _OPTIONS = ("on", "meter", "device-name")
 # Nothing that ssh or a shell could take for an option or a command.
 _HOST = re.compile(r"[A-Za-z0-9_:%](?:[A-Za-z0-9_.:%-]*[A-Za-z0-9_])?")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+# What an HTTP header can carry, and too long to be guessed.
+_TOKEN_FORM = re.compile(r"[!-~]{16,1024}")
+_MOST_TOKEN_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -35,8 +47,8 @@ class AgentAddress:
     Attributes:
         text: The address as it was given.
         scheme: ``http``, ``https`` or ``ssh``.
-        port: None for ssh's own.
-        program: For ssh: path of the agent's zipapp there; empty where Joulecast is installed.
+        port: None for the default port of ssh.
+        program: For ssh: path of the agent's zipapp there; empty if Joulecast is installed.
         options: For ssh: options of the agent.
     """
 
@@ -66,26 +78,40 @@ def parse_address(text: str) -> AgentAddress:
     Raises:
         InputError: It is not the address of an agent, or contains a password.
     """
+
+    def refuse(reason: str) -> InputError:
+        return InputError(
+            f"{text!r} is not the address of an agent ({reason}): give one like http://board:8377 "
+            "or ssh://user@board"
+        )
+
     try:
         parts = urlsplit(text.strip())
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise _refuse(text, str(error)) from error
+        raise refuse(str(error)) from error
     if parts.scheme not in _SCHEMES:
-        raise _refuse(text, "it does not begin with http:// or ssh://")
+        raise refuse("it does not begin with http:// or ssh://")
     if parts.password is not None or (parts.username and parts.scheme != "ssh"):
         raise InputError(
             "an address must not contain a token or a password, which other users could see: set "
-            "JOULECAST_TOKEN, or JOULECAST_TOKEN_FILE to the path of a file"
+            f"{TOKEN}, or {TOKEN_FILE} to the path of a file"
         )
     if not _HOST.fullmatch(host) or (parts.username and not _USER.fullmatch(parts.username)):
-        raise _refuse(text, "it names no host")
-    if parts.scheme == "ssh":
-        program, options = _parse_program(parts), _parse_options(text, parts)
-        return AgentAddress(text, "ssh", host, port, parts.username or "", program, options)
-    if parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise _refuse(text, "nothing follows its host and port")
-    return AgentAddress(text, parts.scheme, host, port or DEFAULT_PORT, "", "", {})
+        raise refuse("it names no host")
+    if parts.scheme != "ssh":
+        if parts.path not in ("", "/") or parts.query or parts.fragment:
+            raise refuse("nothing follows its host and port")
+        return AgentAddress(text, parts.scheme, host, port or DEFAULT_PORT, "", "", {})
+    program = unquote(parts.path[1:])
+    if program.startswith("-"):
+        # A leading dash would be an option of Python.
+        program = f"./{program}"
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name in options:
+        if name not in _OPTIONS:
+            raise refuse(f"an agent has no option {name!r}, only {', '.join(_OPTIONS)}")
+    return AgentAddress(text, "ssh", host, port, parts.username or "", program, options)
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -119,22 +145,42 @@ def names_loopback(host: str) -> bool:
         return False
 
 
-def _parse_program(parts: SplitResult) -> str:
-    program = unquote(parts.path[1:])
-    # A leading dash would be an option of Python.
-    return f"./{program}" if program.startswith("-") else program
+def read_token(file: str = "", environ: Mapping[str, str] = os.environ) -> str:
+    """Return the token in a file, else that of the environment; empty if there is none.
+
+    Args:
+        file: Path of a file that contains only the token; by default JOULECAST_TOKEN_FILE.
+        environ: Contains JOULECAST_TOKEN or JOULECAST_TOKEN_FILE.
+
+    Raises:
+        InputError: The file cannot be read, others can read it, or its content is not a token.
+    """
+    file = file or environ.get(TOKEN_FILE, "")
+    if not file:
+        token = environ.get(TOKEN, "").strip()
+        return check_token(token, TOKEN) if token else ""
+    path = Path(file)
+    content = read_limited(path, _MOST_TOKEN_BYTES).decode("ascii", "replace").strip()
+    if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise InputError(f"other users can read the token in {file}: run chmod 600 {file}")
+    return check_token(content, file)
 
 
-def _parse_options(text: str, parts: SplitResult) -> dict[str, str]:
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    for name in options:
-        if name not in _OPTIONS:
-            raise _refuse(text, f"an agent has no option {name!r}, only {', '.join(_OPTIONS)}")
-    return options
+def check_token(token: str, place: str) -> str:
+    """Return a token if it is valid; the message never contains it.
+
+    Raises:
+        InputError: It is too short, or contains spaces or characters other than ASCII.
+    """
+    if not _TOKEN_FORM.fullmatch(token):
+        raise InputError(
+            f"{place} holds no token, which has 16 to 1024 characters without spaces: make one "
+            'with python3 -c "import secrets; print(secrets.token_urlsafe())"'
+        )
+    return token
 
 
-def _refuse(text: str, reason: str) -> InputError:
-    return InputError(
-        f"{text!r} is not the address of an agent ({reason}): give one like http://board:8377 or "
-        "ssh://user@board"
-    )
+def are_equal_secrets(one: str, other: str) -> bool:
+    """Compare two texts in a time that does not tell how much of them is equal."""
+    left, right = (text.encode("utf-8", "surrogateescape") for text in (one, other))
+    return hmac.compare_digest(left, right)

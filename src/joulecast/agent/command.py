@@ -16,12 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from joulecast.agent.addresses import DEFAULT_LISTEN, parse_listen
+from joulecast.agent.addresses import DEFAULT_LISTEN, parse_listen, read_token
 from joulecast.agent.messages import AgentDescription
-from joulecast.agent.server import serve_http
-from joulecast.agent.service import AgentOptions, AgentService
-from joulecast.agent.stdio import serve_stdio
-from joulecast.agent.tokens import read_token
+from joulecast.agent.service import AgentOptions, AgentService, serve_http, serve_stdio
 from joulecast.errors import JoulecastError
 from joulecast.printable import make_printable
 

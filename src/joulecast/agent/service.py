@@ -1,23 +1,37 @@
-"""Answer requests: check them, measure, and remember the last answers.
+"""Answer requests over HTTP or stdin: check them, measure, and remember the last answers.
 
     content ─▶ request ─▶ answered before? ─▶ does it fit? ─▶ lock the device ─▶ measure ─▶ answer
                               └── the same answer
 
 A client asks again under the same id when it lost the connection. Whatever was measured meanwhile
 is still here, so nothing is lost, and nothing is measured twice.
+
+All runs in the only thread of the process. Connections that arrive while a trial is measured wait
+in the queue of the operating system, so that nothing runs beside the measurement. The token is
+checked before anything is read, and the size of a request before its body. HTTP is not encrypted:
+where others can listen, use ssh.
 """
 
 from __future__ import annotations
 
+import io
+import select
+import socket
+import socketserver
 import sys
 import time
 import traceback
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, BinaryIO, cast
 
+from joulecast.agent.addresses import are_equal_secrets, is_loopback, names_loopback
 from joulecast.agent.messages import (
+    MOST_REQUEST_BYTES,
     AgentAnswer,
     AgentDescription,
     AgentRequest,
@@ -29,6 +43,7 @@ from joulecast.agent.messages import (
 from joulecast.devices import detect_device, find_free_memory
 from joulecast.errors import (
     DeviceAwayError,
+    InputError,
     JoulecastError,
     MeasurementError,
     MeterLostError,
@@ -37,7 +52,6 @@ from joulecast.errors import (
 from joulecast.input_files import first_line
 from joulecast.kinds import check_observed, peak_memory
 from joulecast.local_devices import name_lock, open_local_measurer
-from joulecast.measurer import Measurer
 from joulecast.measurer.device_lock import hold_device
 from joulecast.measurer.idle_checks import IdleChecks
 from joulecast.measurer.lost_devices import is_device_lost
@@ -103,7 +117,22 @@ class AgentService:
     def describe(self) -> AgentDescription:
         """Return what clients need to know about the device, in its present power mode."""
         self._update_power_mode()
-        return _describe(self._measurer)
+        runtime, meter = self._measurer.runtime, self._measurer.meter
+        try:
+            installed = version("joulecast")
+        except PackageNotFoundError:
+            installed = ""
+        return AgentDescription(
+            runtime.device,
+            runtime.name,
+            runtime.modes,
+            meter.name,
+            meter.covers,
+            meter.provenance,
+            meter.is_recorder,
+            has_virtual_clock=self._measurer.clock.now is not time.monotonic,
+            version=installed,
+        )
 
     def answer(self, content: bytes) -> bytes:
         """Return the answer to a request; errors are answers too."""
@@ -157,7 +186,14 @@ class AgentService:
         )
         if request.trial is not None:
             check_fits(request.trial, measurer.runtime.device)
-        with self._hold_device():
+        with ExitStack() as stack:
+            try:
+                if self._lock_name is not None:
+                    stack.enter_context(
+                        hold_device(self._lock_name, self._options.on, wait_s=self._lock_wait_s)
+                    )
+            except MeasurementError as error:
+                raise DeviceAwayError(str(error)) from error
             self._open()
             try:
                 if request.trial is None:
@@ -168,19 +204,6 @@ class AgentService:
                 # It is opened again for the next request: it may be plugged in by then.
                 self._close()
                 raise
-
-    @contextmanager
-    def _hold_device(self) -> Iterator[None]:
-        """Hold the lock of the device, if it has one."""
-        with ExitStack() as stack:
-            try:
-                if self._lock_name is not None:
-                    stack.enter_context(
-                        hold_device(self._lock_name, self._options.on, wait_s=self._lock_wait_s)
-                    )
-            except MeasurementError as error:
-                raise DeviceAwayError(str(error)) from error
-            yield
 
     def _open(self) -> None:
         if not self._is_open:
@@ -219,21 +242,6 @@ def refuse_request(error: JoulecastError) -> bytes:
     return encode_message(AgentAnswer("", error=describe_error(error)))
 
 
-def _describe(measurer: Measurer) -> AgentDescription:
-    runtime, meter = measurer.runtime, measurer.meter
-    return AgentDescription(
-        runtime.device,
-        runtime.name,
-        runtime.modes,
-        meter.name,
-        meter.covers,
-        meter.provenance,
-        meter.is_recorder,
-        has_virtual_clock=measurer.clock.now is not time.monotonic,
-        version=_find_version(),
-    )
-
-
 def _convert_error(error: Exception) -> JoulecastError:
     """Return an error as one of Joulecast's; a bug is also shown where the agent was started."""
     if isinstance(error, JoulecastError):
@@ -246,10 +254,173 @@ def _convert_error(error: Exception) -> JoulecastError:
     return MeasurementError(f"{type(error).__name__}: {first_line(error)}")
 
 
-def _find_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
+# A request has to arrive within this time, or others would wait for a client that sends nothing.
+_REQUEST_S = 20.0
+_SAME_TOKEN = "give both the same one, by JOULECAST_TOKEN or --token-file"
 
+
+def serve_http(
+    service: AgentService,
+    listen: tuple[str, int],
+    token: str = "",
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Answer requests until the device is lost.
+
+    Args:
+        service: Answers requests.
+        listen: Host and port.
+        token: The shared secret; only an agent that this machine alone can reach needs none.
+        on_ready: Called with the address of the agent once it listens.
+
+    Raises:
+        InputError: Others could reach the agent without a token, or the port cannot be used.
+    """
+    host, port = listen
+    if not token and not is_loopback(host):
+        raise InputError(
+            f"an agent on {host} would measure for everybody who can reach it: set "
+            "JOULECAST_TOKEN or give --token-file, or listen on 127.0.0.1"
+        )
     try:
-        return version("joulecast")
-    except PackageNotFoundError:
-        return ""
+        server = AgentServer(service, host, port, token)
+    except OSError as error:
+        raise InputError(
+            f"the agent cannot listen on {host}:{port} ({error.strerror}): give another --listen"
+        ) from error
+    with server:
+        if on_ready is not None:
+            shown = f"[{host}]" if ":" in host else host
+            on_ready(f"http://{shown}:{server.server_address[1]}")
+        while not service.is_lost:
+            server.handle_request()
+
+
+class AgentServer(socketserver.TCPServer):
+    """A server with one thread that does not wake while it waits."""
+
+    allow_reuse_address = True
+    request_queue_size = 16
+
+    def __init__(self, service: AgentService, host: str, port: int, token: str) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.service = service
+        self.token = token
+        super().__init__((host, port), AgentHandler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a client that breaks off gets its answer when it asks again."""
+
+
+class AgentHandler(BaseHTTPRequestHandler):
+    """Checks one HTTP request and answers it."""
+
+    timeout = _REQUEST_S
+    server_version = "joulecast"
+    sys_version = ""
+
+    def setup(self) -> None:
+        """Limit how long the whole request may take."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(DeadlineReader(self.connection, _REQUEST_S))
+
+    def do_POST(self) -> None:
+        """Answer a request."""
+        server = cast(AgentServer, self.server)
+        refusal = self._find_refusal(server.token)
+        if refusal is not None:
+            status, message = refusal
+            self._send(status, refuse_request(InputError(message)))
+            return
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        # A request whose sender gave up would only keep others waiting.
+        if not _has_hung_up(self.connection):
+            self._send(200, server.service.answer(content))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write no log: it would wake the disk."""
+
+    def _find_refusal(self, token: str) -> tuple[int, str] | None:
+        """Return status and reason for a request that is not read; None for a good one."""
+        given = self.headers.get("Authorization", "")
+        if token and not are_equal_secrets(given, f"Bearer {token}"):
+            return 401, f"the agent refuses the token: {_SAME_TOKEN}"
+        # Without a token, a web page must not reach an agent on its reader's machine: its host
+        # would be another one, or the browser would refuse this type.
+        if not token and not names_loopback(self.headers.get("Host", "")):
+            return 403, "an agent without a token answers this machine only: give it a token"
+        if self.headers.get_content_type() != "application/json":
+            return 415, "the agent takes application/json only"
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal()) or "Transfer-Encoding" in self.headers:
+            return 411, "the request does not say how long it is"
+        if len(length) > 15 or int(length) > MOST_REQUEST_BYTES:
+            return 413, f"the request is larger than {MOST_REQUEST_BYTES // 2**20} MiB"
+        return None
+
+    def _send(self, status: int, content: bytes) -> None:
+        self.connection.settimeout(_REQUEST_S)
+        with suppress(OSError):
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+
+class DeadlineReader(io.RawIOBase):
+    """Reads a connection until a moment, however slowly its bytes arrive."""
+
+    def __init__(self, connection: socket.socket, limit_s: float) -> None:
+        self._connection = connection
+        self._end_s = time.monotonic() + limit_s
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what has arrived.
+
+        Raises:
+            TimeoutError: The time is over.
+        """
+        left_s = self._end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._connection.settimeout(left_s)
+        return self._connection.recv_into(buffer)
+
+
+def _has_hung_up(connection: socket.socket) -> bool:
+    """Return whether the client has closed its connection."""
+    readable, _, _ = select.select([connection], [], [], 0)
+    if not readable:
+        return False
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except OSError:
+        return True
+
+
+def serve_stdio(service: AgentService, requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer requests until the client is gone, or the device is lost.
+
+    Args:
+        service: Answers requests.
+        requests: One request per line.
+        answers: Gets one answer per line.
+    """
+    limit = f"{MOST_REQUEST_BYTES // 2**20} MiB"
+    too_large = InputError(f"the request is larger than {limit}, or incomplete")
+    # If the client is gone, nobody is left to tell.
+    with suppress(BrokenPipeError):
+        while line := requests.readline(MOST_REQUEST_BYTES + 1):
+            is_whole = line.endswith(b"\n")
+            answers.write(service.answer(line) if is_whole else refuse_request(too_large))
+            answers.write(b"\n")
+            answers.flush()
+            # What follows a line that is too long is not the start of another.
+            if service.is_lost or not is_whole:
+                return

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from joulecast.campaign.trial_log import (
     STOPPED_BY_REQUEST,
@@ -74,15 +75,14 @@ _HEADS, _HEAD_WIDTH = 16, 64
 # other kernels where channels are no multiple of eight.
 _LAYER_BATCH = 64
 _IMAGE, _TOKENS, _WIDTH = (64, 56, 56), 128, 768
-_CONVOLUTION = {"kernel": 3, "padding": 1, "bias": 0}
-_ATTENTION = {"tokens": _TOKENS, "kv_tokens": _TOKENS, "heads": 12, "kv_heads": 12, "head_dim": 64}
+_CONVOLUTION: dict[str, Any] = {"kernel": 3, "padding": 1, "bias": 0}
 _PRODUCT_LAYERS = (
     make_layer("conv2d", cin=64, cout=64, space=56, **_CONVOLUTION),
     make_layer("conv2d", cin=256, cout=256, space=14, **_CONVOLUTION),
     make_layer("conv2d", cin=61, cout=61, space=56, **_CONVOLUTION),
     make_layer("conv2d", cin=64, cout=64, space=56, groups=64, **_CONVOLUTION),
     make_layer("linear", lead=(_TOKENS,), cin=_WIDTH - 1, cout=_WIDTH - 1, bias=0),
-    make_layer("sdpa", **_ATTENTION),
+    make_layer("sdpa", tokens=_TOKENS, kv_tokens=_TOKENS, heads=12, kv_heads=12, head_dim=64),
     make_layer("lstm", cin=256, hidden=256, tokens=_TOKENS, depth=1),
 )
 # Those that multiply nothing run alike in fp32 and in TF32.
@@ -185,9 +185,11 @@ def make_shape_trials(
             own, rows = int(width_scale * width), replace(setup, batch=int(row_scale * width))
             trials.append(_isolate(make_layer("linear", cin=own, cout=own, bias=0), rows, modes))
         # Queries by keys of attention, over sequences of half the width.
-        sizes = {"count": _HEADS, "m": width // 2, "k": _HEAD_WIDTH, "n": width // 2}
+        half = width // 2
         batch = max(1, 4 * width // (_HEADS * _HEAD_WIDTH))
-        layer = replace(make_layer("matmul", **sizes), reads=(1, 2))
+        layer = replace(
+            make_layer("matmul", count=_HEADS, m=half, k=_HEAD_WIDTH, n=half), reads=(1, 2)
+        )
         trials.append(_isolate(layer, replace(setup, batch=batch), modes))
     return _limit_copies(trials, scale)
 

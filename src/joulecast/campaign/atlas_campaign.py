@@ -10,7 +10,7 @@ to the caller, since measuring may happen in another process.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -122,20 +122,77 @@ def run_atlas(
     """
     if on_progress is not None:
         on_progress(Progress(0, 0.0, 0.0, None, "planning what to measure"))
-    campaign = _AtlasCampaign(measurer, log, limits)
-    stopped = ""
-    while not stopped:
-        one = campaign.choose_next()
-        stopped = campaign.find_stop_reason(one)
-        if not stopped and is_stop_requested():
+    started_s, key, modes = measurer.now(), find_profile_key(measurer), measurer.runtime.modes
+    stored = list(log.load_observations(key))
+    trials = TrialLog(measurer, log, stored, keeps_refusals=True)
+    planned = plan_atlas(measurer, limits)
+    seen = [one for one in stored if not (limits.retries_refused and one.refusal)]
+    left = deque(drop_observed(planned, seen))
+    earlier, planned_s = len(planned) - len(left), measurer.now()
+    tried = disturbed = repeated = 0
+    measured_scale: DeviceScale | None = None
+
+    def find_pace_s() -> float:
+        return (measurer.now() - planned_s) / tried if tried else 0.0
+
+    def is_time_over() -> bool:
+        """Return whether one more trial would take longer than the limit."""
+        elapsed_s = measurer.now() - started_s
+        return limits.seconds is not None and elapsed_s + find_pace_s() > limits.seconds
+
+    while True:
+        while left and left[0].reason != "anchor" and not is_time_over():
+            # A step that would take very long at the rates that the anchors showed is left out.
+            if measured_scale is None:
+                scale = find_scale(measurer)
+                measured_scale = apply_peaks(scale, read_peaks(trials.believed, scale, modes))
+            one, own = left[0], left[0].trial
+            step_s = measured_scale.duration_s(one.work, own.setup.precision)
+            if step_s * own.execution.copies <= _LONGEST_STEP_S["graph" in modes]:
+                break
+            left.popleft()
+        done, stopped = earlier + tried, ""
+        if not left:
+            stopped = "every trial of the atlas was tried"
+        elif limits.points is not None and done >= limits.points:
+            stopped = f"{limits.points} trials are done"
+        elif is_time_over():
+            stopped = f"the budget of {limits.seconds:.0f} s is spent"
+        elif is_stop_requested():
             stopped = STOPPED_BY_REQUEST
         if on_progress is not None:
-            on_progress(campaign.make_progress(stopped or _describe(one)))
-        if one is not None and not stopped:
-            if on_trial is not None:
-                on_trial(measurer.make_refusal(one.trial, ""))
-            campaign.measure(one)
-    return campaign.finish(stopped)
+            elapsed_s, total = measurer.now() - started_s, done + len(left)
+            if limits.points is not None:
+                total = min(total, max(done, limits.points))
+            limits_s = [] if limits.seconds is None else [limits.seconds - elapsed_s]
+            limits_s += [(total - done) * find_pace_s()] if tried else []
+            left_s = max(0.0, min(limits_s)) if limits_s else None
+            reason = stopped or _describe(left[0])
+            on_progress(Progress(done, 0.0, elapsed_s, left_s, reason, total))
+        if stopped:
+            break
+        one = left.popleft()
+        if on_trial is not None:
+            on_trial(measurer.make_refusal(one.trial, ""))
+        try:
+            # What another campaign measures at the moment is left to it.
+            trials.measure(one.trial, one.with_energy, one.label, waits=False)
+            # Only a meter sees other programs and throttling, so times alone prove nothing.
+            disturbed = 0 if one.with_energy else disturbed
+        except ContaminatedError:
+            # The device is to blame, not the trial: a later run tries it again.
+            disturbed += 1
+            if disturbed == _MOST_DISTURBED:
+                raise
+        if tried % _IDLE_EVERY == 0:
+            trials.measure_idle()
+        tried += 1
+        if tried % _REPEAT_EVERY == 0:
+            repeated += repeat_doubtful(trials, most=_REPEATS)
+    if tried and not is_time_over():
+        repeated += repeat_doubtful(trials, most=_REPEATS)
+    elapsed_s, disturbances = measurer.now() - started_s, dict(measurer.disturbances)
+    return AtlasRun(key, trials.new, stopped, elapsed_s, repeated, disturbances)
 
 
 def plan_atlas(measurer: TrialMeasurer, limits: AtlasLimits) -> tuple[AtlasTrial, ...]:
@@ -146,118 +203,8 @@ def plan_atlas(measurer: TrialMeasurer, limits: AtlasLimits) -> tuple[AtlasTrial
     return list_trials(blocks, scale, modes, limits.most_trials, limits.phase)
 
 
-class _AtlasCampaign:
-    """A running atlas: what is left, what is known, and the time that has passed."""
-
-    def __init__(self, measurer: TrialMeasurer, log: ObservationLog, limits: AtlasLimits) -> None:
-        self._measurer, self._limits = measurer, limits
-        self._started_s = measurer.now()
-        self._key = find_profile_key(measurer)
-        stored = list(log.load_observations(self._key))
-        self._trials = TrialLog(measurer, log, stored, keeps_refusals=True)
-        planned = plan_atlas(measurer, limits)
-        seen = [one for one in stored if not (limits.retries_refused and one.refusal)]
-        self._left = list(drop_observed(planned, seen))
-        self._earlier = len(planned) - len(self._left)
-        self._tried = self._disturbed = self._repeated = 0
-        self._measured_scale: DeviceScale | None = None
-        self._planned_s = measurer.now()
-
-    def choose_next(self) -> AtlasTrial | None:
-        """Return the next trial, or None after the last one."""
-        while self._left:
-            if self._is_time_over() or not self._is_too_slow(self._left[0]):
-                return self._left[0]
-            self._left.pop(0)
-        return None
-
-    def find_stop_reason(self, one: AtlasTrial | None) -> str:
-        """Return why to stop, or an empty string to go on."""
-        limits = self._limits
-        if one is None:
-            return "every trial of the atlas was tried"
-        if limits.points is not None and self._count_done() >= limits.points:
-            return f"{limits.points} trials are done"
-        if self._is_time_over():
-            return f"the budget of {limits.seconds:.0f} s is spent"
-        return ""
-
-    def make_progress(self, reason: str) -> Progress:
-        """Return the state of the campaign."""
-        elapsed_s, done = self._find_elapsed_s(), self._count_done()
-        total = done + len(self._left)
-        if self._limits.points is not None:
-            total = min(total, max(done, self._limits.points))
-        limits_s = []
-        if self._limits.seconds is not None:
-            limits_s.append(self._limits.seconds - elapsed_s)
-        if self._tried:
-            limits_s.append((total - done) * self._find_pace_s())
-        left_s = max(0.0, min(limits_s)) if limits_s else None
-        return Progress(done, 0.0, elapsed_s, left_s, reason, total)
-
-    def measure(self, one: AtlasTrial) -> None:
-        """Measure a trial; every now and then the idle device, and again what looks wrong."""
-        self._left.pop(0)
-        try:
-            # What another campaign measures at the moment is left to it.
-            self._trials.measure(one.trial, one.with_energy, one.label, waits=False)
-            # Only a meter sees other programs and throttling, so times alone prove nothing.
-            self._disturbed = 0 if one.with_energy else self._disturbed
-        except ContaminatedError:
-            # The device is to blame, not the trial: a later run tries it again.
-            self._disturbed += 1
-            if self._disturbed == _MOST_DISTURBED:
-                raise
-        if self._tried % _IDLE_EVERY == 0:
-            self._trials.measure_idle()
-        self._tried += 1
-        if self._tried % _REPEAT_EVERY == 0:
-            self._repeated += repeat_doubtful(self._trials, most=_REPEATS)
-
-    def finish(self, stopped: str) -> AtlasRun:
-        """Measure again what looks wrong, and return what was done."""
-        if self._tried and not self._is_time_over():
-            self._repeated += repeat_doubtful(self._trials, most=_REPEATS)
-        disturbances = dict(self._measurer.disturbances)
-        elapsed_s, new = self._find_elapsed_s(), self._trials.new
-        return AtlasRun(self._key, new, stopped, elapsed_s, self._repeated, disturbances)
-
-    def _count_done(self) -> int:
-        return self._earlier + self._tried
-
-    def _is_time_over(self) -> bool:
-        """Return whether one more trial would take longer than the limit."""
-        limit_s = self._limits.seconds
-        return limit_s is not None and self._find_elapsed_s() + self._find_pace_s() > limit_s
-
-    def _find_pace_s(self) -> float:
-        """Return the seconds of one trial; 0 before the first."""
-        return (self._measurer.now() - self._planned_s) / self._tried if self._tried else 0.0
-
-    def _find_elapsed_s(self) -> float:
-        return self._measurer.now() - self._started_s
-
-    def _is_too_slow(self, one: AtlasTrial) -> bool:
-        """Return whether a step would take very long at the rates that the anchors showed."""
-        if one.reason == "anchor":
-            return False
-        scale = self._find_measured_scale()
-        step_s = scale.duration_s(one.work, one.trial.setup.precision) * one.trial.execution.copies
-        return step_s > _LONGEST_STEP_S["graph" in self._measurer.runtime.modes]
-
-    def _find_measured_scale(self) -> DeviceScale:
-        if self._measured_scale is None:
-            scale, modes = find_scale(self._measurer), self._measurer.runtime.modes
-            peaks = read_peaks(self._trials.believed, scale, modes)
-            self._measured_scale = apply_peaks(scale, peaks)
-        return self._measured_scale
-
-
-def _describe(one: AtlasTrial | None) -> str:
+def _describe(one: AtlasTrial) -> str:
     """Return what is measured, for people."""
-    if one is None:
-        return ""
     setup, layers = one.trial.setup, one.trial.network.layers
     what = "energy" if one.with_energy else "time"
     # Labels of blocks are hashes.

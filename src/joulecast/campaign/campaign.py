@@ -24,7 +24,6 @@ from dataclasses import dataclass, field, replace
 from joulecast.campaign.anchors import measure_anchors
 from joulecast.campaign.trial_log import (
     STOPPED_BY_REQUEST,
-    CampaignRecord,
     ObservationLog,
     Progress,
     TrialLog,
@@ -65,14 +64,6 @@ class CampaignResult:
     disturbances: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Limits:
-    """When a campaign ends at the latest."""
-
-    points: int | None
-    seconds: float | None
-
-
 def run_campaign(
     measurer: TrialMeasurer,
     log: ObservationLog,
@@ -101,64 +92,48 @@ def run_campaign(
     """
     own = describe_profile(measurer)
     target = replace(target, modes=measurer.runtime.modes, runtime=measurer.runtime.name)
-    limits = _Limits(points, seconds)
     with record_campaign(log, own, target.network.name) as record:
-
-        def tell(progress: Progress, is_last: bool) -> None:
-            record.store_progress(progress, is_last=is_last)
+        started_s = measurer.now()
+        trials = TrialLog(measurer, log, list(log.load_observations(own.key)))
+        fitted = _load_fit(log, own.key, estimator)
+        if estimator.uses_anchors:
+            measure_anchors(trials, target.setup.precision, target.setup.phase)
+        while True:
+            proposal = estimator.propose(target, [*trials.believed, *trials.refused], fitted)
+            fitted = proposal.fitted or fitted
+            elapsed_s = measurer.now() - started_s
+            stopped = _find_stop_reason(proposal, points, seconds, elapsed_s, trials.new)
+            if not stopped and record.is_stop_requested():
+                stopped = STOPPED_BY_REQUEST
+            # The time until a limit ends the campaign, at the pace of its points so far.
+            limits_s = [] if seconds is None else [seconds - elapsed_s]
+            if points is not None and trials.new:
+                limits_s.append((points - proposal.points) * elapsed_s / trials.new)
+            left_s = max(0.0, min(limits_s)) if limits_s else None
+            share, reason = proposal.uncertainty_share, stopped or proposal.reason
+            progress = Progress(proposal.points, share, elapsed_s, left_s, reason, points)
+            record.store_progress(progress, is_last=bool(stopped))
             if on_progress is not None:
                 on_progress(progress)
-
-        result = _run(measurer, log, estimator, target, limits, record, tell)
-        record.finish(result.stopped)
+            if stopped or proposal.trial is None:
+                break
+            _measure_proposed(trials, proposal, started_s + seconds if seconds else math.inf)
+        repair_s = _find_repair_time(estimator, target, seconds or elapsed_s)
+        fitted, repeated = _repair_and_fit(estimator, trials, repair_s, fitted)
+        log.save_fit(own.key, estimator.name, fitted.to_dict())
+        result = CampaignResult(
+            own.key,
+            proposal.points,
+            trials.new,
+            share,
+            measurer.now() - started_s,
+            stopped,
+            tuple(trials.skipped),
+            repeated,
+            dict(measurer.disturbances),
+        )
+        record.finish(stopped)
         return result
-
-
-def _run(
-    measurer: TrialMeasurer,
-    log: ObservationLog,
-    estimator: Estimator,
-    target: Target,
-    limits: _Limits,
-    record: CampaignRecord,
-    tell: Callable[[Progress, bool], None],
-) -> CampaignResult:
-    """Run a campaign that is recorded."""
-    key, points, seconds = describe_profile(measurer).key, limits.points, limits.seconds
-    started_s = measurer.now()
-    trials = TrialLog(measurer, log, list(log.load_observations(key)))
-    fitted = _load_fit(log, key, estimator)
-    if estimator.uses_anchors:
-        measure_anchors(trials, target.setup.precision, target.setup.phase)
-    while True:
-        proposal = estimator.propose(target, [*trials.believed, *trials.refused], fitted)
-        fitted = proposal.fitted or fitted
-        elapsed_s = measurer.now() - started_s
-        stopped = _find_stop_reason(proposal, points, seconds, elapsed_s, trials.new)
-        if not stopped and record.is_stop_requested():
-            stopped = STOPPED_BY_REQUEST
-        share = proposal.uncertainty_share
-        left_s = _estimate_left_s(proposal, points, seconds, elapsed_s, trials.new)
-        reason = stopped or proposal.reason
-        progress = Progress(proposal.points, share, elapsed_s, left_s, reason, points)
-        tell(progress, bool(stopped))
-        if stopped or proposal.trial is None:
-            break
-        _measure_proposed(trials, proposal, started_s + seconds if seconds else math.inf)
-    repair_s = _find_repair_time(estimator, target, seconds or elapsed_s)
-    fitted, repeated = _repair_and_fit(estimator, trials, repair_s, fitted)
-    log.save_fit(key, estimator.name, fitted.to_dict())
-    return CampaignResult(
-        key,
-        proposal.points,
-        trials.new,
-        share,
-        measurer.now() - started_s,
-        stopped,
-        tuple(trials.skipped),
-        repeated,
-        dict(measurer.disturbances),
-    )
 
 
 def fit_estimator(
@@ -241,13 +216,3 @@ def _find_stop_reason(
     if seconds is not None and new and elapsed_s + elapsed_s / new > seconds:
         return f"the budget of {seconds:.0f} s is spent"
     return ""
-
-
-def _estimate_left_s(
-    proposal: Proposal, points: int | None, seconds: float | None, elapsed_s: float, new: int
-) -> float | None:
-    """Return the time until a limit ends the campaign, at the pace of its points so far."""
-    limits_s = [] if seconds is None else [seconds - elapsed_s]
-    if points is not None and new:
-        limits_s.append((points - proposal.points) * elapsed_s / new)
-    return max(0.0, min(limits_s)) if limits_s else None

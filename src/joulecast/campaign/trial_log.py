@@ -44,7 +44,7 @@ from joulecast.records import Observation, Profile, Trial
 
 if TYPE_CHECKING:
     from joulecast.store import Store
-    from joulecast.store.campaign_tables import CampaignProgress, CampaignTables
+    from joulecast.store.campaigns import CampaignProgress, CampaignTables
 
 STOPPED_BY_REQUEST = "it was stopped by request"
 ATLAS_NAME = "atlas"
@@ -309,7 +309,7 @@ class CampaignRecord:
         """Store how far the run is; moments that follow closely are stored together."""
         if self._tables is None:
             return
-        from joulecast.store.campaign_tables import CampaignProgress
+        from joulecast.store.campaigns import CampaignProgress
 
         share = progress.uncertainty_share
         # An atlas has no uncertainty, and calls it 0.
@@ -334,9 +334,9 @@ class CampaignRecord:
     def finish(self, stopped: str) -> None:
         """Store that the run ended by itself or by request."""
         if self._tables is not None:
-            from joulecast.store.campaign_tables import ENDED, STOPPED
+            from joulecast.store.campaigns import DONE, STOPPED
 
-            state = STOPPED if stopped == STOPPED_BY_REQUEST else ENDED
+            state = STOPPED if stopped == STOPPED_BY_REQUEST else DONE
             self._tables.finish(self.key, state, stopped)
 
 
@@ -352,19 +352,19 @@ def record_campaign(log: object, profile: Profile, name: str) -> Iterator[Campai
     if not isinstance(log, RecordingLog):
         yield CampaignRecord(None)
         return
-    from joulecast.store.campaign_tables import BROKEN, INTERRUPTED
+    from joulecast.store.campaigns import FAILED, INTERRUPTED
 
     tables = log.campaigns
     with tables.add(name, profile.device.name, profile.key, profile.provenance) as key:
         try:
             yield CampaignRecord(tables, key)
         except JoulecastError as error:
-            tables.finish(key, BROKEN, str(error))
+            tables.finish(key, FAILED, str(error))
             raise
         except BaseException as error:
             is_bug = isinstance(error, Exception)
             reason = f"{type(error).__name__}: {error}" if is_bug else "it was interrupted"
-            tables.finish(key, BROKEN if is_bug else INTERRUPTED, reason)
+            tables.finish(key, FAILED if is_bug else INTERRUPTED, reason)
             raise
 
 

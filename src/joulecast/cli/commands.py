@@ -49,7 +49,7 @@ class CommandExtras:
     Attributes:
         has_plots: Whether its report may have plots.
         has_out: Whether ``--out`` writes the result; off for a verb with its own file.
-        kept: What is kept if the user interrupts it; empty if nothing is.
+        kept: What is kept if the user interrupts it, given the arguments; empty if nothing is.
         progress: Context that yields the value of ``on_progress``, given the arguments.
         passes_stdout: Whether the verb takes the descriptor of stdout, for what it runs.
         finish: Name of a function beside the verb that is called with the result after it was
@@ -58,7 +58,7 @@ class CommandExtras:
 
     has_plots: bool = False
     has_out: bool = True
-    kept: str = ""
+    kept: Callable[[Mapping[str, Any]], str] = lambda _: ""
     progress: Callable[[Mapping[str, Any]], Any] | None = None
     passes_stdout: bool = False
     finish: str = ""
@@ -73,6 +73,7 @@ def make_command(
     arguments = list_arguments(verb)
     options = [_make_option(one) for one in (*arguments, *shown) if not one.about.is_after_dashes]
     mention = make_mention((*arguments, *shown))
+    names = {one.setting: one.name for one in (*arguments, *shown)}
 
     def run(
         json: bool = False,
@@ -81,6 +82,7 @@ def make_command(
         **given: Any,
     ) -> int:
         context = click.get_current_context()
+        given = {names.get(key, key): value for key, value in given.items()}
         out = given.pop("out", None) if extras.has_out else None
         _drop_excluded(context, arguments, given)
         if runtime is not None:
@@ -88,13 +90,14 @@ def make_command(
 
             given["on"] = join_runtime(runtime, given["on"] or "")
         view = {one.name: given.pop(one.name) for one in shown}
-        values = {one: value for one, value in given.items() if value is not None}
+        # Click gives an empty tuple for an option that may be repeated.
+        values = {one: value for one, value in given.items() if value not in (None, ())}
         values.update(context.meta.get(_AFTER_DASHES, {}))
         if extras.passes_stdout:
             # The verb's own output is the result; JSON has stdout for itself.
             values["stdout"] = STDERR if json else find_descriptor()
         try:
-            with _report_progress(extras, values), report_interruption(extras.kept):
+            with _report_progress(extras, values), report_interruption(extras.kept(values)):
                 result = verb(**values)
         except JoulecastError as error:
             message = error.describe(mention)
@@ -146,7 +149,7 @@ def make_mention(arguments: Sequence[Declaration]) -> Callable[[str, str | None]
         if known.about.is_positional or (known.is_required and known.is_positional):
             return name.upper()
         is_flag = known.type is bool or known.about.flag_value is not None
-        return _name_option(known) + ("" if value is None or is_flag else f" {value}")
+        return f"--{known.option}" + ("" if value is None or is_flag else f" {value}")
 
     return mention
 
@@ -171,7 +174,7 @@ def _drop_excluded(
     context: click.Context, arguments: tuple[Declaration, ...], given: dict[str, Any]
 ) -> None:
     """Ignore what settings say where a typed option makes it pointless."""
-    typed = {one.name for one in arguments if is_typed(context, one.name)}
+    typed = {one.name for one in arguments if is_typed(context, one.setting)}
     for one in arguments:
         if one.name not in typed and typed.intersection(one.about.excludes):
             given[one.name] = None
@@ -211,7 +214,7 @@ def _make_option(one: Declaration) -> click.Parameter:
         text += (
             f"  [default: {one.default:g}]" if one.type is float else f"  [default: {one.default}]"
         )
-    names = [_name_option(one), one.name]
+    names = [f"--{one.option}", one.setting]
     if about.flag_value is not None or one.type is bool:
         value = True if about.flag_value is None else about.flag_value
         option = DeclaredOption(names, is_flag=True, flag_value=value, default=None, help=text)
@@ -222,15 +225,11 @@ def _make_option(one: Declaration) -> click.Parameter:
             type=DeclaredType(one),
             metavar=metavar or {int: "N", float: "X"}.get(one.type, "TEXT"),
             required=one.is_required,
-            multiple=about.is_repeated,
+            multiple=about.is_repeated or about.is_joined,
             help=text,
         )
     option.about = about
     return option
-
-
-def _name_option(one: Declaration) -> str:
-    return "--" + (one.about.option or one.name.rstrip("_").replace("_", "-"))
 
 
 def _option(name: str, kind: ParamType, metavar: str, text: str) -> click.Option:
@@ -255,17 +254,18 @@ class DeclaredOption(click.Option):
     about: Argument
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
-        if value is None or not self.multiple:
-            return super().type_cast_value(ctx, value)
-        values = super().type_cast_value(ctx, [value] if isinstance(value, str) else value)
-        return (
-            tuple(
-                one
-                for several in values
-                for one in (several if isinstance(several, tuple) else (several,))
-            )
-            or None
-        )
+        if self.is_flag:
+            # Settings say true or false, whatever the flag stands for.
+            is_off = value is None or str(value).lower() in ("false", "0", "no", "off", "")
+            return None if is_off else self.flag_value
+        if value is None or value == () or not self.multiple:
+            return None if value == () else super().type_cast_value(ctx, value)
+        texts = [value] if isinstance(value, str) else list(value)
+        if self.about.is_joined:
+            return self.type.convert(",".join(texts), self, ctx)
+        values = super().type_cast_value(ctx, texts)
+        parts = (one if isinstance(one, tuple) else (one,) for one in values)
+        return tuple(inner for part in parts for inner in part) or None
 
 
 class DeclaredType(ParamType):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from types import FrameType
 from typing import Any
 
@@ -17,7 +17,6 @@ from joulecast.cli.option_records import collect
 from joulecast.cli.option_types import SHARE, ListType, NumberType
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_fleet import (
-    describe_campaign,
     describe_checks,
     describe_forecast,
     describe_status,
@@ -36,7 +35,6 @@ from joulecast.features.fleet import (
     ALL_DEVICES,
     DEFAULT_CONFIDENCE,
     DEFAULT_PATIENCE_S,
-    FleetOptions,
     check_fleet,
     find_fleet_status,
     follow_request,
@@ -46,9 +44,9 @@ from joulecast.features.fleet import (
 )
 from joulecast.features.nets import NetRequest
 from joulecast.features.options import EstimateOptions, ProfileOptions
-from joulecast.fleet.fleet_checks import DeviceCheck
+from joulecast.fleet.fleet_devices import DeviceCheck
 from joulecast.fleet.fleet_forecast import RunQuestion
-from joulecast.store.fleet_tables import DONE
+from joulecast.store.campaigns import DONE
 from joulecast.units import format_bytes, parse_duration, parse_share
 
 # Options of every campaign.
@@ -106,33 +104,26 @@ def bundle(file: str, json: bool) -> None:
     console.print("Next: copy it to the device and run it there with python3.")
 
 
-def make_fleet_options(workers: int | None, patience: str) -> FleetOptions:
-    """Return how a fleet is run from the values of options."""
-    return FleetOptions(workers or 0, parse_duration(patience))
-
-
 @fleet.command()
 @click.argument("file")
 @click.option("--check", is_flag=True, help="Only check the devices: store and start nothing.")
-@collect(
-    "running",
-    make_fleet_options,
-    click.option(
-        "--workers",
-        type=click.IntRange(1),
-        help="Processes that drive the agents.  [default: one per processor, at most 4]",
-    ),
-    click.option(
-        "--patience",
-        default=f"{DEFAULT_PATIENCE_S:.0f}s",
-        show_default=True,
-        metavar="2min",
-        help="Park a device that is away for longer.",
-    ),
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Processes that drive the agents.  [default: one per processor, at most 4]",
+)
+@click.option(
+    "--patience",
+    default=f"{DEFAULT_PATIENCE_S:.0f}s",
+    show_default=True,
+    metavar="2min",
+    help="Park a device that is away for longer.",
 )
 @options.store
 @options.json
-def up(file: str, check: bool, running: FleetOptions, store: str | None, json: bool) -> None:
+def up(
+    file: str, check: bool, workers: int | None, patience: str, store: str | None, json: bool
+) -> None:
     """Check the devices of FILE, and run their campaigns.
 
     FILE is a TOML file with a [[device]] for each agent: name, address, token_file, runtime, meter,
@@ -141,10 +132,10 @@ def up(file: str, check: bool, running: FleetOptions, store: str | None, json: b
 
     The command then runs until it is interrupted. It waits for `joulecast fleet profile` of any
     machine with the same store, and measures on all devices at once, one measurement at a time on
-    each. Stop it with Ctrl-C: what
-    was measured is stored, and open campaigns go on when it runs again.
+    each. Stop it with Ctrl-C: what was measured is stored, and open campaigns go on when it runs
+    again.
     """
-    output = OutputOptions(json=json)
+    output, patience_s = OutputOptions(json=json), parse_duration(patience)
 
     def show(checks: Sequence[DeviceCheck]) -> None:
         write_result(output, describe_checks(checks), lambda: print_checks(checks))
@@ -152,14 +143,24 @@ def up(file: str, check: bool, running: FleetOptions, store: str | None, json: b
     if check:
         checks = check_fleet(file)
         show(checks)
-        if not all(one.is_ready for one in checks):
-            count = sum(not one.is_ready for one in checks)
+        if count := sum(not one.is_ready for one in checks):
             raise MeasurementError(f"{count} of {len(checks)} devices are not ready: see above")
         return
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
     # Services are stopped by this signal.
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     try:
-        run_fleet(file, store, running, show, print_event)
+        run_fleet(
+            file,
+            store,
+            workers=workers,
+            patience_s=patience_s,
+            on_start=show,
+            on_event=print_event,
+        )
     except KeyboardInterrupt:
         # The terminal shows ^C on the line of the message otherwise.
         click.echo(err=True)
@@ -221,7 +222,7 @@ def profile(
     kept = "the fleet goes on; see `joulecast fleet status`"
     with report_interruption(kept), show_fleet() as tell:
         campaigns = follow_request(key, store, tell, waits=not detach)
-    data = {"network": net.network.name, "devices": [describe_campaign(one) for one in campaigns]}
+    data = {"network": net.network.name, "devices": [asdict(one) for one in campaigns]}
     write_result(output, data, lambda: print_campaigns(campaigns))
     left = [one for one in campaigns if one.state != DONE]
     if left and not detach:
@@ -231,65 +232,39 @@ def profile(
         )
 
 
-@dataclass(frozen=True)
-class ForecastOptions:
-    """The length of a run, and when a device can finish it.
-
-    Attributes:
-        length: Steps, or epochs and samples.
-        limits: Fields of ``RunQuestion``.
-    """
-
-    length: RunLength
-    limits: dict[str, Any]
-
-    def make_question(self, batch: int) -> RunQuestion:
-        """Return what is asked about a run with this batch size."""
-        return RunQuestion(steps=self.length.count_steps(batch), **self.limits)
-
-
-def make_forecast_options(
-    deadline: str | None, confidence: float, charge: tuple[str, ...], **length: Any
-) -> ForecastOptions:
-    """Return the length of a run, and when a device can finish it, from the values of options."""
-    limits = {
-        "deadline_s": None if deadline is None else parse_duration(deadline),
-        "confidence": confidence,
-        "charges": dict(map(_parse_charge, charge)),
-    }
-    return ForecastOptions(options.make_run_length(**length), limits)
-
-
 @fleet.command()
 @click.argument("net")
 @options.checkpointed_net_options
 @collect(
-    "forecast",
-    make_forecast_options,
+    "length",
+    options.make_run_length,
     options.steps,
     options.inferences,
     options.epochs,
     options.samples,
-    click.option("--deadline", metavar="2h", help="Longest duration of the run."),
-    click.option(
-        "--confidence",
-        type=SHARE,
-        default=f"{100 * DEFAULT_CONFIDENCE:g}%",
-        show_default=True,
-        help="Probability with which battery and deadline must suffice.",
-    ),
-    click.option(
-        "--charge",
-        multiple=True,
-        metavar="NAME=60%",
-        help="Charge of a device now, instead of that of the fleet file.",
-    ),
+)
+@click.option("--deadline", metavar="2h", help="Longest duration of the run.")
+@click.option(
+    "--confidence",
+    type=SHARE,
+    default=f"{100 * DEFAULT_CONFIDENCE:g}%",
+    show_default=True,
+    help="Probability with which battery and deadline must suffice.",
+)
+@click.option(
+    "--charge",
+    multiple=True,
+    metavar="NAME=60%",
+    help="Charge of a device now, instead of that of the fleet file.",
 )
 @options.estimating
 @options.output
 def estimate(
     request: NetRequest,
-    forecast: ForecastOptions,
+    length: RunLength,
+    deadline: str | None,
+    confidence: float,
+    charge: tuple[str, ...],
     estimating: EstimateOptions,
     output: OutputOptions,
 ) -> None:
@@ -299,8 +274,12 @@ def estimate(
     it from finishing (memory, battery or deadline). With --json, a scheduler such as Flower's can
     choose the clients of a round.
     """
+    deadline_s = None if deadline is None else parse_duration(deadline)
+    charges = dict(map(_parse_charge, charge))
     net, setup = request.resolve()
-    found = forecast_net(net, setup, forecast.make_question(setup.samples_per_step), estimating)
+    steps = length.count_steps(setup.samples_per_step)
+    question = RunQuestion(steps, deadline_s, confidence, charges)
+    found = forecast_net(net, setup, question, estimating)
     write_result(output, describe_forecast(found), lambda: print_forecast(found))
 
 
@@ -310,7 +289,3 @@ def _parse_charge(text: str) -> tuple[str, float]:
     if not separator:
         raise InputError(f"--charge {text!r}: give a device and its charge, like phone=60%")
     return name, parse_share(share)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Know which settings can do no harm, whoever wrote them.
+"""Decide which settings an untrusted file may set.
 
 ``./joulecast.toml`` comes with a folder. Unless the user trusts that folder, it may choose sizes,
 names and numbers, but not run programs or code, write files elsewhere, or connect to servers.
@@ -6,10 +6,10 @@ names and numbers, but not run programs or code, write files elsewhere, or conne
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from joulecast.features.arguments import Argument
 
 HARMLESS = frozenset(
     """
@@ -27,19 +27,11 @@ HARMLESS = frozenset(
 )
 """Options that are sizes, names and numbers, or files to read."""
 
-_METER = (
-    r"(?:auto|rapl|battery|nvml(?::[\w-]+)?|hwmon(?::[\w:.-]+)?|modelled(?::[\w.]+)?|file:[^+]+"
-    r"|later(?::[\w ]+)?|monsoon(?::\w+)?|amd(?::\d+)?|apple)"
-)
-_ON = r"(?:cpu|cuda(?::\d+)?|(?:mnn|onnx)(?::cpu)?|simulated:\d+)"
 _REASONS = {
     "train": "runs code",
     "loader": "runs code",
     "net": "may run code",
-    "meter": "may run a program",
-    "on": "may run a plug-in",
     "runtime": "may run a plug-in",
-    "store": "is not in this folder",
     "storage": "may connect to a server",
     "listen": "may let others measure here",
     "host": "may let others use the dashboard",
@@ -49,14 +41,22 @@ _REASONS = {
 }
 
 
-def find_harmful(options: Mapping[str, Any]) -> tuple[str, str] | None:
+def find_harmful(
+    options: Mapping[str, Any], declared: Mapping[str, Sequence[Argument]]
+) -> tuple[str, str] | None:
     """Return the first option that could do harm, and why; None if there is none.
 
     Args:
         options: Values by the names of options, with underscores.
+        declared: Declarations of options by name; what no verb declares is looked up in a table.
     """
     for name, value in options.items():
-        if name not in HARMLESS and not _is_harmless(name, value):
+        for about in declared.get(name, ()):
+            check = about.is_harmless
+            values = value if isinstance(value, list) else [value]
+            if about.harm and not (check and all(check(str(one)) for one in values)):
+                return name, about.harm
+        if name not in declared and name not in HARMLESS and not _is_harmless(name, value):
             return name, _REASONS.get(name, "writes a file")
     return None
 
@@ -67,19 +67,6 @@ def _is_harmless(name: str, value: Any) -> bool:
     return check is not None and all(check(str(one)) for one in values)
 
 
-def _is_store_here(text: str) -> bool:
-    """Return whether a store is in memory, or a file in the current folder or below."""
-    if text == ":memory:":
-        return True
-    # A colon may begin a URL, and a tilde stands for a home folder.
-    if ":" in text or text.startswith("~"):
-        return False
-    return Path(text).resolve().is_relative_to(Path.cwd())
-
-
 _CHECKS: dict[str, Callable[[str], bool]] = {
-    "meter": lambda text: re.fullmatch(rf"{_METER}(?:\+{_METER})*", text) is not None,
-    "on": lambda text: re.fullmatch(rf"{_ON}(?:,{_ON})*", text) is not None,
     "runtime": lambda text: text in ("torch", "mnn", "onnx", "simulated"),
-    "store": _is_store_here,
 }

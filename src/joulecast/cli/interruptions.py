@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import click
 
@@ -15,6 +16,11 @@ class CommandInterruptedError(click.ClickException):
     """The user interrupted a command that leaves something behind."""
 
     exit_code = EXIT_INTERRUPTED
+
+
+def keep_if(argument: str = "") -> Callable[[Mapping[str, Any]], str]:
+    """Return what a command keeps: its measurements, if it has any because of an argument."""
+    return lambda values: MEASUREMENTS_KEPT if not argument or values.get(argument) else ""
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from typing import Any
 import click
 
 from joulecast.cli.commands import CommandExtras, make_command
-from joulecast.cli.interruptions import EXIT_INTERRUPTED, MEASUREMENTS_KEPT
+from joulecast.cli.interruptions import EXIT_INTERRUPTED, keep_if
 from joulecast.cli.progress import show_profiling, show_reporting
 from joulecast.cli.settings import name_variables, read_settings
 from joulecast.cli.streams import (
@@ -74,7 +74,7 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
     "compare": ("compare", "compare", CommandExtras(has_plots=True, finish="check_ranked")),
     "detect": ("detect", "detect", CommandExtras(has_out=False)),
     "devices": ("catalogue", "show_devices", CommandExtras(has_out=False)),
-    "estimate": ("estimate", "estimate_run", CommandExtras(kept=MEASUREMENTS_KEPT)),
+    "estimate": ("estimate", "estimate_run", CommandExtras(kept=keep_if("probe"))),
     "generate": ("generate", "generate", CommandExtras()),
     "inspect": ("inspect", "inspect_step", CommandExtras(has_out=False)),
     "measure": (
@@ -85,7 +85,7 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
     "profile": (
         "profile",
         "profile_device",
-        CommandExtras(kept=MEASUREMENTS_KEPT, progress=show_profiling),
+        CommandExtras(kept=keep_if(), progress=show_profiling),
     ),
     "profiles list": ("stored_profiles", "list_profiles", CommandExtras(has_out=False)),
     "profiles show": ("stored_profiles", "show_profile", CommandExtras(has_out=False)),
@@ -143,7 +143,8 @@ class LazyGroup(click.Group):
             write_lines(error.ctx.get_help() if error.ctx else "")
             return 2
         except click.ClickException as error:
-            _LOG.debug("This error was caused by:", exc_info=error.__cause__ or error)
+            if error.__cause__ is not None:
+                _LOG.debug("This error was caused by:", exc_info=error.__cause__)
             return _report_error(_format_error(error), error.exit_code)
         except click.Abort:
             return _report_error("interrupted", EXIT_INTERRUPTED)

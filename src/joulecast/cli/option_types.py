@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulecast.cli.output import PLOT_SUFFIXES
+from joulecast.cli.commands import OutputFileType as OutputFileType
+from joulecast.cli.commands import PlotType as PlotType
 from joulecast.errors import InputError
 from joulecast.features.nets import Shape
 from joulecast.units import parse_shape, parse_share
@@ -107,29 +107,6 @@ class CountListType(ListType):
         if not all(word.isdigit() and int(word) > 0 for word in words):
             self.fail(f"{', '.join(words)}: give whole numbers from 1, like 8,16", param, ctx)
         return tuple(map(int, words))
-
-
-class OutputFileType(ParamType):
-    """A file for a result; its folder must exist, which is checked before any work is done."""
-
-    name = "file"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        """Return the path."""
-        folder = Path(str(value)).parent
-        if not folder.is_dir():
-            self.fail(f"there is no folder {folder}: create it, or give another file", param, ctx)
-        return str(value)
-
-
-class PlotType(OutputFileType):
-    """A file for a plot; its suffix chooses the format."""
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        """Return the path."""
-        if Path(str(value)).suffix.lower() not in PLOT_SUFFIXES:
-            self.fail(f"{value!r}: give a file that ends in {', '.join(PLOT_SUFFIXES)}", param, ctx)
-        return super().convert(value, param, ctx)
 
 
 class JoinedOption(click.Option):

@@ -23,11 +23,10 @@ from joulecast.cli.terminal import (
 )
 from joulecast.features.fleet import FleetStatus
 from joulecast.features.profiles import SHORT_KEY
-from joulecast.fleet.coordinator import FleetEvent
-from joulecast.fleet.fleet_checks import DeviceCheck
+from joulecast.fleet.fleet_devices import DeviceCheck
 from joulecast.fleet.fleet_forecast import DeviceForecast, FleetEstimate
 from joulecast.records import describe_inference, name_step
-from joulecast.store.fleet_tables import DONE, RUNNING, StoredCampaign, StoredDevice
+from joulecast.store.campaigns import DONE, RUNNING, StoredCampaign, StoredDevice
 from joulecast.units import format_duration, format_energy, format_share
 
 # Probabilities that are not worth printing.
@@ -61,9 +60,9 @@ def describe_checks(checks: Sequence[DeviceCheck]) -> Json:
     }
 
 
-def print_event(event: FleetEvent) -> None:
+def print_event(device: str, text: str) -> None:
     """Print what happened to a device, on stderr."""
-    write_message(f"{time.strftime('%H:%M:%S')}  {event.device}: {event.text}")
+    write_message(f"{time.strftime('%H:%M:%S')}  {device}: {text}")
 
 
 @contextmanager
@@ -94,11 +93,6 @@ def print_campaigns(campaigns: Sequence[StoredCampaign]) -> None:
     console.print(f"Next: joulecast fleet estimate {name} --steps 1000", soft_wrap=True)
 
 
-def describe_campaign(campaign: StoredCampaign) -> Json:
-    """Return how far a campaign is as JSON values."""
-    return asdict(campaign)
-
-
 def describe_status(status: FleetStatus) -> Json:
     """Return the state of a fleet as JSON values."""
     return {
@@ -107,7 +101,7 @@ def describe_status(status: FleetStatus) -> Json:
             {**asdict(one), "observations": status.points.get(one.profile_key, 0)}
             for one in status.devices
         ],
-        "campaigns": [describe_campaign(one) for one in status.campaigns],
+        "campaigns": [asdict(one) for one in status.campaigns],
     }
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import click
 
-from joulecast.agent.tokens import read_token
+from joulecast.agent.addresses import read_token
 from joulecast.cli.commands import CommandExtras, make_command, print_json
 from joulecast.cli.streams import write_message
 from joulecast.errors import InputError, arg

@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
 import click
 
+from joulecast.cli.commands import DeclaredOption
 from joulecast.cli.harmless_settings import find_harmful
 from joulecast.errors import InputError
+from joulecast.features.arguments import Argument
 from joulecast.input_files import read_toml, show_value
 
 FILE_NAME = "joulecast.toml"
@@ -60,8 +62,8 @@ def read_settings(
                 raise InputError(f"{path}: there is no command [{name}]; choose from {known}")
         _check_names(path, shared, tables, list(settings), options_of)
         _check_printable(path, found)
-        if path == Path(FILE_NAME):
-            _check_harmless(path, [shared, *tables.values()])
+        if found and path == Path(FILE_NAME):
+            _check_harmless(path, [shared, *tables.values()], list_declared(map(find, commands)))
         for name, options in settings.items():
             values = _as_names({**shared, **tables.get(name, {})})
             for key, value in values.items():
@@ -121,10 +123,25 @@ def _has_controls(value: Any) -> bool:
     return isinstance(value, str) and not value.isprintable()
 
 
-def _check_harmless(path: Path, tables: Iterable[dict[str, Any]]) -> None:
+def list_declared(commands: Iterable[click.Command | None]) -> dict[str, list[Argument]]:
+    """Return the declarations of options by name."""
+    found: dict[str, list[Argument]] = {}
+    queue = list(commands)
+    while queue:
+        command = queue.pop()
+        queue += command.commands.values() if isinstance(command, click.Group) else ()
+        for param in command.params if command else ():
+            if isinstance(param, DeclaredOption) and param.name:
+                found.setdefault(param.name, []).append(param.about)
+    return found
+
+
+def _check_harmless(
+    path: Path, tables: Iterable[dict[str, Any]], declared: Mapping[str, Sequence[Argument]]
+) -> None:
     """Raise InputError for an option that could do harm in a folder that is not trusted."""
     for options in tables:
-        found = find_harmful(_as_names(options))
+        found = find_harmful(_as_names(options), declared)
         if found is None:
             continue
         # Imported where it is needed, because every command reads settings.

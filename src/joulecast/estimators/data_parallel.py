@@ -1,4 +1,7 @@
-"""Model what summing the gradients of several GPUs adds to a training step.
+"""Estimate a training step on several GPUs of one machine, from that of one GPU.
+
+The model is of PyTorch's DistributedDataParallel: every GPU runs the step on its own batch, and a
+ring all-reduce sums the gradients. None of it was measured here.
 
     N, T, E      GPUs; duration and energy of the step on one of them
     S, S_b       bytes of all gradients, and of those in bucket b
@@ -17,6 +20,16 @@
 
 Buckets are filled in the order of the backward pass (Li et al., PyTorch Distributed, VLDB 2020).
 ``ring_assumptions`` lists the figures that are assumed, with their sources and uncertainties.
+
+Estimates of one GPU become those of several:
+
+    E_i, N_i      energy of step i on one GPU, and its GPUs
+    a_i, s_i      energy that the all-reduce adds, and its standard deviation
+    E'_i          = N_i·E_i + a_i
+    cov(E'_i, E'_j) = N_i·N_j·cov(E_i, E_j) + s_i·s_j
+
+All GPUs are of one type, so errors of their energies are common; and so are the assumptions of all
+steps about the all-reduce.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Estimate networks from a profile: fit an estimator to it once, then use the fit repeatedly."""
+"""Estimate networks from a profile: fit an estimator to it once, then use the fit repeatedly.
+
+Work that layers do not count makes an estimate uncertain:
+
+    u    share of a step's work that belongs to no layer, or that no cost rule counts
+    E    energy of the step, whose relative variance grows by u²
+
+Observations of such networks get the same variance when an estimator learns from them.
+"""
 
 from __future__ import annotations
 

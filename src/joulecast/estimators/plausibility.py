@@ -9,6 +9,12 @@ Similar trials run the same kinds of layers in the same precision and mode. The 
 is that of the same difference over all similar trials, by the median absolute deviation, and at
 least 0.15: the cost of a layer is jagged in its sizes. A fit that can score observations itself
 knows more, and is asked instead.
+
+A store only grows: a wrong observation stays, and measuring the trial again adds a right one. Two
+observations of a trial contradict each other if their durations or energies differ by more than a
+factor of AGREEMENT. Of those, the ones are believed that agree with most others; of equally many,
+those that agree with the latest. A campaign repeats what it doubts until two agree, so one slow
+measurement is outvoted, and running the campaign again repairs a profile.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ parameters, C, S, E and I are channels, K kernel sizes and D numbers of blocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from joulecast.families.draft import DATA, NetworkDraft, Tail, make_function, make_pool
 from joulecast.kinds import Shape, make_layer, make_op
@@ -95,22 +96,24 @@ def make_lstm(params: Params, draft: NetworkDraft) -> None:
     """Add an embedding, an LSTM of the same width and a linear layer on its last state."""
     (tokens,), hidden = draft.input.shape, params["hidden"]
     draft.embedding(draft.input.vocabulary, hidden, name="embedding")
-    sizes = {"cin": hidden, "hidden": hidden, "tokens": tokens, "depth": params["depth"]}
-    draft.add(make_layer("lstm", (make_op("last"),), **sizes), name="lstm")
+    sizes: dict[str, Any] = {"cin": hidden, "hidden": hidden, "tokens": tokens}
+    lstm = make_layer("lstm", (make_op("last"),), depth=params["depth"], **sizes)
+    draft.add(lstm, name="lstm")
     draft.linear(CLASSES, name="fc")
 
 
 def make_transformer(params: Params, draft: NetworkDraft) -> None:
     """Add an embedding, encoder blocks, and a linear layer on the mean over all tokens."""
     (tokens,), width = draft.input.shape, params["width"]
-    sizes = {"tokens": tokens, "kv_tokens": tokens, "heads": HEADS, "kv_heads": HEADS}
+    sizes: dict[str, Any] = {"tokens": tokens, "kv_tokens": tokens, "heads": HEADS}
+    sdpa = make_layer("sdpa", kv_heads=HEADS, head_dim=width // HEADS, **sizes)
     draft.embedding(draft.input.vocabulary, width, name="embedding")
     for number in range(params["depth"]):
         with draft.block(f"block{number}"):
             start = draft.last
             draft.norm("layer_norm", name="norm1")
             draft.linear(3 * width, name="qkv")
-            draft.add(make_layer("sdpa", head_dim=width // HEADS, **sizes), name="sdpa")
+            draft.add(sdpa, name="sdpa")
             out = draft.linear(width, name="out")
             middle = draft.function("add", (out, start), name="add1")
             draft.norm("layer_norm", name="norm2")
@@ -162,7 +165,7 @@ def _conv(
     kernel: int = 1,
     source: int | None = None,
     tail: Tail = (NORM, RELU),
-    **sizes: int,
+    **sizes: Any,
 ) -> int:
     """Add a convolution that keeps the image size at stride 1; without a bias before a norm."""
     sizes = {"padding": kernel // 2, "bias": int(NORM not in tail[:1]), **sizes}

@@ -84,8 +84,9 @@ class NetworkDraft:
 
     def embedding(self, vocabulary: int, width: int, source: Sources = None, name: str = "") -> int:
         """Add an embedding of the tokens read."""
-        sizes = {"vocabulary": vocabulary, "width": width, "lead": self.input.shape}
-        return self.add(make_layer("embedding", **sizes), source, name)
+        lead = self.input.shape
+        layer = make_layer("embedding", vocabulary=vocabulary, width=width, lead=lead)
+        return self.add(layer, source, name)
 
     def linear(
         self, cout: int, source: Sources = None, tail: Tail = (), name: str = "", bias: int = 1
@@ -103,7 +104,7 @@ class NetworkDraft:
         tail: Tail = (),
         name: str = "",
         kind: str = "",
-        **sizes: int,
+        **sizes: Any,
     ) -> int:
         """Add a convolution over all axes but the first; ``kind`` may name a transposed one."""
         cin, *space = self._read_shape(source)

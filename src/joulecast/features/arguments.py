@@ -29,7 +29,7 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -66,6 +66,7 @@ class Argument:
         choices: Allowed values.
         metavar: How the value is written, as an example: ``3x96x96``.
         option: Name on the command line, where it is another one: ``--compile``.
+        setting: Key in settings and in the environment, if it is not the name of the option.
         flag_value: The option is a flag that gives this value: ``--inference``.
         default: What help says about the default where that is not the value itself.
         parse: Turns a text of the command line or of a settings file into a value.
@@ -74,6 +75,8 @@ class Argument:
         harm: What a settings file of somebody else could do with it; empty if it can do no harm.
         is_harmless: Returns whether a text is one of the values that can do no harm.
         is_repeated: Whether the option may be given several times.
+        is_written: Whether it is a file that is written; its folder must exist.
+        is_joined: Whether repeated options are joined by commas, so that two values are noticed.
         is_positional: Whether the command line takes it without the name of an option, although it
             has a default.
         is_after_dashes: Whether it is everything after ``--`` on the command line.
@@ -87,6 +90,7 @@ class Argument:
     choices: tuple[str, ...] = ()
     metavar: str = ""
     option: str = ""
+    setting: str = ""
     flag_value: Any = None
     default: str = ""
     parse: Callable[[str], Any] | None = None
@@ -94,6 +98,8 @@ class Argument:
     harm: str = ""
     is_harmless: Callable[[str], bool] | None = None
     is_repeated: bool = False
+    is_written: bool = False
+    is_joined: bool = False
     is_positional: bool = False
     is_after_dashes: bool = False
 
@@ -109,6 +115,16 @@ class Declaration:
     is_positional: bool = False
 
     @property
+    def option(self) -> str:
+        """Name of its option: ``cuda-graphs``."""
+        return self.about.option or self.name.rstrip("_").replace("_", "-")
+
+    @property
+    def setting(self) -> str:
+        """Its key in settings: ``cuda_graphs``."""
+        return self.about.setting or self.about.option.replace("-", "_") or self.name
+
+    @property
     def is_required(self) -> bool:
         """Whether callers have to give it."""
         return self.default is inspect.Parameter.empty
@@ -121,6 +137,12 @@ class Declaration:
         """
         if value is None or (self.default is not None and value is self.default):
             return value
+        if self.about.is_written and not Path(str(value)).parent.is_dir():
+            folder = Path(str(value)).parent
+            raise ArgumentError(
+                f"{arg(self.name)} is {str(value)!r}: there is no folder {folder}: create it, or "
+                "give another file"
+            )
         if self.about.parse is not None and isinstance(value, str):
             try:
                 value = self.about.parse(value)
@@ -175,9 +197,7 @@ def verb(function: Callable[Params, Result]) -> Callable[Params, Result]:
     def call(*args: Params.args, **keywords: Params.kwargs) -> Result:
         declared = {one.name: one for one in list_arguments(function)}
         signature = _get_signature(function)
-        for name in keywords:
-            if name not in signature.parameters:
-                raise ArgumentError(_describe_unknown(function.__name__, name, signature))
+        _check_names(function.__name__, keywords, signature)
         bound = signature.bind(*args, **keywords)
         for name, value in bound.arguments.items():
             if name in declared:
@@ -203,6 +223,7 @@ def select(
 
     @functools.wraps(function)
     def call(*args: Params.args, **keywords: Params.kwargs) -> Chosen:
+        _check_names(name, keywords, _get_signature(inspect.unwrap(function)))
         return choose(function(*args, **keywords))
 
     call.__name__ = call.__qualname__ = name
@@ -239,7 +260,7 @@ def list_arguments(function: Callable[..., Any]) -> tuple[Declaration, ...]:
 def _document(function: Callable[..., Any]) -> str:
     """Return the docstring of a verb with a list of its declared arguments."""
     declared = list_arguments(function)
-    names = {one.about.option or one.name.rstrip("_").replace("_", "-"): one for one in declared}
+    names = {one.option: one for one in declared}
 
     def name_argument(found: re.Match[str]) -> str:
         one = names.get(found[1])
@@ -269,11 +290,14 @@ def _drop_none(kind: Any) -> Any:
     return kind
 
 
-def _describe_unknown(verb_name: str, name: str, signature: inspect.Signature) -> str:
+def _check_names(verb_name: str, keywords: Mapping[str, Any], signature: inspect.Signature) -> None:
+    """Raise ArgumentError for a misspelt argument."""
     known = sorted(signature.parameters)
-    close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
-    return f"joulecast.{verb_name} has no argument {name!r}; {hint}"
+    for name in keywords:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
+            raise ArgumentError(f"joulecast.{verb_name} has no argument {name!r}; {hint}")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -414,7 +438,10 @@ Accumulate = Annotated[
         default="1",
     ),
 ]
-Compiled = Annotated[bool | None, Argument("Compile the net with torch.compile.", option="compile")]
+Compiled = Annotated[
+    bool | None,
+    Argument("Compile the net with torch.compile.", option="compile", setting="compiled"),
+]
 Checkpoint = Annotated[
     bool, Argument("Put the net's repeated blocks under activation checkpointing.")
 ]
@@ -457,6 +484,7 @@ On = Annotated[
         default="cpu",
         metavar="NAME",
         excludes=("device", "profile"),
+        is_joined=True,
         harm="may run a plug-in",
         is_harmless=_matches(rf"{_ON}(?:,{_ON})*"),
     ),

@@ -1,4 +1,4 @@
-"""Profile a device for any network: measure an atlas and fit an estimator to it."""
+"""Profile a device without a net: measure an atlas for any network, or anchors alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from joulecast.measurer.base import TrialMeasurer
 from joulecast.records import MODES, Observation, Profile
 from joulecast.records.data_sheet import DataSheet
 from joulecast.runtimes import find_hardware
-from joulecast.store import Store, open_store
+from joulecast.store import open_store
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def profile_atlas(
     # Before anything is measured: an unknown estimator, or a store that cannot be opened.
     check_estimator(profiling.estimator)
     started_at_s = time.time()
-    own = _identify_profile(measuring)
+    # Never opened: the device is left to the process that measures.
+    own = describe_profile(open_any_measurer(measuring))
     if profiling.from_:
         estimator = make_estimator(profiling.estimator, profiling.from_, own, store)
     with lock_device(measuring.on) as lock_file, open_store(store) as opened:
@@ -90,7 +91,14 @@ def profile_atlas(
             if is_here and opened.place != ":memory:":
                 run = measure_in_workers(request, tell, lock_file)
             else:
-                run = _measure_here(request, opened, tell)
+                with open_any_measurer(measuring) as measurer:
+                    run = run_atlas(
+                        measurer,
+                        opened,
+                        limits,
+                        on_progress=tell,
+                        is_stop_requested=record.is_stop_requested,
+                    )
             record.finish(run.stopped)
         if not run.profile_key:
             raise MissingError("nothing was measured yet: run the same command again")
@@ -106,12 +114,6 @@ def profile_atlas(
         learnt = opened.load_profile(run.profile_key)
     run = replace(run, new=_count_new(observations, started_at_s))
     return AtlasResult(run, _summarise(learnt)), learnt
-
-
-def _identify_profile(measuring: MeasureOptions) -> Profile:
-    """Return the profile that observations of a device belong to, without any."""
-    # Never opened: the device is left to the process that measures.
-    return describe_profile(open_any_measurer(measuring))
 
 
 def _make_teller(
@@ -141,19 +143,6 @@ def _count_new(observations: Sequence[Observation], since_s: float) -> int:
     """Return the number of trials that were measured since a moment."""
     trials = {one.trial for one in observations if one.taken_at_s >= since_s and not one.refusal}
     return sum(bool(trial.network.layers) for trial in trials)
-
-
-def _measure_here(
-    request: AtlasRequest, opened: Store, on_progress: Callable[[Progress], None]
-) -> AtlasRun:
-    with open_any_measurer(request.measuring) as measurer:
-        return run_atlas(
-            measurer,
-            opened,
-            request.limits,
-            on_progress=on_progress,
-            is_stop_requested=lambda: opened.campaigns.is_stop_requested(request.campaign_key),
-        )
 
 
 def _summarise(profile: Profile) -> AtlasSummary:
@@ -186,17 +175,11 @@ def profile_anchors(
     sheet = _find_sheet(measurer, own, measuring.on)
     with measurer, lock_device(measuring.on), open_store(store) as opened:
         with record_campaign(opened, own, ANCHORS_NAME) as record:
-
-            def tell(progress: Progress) -> None:
-                record.store_progress(progress)
-                if on_progress is not None:
-                    on_progress(progress)
-
             run = run_anchors(
                 measurer,
                 opened,
                 sheet,
-                on_progress=tell,
+                on_progress=_make_teller(record, on_progress),
                 is_stop_requested=record.is_stop_requested,
             )
             record.finish(run.stopped)

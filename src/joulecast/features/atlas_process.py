@@ -6,6 +6,19 @@
 
 An error of CUDA makes every further call of a process fail, a bug in a library may end it, and the
 operating system kills a process that takes too much memory. None of that ends a campaign.
+
+The worker is this module, run by ``python -m``. The request is JSON on stdin; every line of the
+answer is a message in JSON:
+
+    {"profile": key}            whose observations it adds to the store
+    {"trial": observation}      what is measured next, without values: should the worker die while
+                                it measures, the other end stores it as refused
+    {"progress": values}        the state of the campaign
+    {"lost": reason}            the process can no longer use the device
+    {"error": [class, text]}    one of Joulecast's errors
+    {"run": values}             the end
+
+It writes observations to the store itself, and stops when its messages are no longer read.
 """
 
 from __future__ import annotations
@@ -23,7 +36,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, TextIO
+from typing import Any
 
 from joulecast import errors
 from joulecast.campaign import Progress
@@ -36,7 +49,7 @@ from joulecast.records import Observation
 from joulecast.store import open_store
 
 INTERRUPTED = "it was interrupted"
-# -P: otherwise Python would import modules of the current folder first, whoever wrote them.
+# -P: otherwise Python would import modules of the current folder first, which may be anybody's.
 WORKER_COMMAND = (sys.executable, "-P", "-m", "joulecast.features.atlas_process")
 # A worker that is silent for longer hangs: a trial seldom takes a minute.
 _LONGEST_SILENCE_S = 300.0
@@ -45,6 +58,32 @@ _MOST_FAILURES = 3
 _CHUNK_BYTES = 1 << 16
 
 ReportProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class AtlasRequest:
+    """Which device is measured, how long, and where observations are stored.
+
+    Attributes:
+        campaign_key: The campaign in the store that may be asked to stop; empty for none.
+    """
+
+    measuring: MeasureOptions
+    limits: AtlasLimits
+    store: str | None = None
+    campaign_key: str = ""
+
+    def to_json(self) -> str:
+        """Return the request as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> AtlasRequest:
+        """Return a request from its JSON."""
+        data = json.loads(text)
+        limits = AtlasLimits(**data["limits"])
+        measuring = MeasureOptions(**data["measuring"])
+        return cls(measuring, limits, data["store"], data["campaign_key"])
 
 
 def measure_in_workers(
@@ -235,48 +274,24 @@ def _start_worker(
             process.stdout.close()
 
 
-Send = Callable[[Mapping[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class AtlasRequest:
-    """Which device is measured, how long, and where observations are stored.
-
-    Attributes:
-        campaign_key: The campaign in the store that may be asked to stop; empty for none.
-    """
-
-    measuring: MeasureOptions
-    limits: AtlasLimits
-    store: str | None = None
-    campaign_key: str = ""
-
-    def to_json(self) -> str:
-        """Return the request as JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> AtlasRequest:
-        """Return a request from its JSON."""
-        data = json.loads(text)
-        limits = AtlasLimits(**data["limits"])
-        measuring = MeasureOptions(**data["measuring"])
-        return cls(measuring, limits, data["store"], data["campaign_key"])
-
-
 def main() -> None:
     """Measure what the request asks for."""
     # What libraries print must not mix with messages.
     messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     request = AtlasRequest.from_json(sys.stdin.read())
+
+    def send(message: Mapping[str, Any]) -> None:
+        messages.write(json.dumps(message, separators=(",", ":")) + "\n")
+        messages.flush()
+
     try:
-        answer_request(request, lambda message: _write(messages, message))
+        answer_request(request, send)
     except BrokenPipeError:
         os._exit(1)
 
 
-def answer_request(request: AtlasRequest, send: Send) -> None:
+def answer_request(request: AtlasRequest, send: Callable[[Mapping[str, Any]], None]) -> None:
     """Measure an atlas and send messages about it."""
     try:
         with open_any_measurer(request.measuring) as measurer, open_store(request.store) as store:
@@ -294,11 +309,6 @@ def answer_request(request: AtlasRequest, send: Send) -> None:
         send({"lost": str(error)})
     except JoulecastError as error:
         send({"error": [type(error).__name__, str(error)]})
-
-
-def _write(messages: TextIO, message: Mapping[str, Any]) -> None:
-    messages.write(json.dumps(message, separators=(",", ":")) + "\n")
-    messages.flush()
 
 
 if __name__ == "__main__":

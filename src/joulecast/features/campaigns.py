@@ -13,7 +13,7 @@ from joulecast.views.report import Block, Report, Reportable, Text, list_facts
 from joulecast.views.words import format_time, plural
 
 if TYPE_CHECKING:
-    from joulecast.store.campaign_tables import CampaignProgress, RecordedCampaign
+    from joulecast.store.campaigns import CampaignProgress, RecordedCampaign
 
 # An atlas has thousands of moments.
 _MOST_MOMENTS = 400

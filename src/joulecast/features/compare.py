@@ -112,7 +112,9 @@ Accumulations = Annotated[
 ]
 CompiledOrNot = Annotated[
     tuple[bool, ...],
-    Argument("Compile the net with torch.compile.", option="compile", flag_value=True),
+    Argument(
+        "Compile the net with torch.compile.", option="compile", setting="compiled", flag_value=True
+    ),
 ]
 TotalSamples = Annotated[
     int | None,

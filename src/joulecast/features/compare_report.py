@@ -238,6 +238,19 @@ class Comparison(Reportable):
             cells.append(line)
         return make_table(columns, cells, f"Totals of {bill.count:,} samples")
 
+    def _list_points(self) -> Table:
+        """Return what the plot shows, a row for each point."""
+        columns = ("#", "combination", ">time per sample", ">energy per sample", ">interval")
+        rows = []
+        for row in (one for group in self.groups.values() for one in group):
+            words = [part for part in _describe_fields(row).values() if part]
+            provenance = row.estimate.provenance if row.estimate else "measured"
+            words += [] if provenance == "measured" else [provenance]
+            energies = (format_energy(row.energy_j), format_interval(row.interval_j, format_energy))
+            name = f"{row.device}: {', '.join(words)}"
+            rows.append((str(row.rank), name, format_duration(row.duration_s), *energies))
+        return make_table(columns, rows)
+
     def _plot(self) -> Plot:
         """Plot energy against time per sample, one panel for each meter coverage."""
         level = f"{100 * self.level:g} %"
@@ -264,6 +277,7 @@ class Comparison(Reportable):
             f"{self.net}: energy and time per sample",
             draw,
             f"Energy against time; numbers are the ranks above, bars {level} intervals.{note}",
+            data=self._list_points(),
             size=(6.5 * max(1, len(self.groups)), 4.5),
         )
 

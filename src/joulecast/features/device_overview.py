@@ -12,7 +12,7 @@ from joulecast.records import Profile, summarise_observations
 
 if TYPE_CHECKING:
     from joulecast.store import ProfileSummary, Store
-    from joulecast.store.evaluation_table import StoredEvaluation
+    from joulecast.store.campaigns import StoredEvaluation
 
 _SCORED_PRECISION = "fp32"
 _SECONDS_PER_DAY = 86_400.0

@@ -283,7 +283,7 @@ def make_run_estimate(
     finish = None
     if battery is not None:
         # Imports NumPy.
-        from joulecast.features.forecast import will_finish
+        from joulecast.estimators.forecast import will_finish
 
         finish = will_finish(
             average_step(step, cost),

@@ -58,7 +58,7 @@ from joulecast.views.words import (
 )
 
 if TYPE_CHECKING:
-    from joulecast.features.forecast import BatteryForecast
+    from joulecast.estimators.forecast import BatteryForecast
 
 
 Json = dict[str, Any]

@@ -184,7 +184,7 @@ class EstimateService:
             InputError: Several devices match.
             MissingError: None matches.
         """
-        from joulecast.store.summaries import match_profiles
+        from joulecast.store.profiles import match_profiles
 
         return match_profiles(self.list_profiles(), device, {})[0]
 

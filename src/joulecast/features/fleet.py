@@ -8,20 +8,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from joulecast.errors import DeviceAwayError, InputError, MissingError
+from joulecast.estimators import check_estimator
 from joulecast.features.estimate import estimate_net
 from joulecast.features.nets import NetRequest, ResolvedNet, Shape
 from joulecast.features.options import EstimateOptions, ProfileOptions, split_options
-from joulecast.records import Profile, Setup
-
-if TYPE_CHECKING:
-    from joulecast.fleet.coordinator import FleetEvent
-    from joulecast.fleet.fleet_checks import DeviceCheck
-    from joulecast.fleet.fleet_forecast import FleetEstimate, RunQuestion
-    from joulecast.store import Store
-    from joulecast.store.fleet_tables import StoredCampaign, StoredDevice
+from joulecast.fleet import cluster
+from joulecast.fleet.device_campaign import CampaignRequest
+from joulecast.fleet.fleet_devices import DeviceCheck, check_devices, read_fleet
+from joulecast.fleet.fleet_forecast import FleetEstimate, RunQuestion, forecast_fleet
+from joulecast.records import Estimate, Setup
+from joulecast.store import Store, open_store
+from joulecast.store.campaigns import (
+    AWAY,
+    OPEN_STATES,
+    RUNNING,
+    WAITING,
+    StoredCampaign,
+    StoredDevice,
+)
+from joulecast.store.places import IN_MEMORY, choose_place
 
 ALL_DEVICES = "all"
 DEFAULT_PATIENCE_S = 120.0
@@ -33,19 +41,6 @@ _POLL_S = 0.5
 # Each uses up to 16 connections, and a PostgreSQL server has 100 by default.
 _MOST_WORKERS = 4
 _CHECK_UP_S = 5.0
-
-
-@dataclass(frozen=True)
-class FleetOptions:
-    """How a fleet is run.
-
-    Attributes:
-        workers: Processes that drive the agents; by default one per processor, but at most four.
-        patience_s: How long a device may be away before it is parked.
-    """
-
-    workers: int = 0
-    patience_s: float = DEFAULT_PATIENCE_S
 
 
 @dataclass(frozen=True)
@@ -69,27 +64,27 @@ def check_fleet(file: str) -> tuple[DeviceCheck, ...]:
     Raises:
         FileError: The file cannot be read, or has an invalid value.
     """
-    from joulecast.fleet.fleet_checks import check_devices
-    from joulecast.fleet.fleet_file import read_fleet
-
-    return _sort_checks(check_devices(read_fleet(file)))
+    return check_devices(read_fleet(file))
 
 
 def run_fleet(
     file: str,
-    store: str | None,
-    options: FleetOptions,
+    store: str | None = None,
+    *,
+    workers: int | None = None,
+    patience_s: float = DEFAULT_PATIENCE_S,
     on_start: Callable[[Sequence[DeviceCheck]], None],
-    on_event: Callable[[FleetEvent], None],
+    on_event: Callable[[str, str], None],
 ) -> None:
     """Run the campaigns of a fleet until the process is interrupted.
 
     Args:
         file: The fleet file.
         store: Path or URL of the store.
-        options: How the fleet is run.
+        workers: Processes that drive the agents; by default one per processor, but at most four.
+        patience_s: How long a device may be away before it is parked.
         on_start: Called once with what the devices answered.
-        on_event: Called with what happens.
+        on_event: Called with the name of a device and what happened to it.
 
     Raises:
         FileError: The file cannot be read, or has an invalid value.
@@ -97,17 +92,21 @@ def run_fleet(
         DeviceAwayError: No device answers, and nothing is left to do.
         MissingError: Dask is not installed.
     """
-    from joulecast.fleet.cluster import open_cluster
-    from joulecast.fleet.coordinator import Coordinator
-    from joulecast.fleet.fleet_file import read_fleet
-    from joulecast.store import open_store
-    from joulecast.store.fleet_tables import OPEN_STATES
-
     devices = read_fleet(file)
-    place = _find_place(store)
-    with open_store(place) as opened, _claim_fleet(opened):
+    place = choose_place(store)
+    if place == IN_MEMORY:
+        raise InputError("a fleet needs a store that its workers share: give a file or a URL")
+    if "://" not in place:
+        # Workers may have another current folder.
+        place = str(Path(place).absolute())
+    with open_store(place) as opened, opened.fleet.claim_fleet(_CLAIM_WAIT_S) as is_free:
+        if not is_free:
+            raise InputError(
+                f"another process runs the fleet of the store {opened.place}: stop it, or choose "
+                "another store with --store or JOULECAST_STORE"
+            )
         opened.fleet.replace_devices({one.name: one.to_dict() for one in devices})
-        checks = check_fleet(file)
+        checks = check_devices(devices)
         for one in checks:
             opened.fleet.change_device(
                 one.device.name,
@@ -119,16 +118,15 @@ def run_fleet(
         # Agents may still be busy with what a coordinator before this one asked for.
         has_work = opened.fleet.list_campaigns(states=OPEN_STATES)
         if not has_work and not any(one.is_ready for one in checks):
-            raise DeviceAwayError(_describe_absence(checks))
-        with open_cluster(devices, place, options.workers or _count_workers()) as submit:
+            first = checks[0]
+            others = f" (and {len(checks) - 1} others)" if len(checks) > 1 else ""
+            raise DeviceAwayError(
+                f"no device of the fleet is ready: {first.device.name}{others}: {first.reason}"
+            )
+        workers = workers or min(_MOST_WORKERS, os.cpu_count() or 1)
+        with cluster.open_cluster(devices, place, workers, patience_s) as submit:
             on_start(checks)
-            Coordinator(
-                opened.fleet,
-                devices,
-                submit,
-                patience_s=options.patience_s,
-                on_event=on_event,
-            ).run()
+            cluster.run_campaigns(opened.fleet, devices, submit, on_event)
 
 
 def find_fleet_status(store: str | None = None) -> FleetStatus:
@@ -139,12 +137,8 @@ def find_fleet_status(store: str | None = None) -> FleetStatus:
     """
     with _open_fleet(store) as opened:
         counts = {one.key: one.observation_count for one in opened.list_profiles()}
-        return FleetStatus(
-            opened.fleet.is_up(),
-            opened.fleet.list_devices(),
-            opened.fleet.list_campaigns(),
-            counts,
-        )
+        fleet = opened.fleet
+        return FleetStatus(fleet.is_up(), fleet.list_devices(), fleet.list_campaigns(), counts)
 
 
 def request_profiles(
@@ -169,13 +163,17 @@ def request_profiles(
         InputError: The fleet has no device of that name.
         MissingError: The fleet is not up.
     """
-    from joulecast.estimators import check_estimator
-    from joulecast.fleet.device_campaign import CampaignRequest
-
-    # Known before devices are asked in vain.
+    # Now, before devices are asked in vain.
     check_estimator(profiling.estimator)
     with _open_fleet(store) as opened:
-        names = _choose_devices(devices, [one.name for one in opened.fleet.list_devices()])
+        known = [one.name for one in opened.fleet.list_devices()]
+        names = known if tuple(devices) == (ALL_DEVICES,) else devices
+        for name in names:
+            if name not in known:
+                raise InputError(
+                    f"the fleet has no device {name!r}: give {ALL_DEVICES}, or some of "
+                    f"{', '.join(known)}"
+                )
         if not opened.fleet.is_up():
             raise MissingError(f"the fleet is not up: {_NOT_UP}")
         request = CampaignRequest(
@@ -210,8 +208,6 @@ def follow_request(
     Raises:
         MissingError: The fleet went down.
     """
-    from joulecast.store.fleet_tables import AWAY, RUNNING, WAITING
-
     with _open_fleet(store) as opened:
         check_s = time.monotonic() + _CHECK_UP_S
         while True:
@@ -255,8 +251,6 @@ def estimate_fleet(
         InputError: The fleet has no device of that name, or it has no battery.
         MissingError: There is no fleet in the store.
     """
-    from joulecast.fleet.fleet_forecast import RunQuestion
-
     shape: Shape | None = options.pop("input_shape", None)
     setup_options, estimating = split_options(estimate_fleet, options, Setup, EstimateOptions)
     question = RunQuestion(steps, deadline_s, confidence, charges or {})
@@ -268,14 +262,16 @@ def forecast_net(
     net: ResolvedNet, setup: Setup, question: RunQuestion, options: EstimateOptions
 ) -> FleetEstimate:
     """Forecast a run of a net on every device of a fleet."""
-    from joulecast.fleet.fleet_forecast import FleetEstimate, forecast_fleet
-
     with _open_fleet(options.store) as opened:
-        found = forecast_fleet(
-            opened.fleet.list_devices(),
-            question,
-            lambda key: estimate_net(_load_profile(opened, key), net.network, setup, options),
-        )
+
+        def estimate(profile_key: str) -> Estimate:
+            try:
+                profile = opened.load_profile(profile_key)
+            except MissingError as error:
+                raise MissingError("no profile yet: run `joulecast fleet profile NET`") from error
+            return estimate_net(profile, net.network, setup, options)
+
+        found = forecast_fleet(opened.fleet.list_devices(), question, estimate)
     return FleetEstimate(
         net.network.name,
         setup,
@@ -287,66 +283,10 @@ def forecast_net(
     )
 
 
-def _load_profile(store: Store, key: str) -> Profile:
-    try:
-        return store.load_profile(key)
-    except MissingError as error:
-        raise MissingError("no profile yet: run `joulecast fleet profile NET`") from error
-
-
 @contextmanager
 def _open_fleet(store: str | None) -> Iterator[Store]:
     """Open a store that has a fleet."""
-    from joulecast.store import open_store
-
     with open_store(store, create=False) as opened:
         if not opened.exists or not opened.fleet.list_devices():
             raise MissingError(f"the store {opened.place} has no fleet: {_NOT_UP}")
         yield opened
-
-
-@contextmanager
-def _claim_fleet(store: Store) -> Iterator[None]:
-    with store.fleet.claim_fleet(_CLAIM_WAIT_S) as is_free:
-        if not is_free:
-            raise InputError(
-                f"another process runs the fleet of the store {store.place}: stop it, or choose "
-                "another store with --store or JOULECAST_STORE"
-            )
-        yield
-
-
-def _find_place(store: str | None) -> str:
-    """Return a path or URL that means the same store in other processes."""
-    from joulecast.store.places import IN_MEMORY, choose_place
-
-    place = choose_place(store)
-    if place == IN_MEMORY:
-        raise InputError("a fleet needs a store that its workers share: give a file or a URL")
-    return place if "://" in place else str(Path(place).absolute())
-
-
-def _count_workers() -> int:
-    return min(_MOST_WORKERS, os.cpu_count() or 1)
-
-
-def _choose_devices(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
-    if tuple(wanted) == (ALL_DEVICES,):
-        return list(known)
-    for name in wanted:
-        if name not in known:
-            raise InputError(
-                f"the fleet has no device {name!r}: give {ALL_DEVICES}, or some of "
-                f"{', '.join(known)}"
-            )
-    return list(wanted)
-
-
-def _sort_checks(checks: Iterator[DeviceCheck]) -> tuple[DeviceCheck, ...]:
-    return tuple(sorted(checks, key=lambda one: one.device.name))
-
-
-def _describe_absence(checks: Sequence[DeviceCheck]) -> str:
-    first = checks[0]
-    others = f" (and {len(checks) - 1} others)" if len(checks) > 1 else ""
-    return f"no device of the fleet is ready: {first.device.name}{others}: {first.reason}"

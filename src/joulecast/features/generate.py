@@ -289,7 +289,7 @@ def read_language_model(net: Any, inputs: Any = None) -> Network:
             f"there is no language model {name!r}: give file.py:make_net or package.module:make_net"
         )
     require_torch("reading a language model")
-    from joulecast.runtimes.torch.language_models import read_at_tokens
+    from joulecast.runtimes.torch.load import read_at_tokens
 
     error: NetError | None = None
     for tokens in READING_TOKENS:

@@ -58,7 +58,10 @@ Blocks = Annotated[bool, Argument("Show equal blocks as one row.")]
 NetworkFile = Annotated[
     str | None,
     Argument(
-        "Also write the network, to be used as NET.", metavar="NET.json", harm="writes a file"
+        "Also write the network, to be used as NET.",
+        metavar="NET.json",
+        harm="writes a file",
+        is_written=True,
     ),
 ]
 
@@ -143,7 +146,7 @@ def add_step_totals(network: Network, setup: Setup) -> Network:
     can_count = 0 < len(network.layers) <= _MOST_COUNTED_LAYERS and has_torch()
     if network.totals or not (network.buildable and can_count):
         return network
-    from joulecast.runtimes.torch.independent_count import count_step_totals
+    from joulecast.runtimes.torch.net_reader import count_step_totals
 
     return replace(network, totals=count_step_totals(network, setup.batch))
 

@@ -224,7 +224,7 @@ def _predict(
             "framework that does not fuse them"
         )
     layers = [set_up_layer(resize_part(curve.part, one), curve.setup) for one in widths]
-    model = own.for_phase(curve.setup.phase).model
+    model = own.for_phase(curve.setup.phase)
     means_j, sds_j = predict_layer_energies(model, layers)
     return means_j.tolist(), sds_j.tolist()
 

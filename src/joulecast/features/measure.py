@@ -126,7 +126,7 @@ def measure_any(
     store: given.Store = None,
     no_save: NoSave = False,
     stdout: int | None = None,
-) -> MeasuredStep | CommandCost:
+) -> StepMeasurement | CommandCost:
     """Train NET, or run any COMMAND, under a meter and print its energy and time.
 
     NET is warmed up and measured in several windows: energy and time of a step with their standard
@@ -152,15 +152,15 @@ def measure_any(
         check_place(store)
     observation = measure_net(*request.resolve(), options)
     if no_save:
-        return MeasuredStep(observation)
+        return StepMeasurement(observation)
     try:
-        return MeasuredStep(observation, save_observation(observation, store))
+        return StepMeasurement(observation, save_observation(observation, store))
     except StoreError as error:
         # What was measured is shown all the same.
-        return MeasuredStep(observation, failure=error)
+        return StepMeasurement(observation, failure=error)
 
 
-def finish_measuring(result: MeasuredStep | CommandCost) -> int:
+def finish_measuring(result: StepMeasurement | CommandCost) -> int:
     """Return the exit code: a command's own, and 1 if its energy is not known.
 
     Raises:
@@ -174,7 +174,7 @@ def finish_measuring(result: MeasuredStep | CommandCost) -> int:
 
 
 @dataclass(frozen=True)
-class MeasuredStep(Reportable):
+class StepMeasurement(Reportable):
     """A measured step or inference, and the store that keeps it.
 
     Attributes:

@@ -96,8 +96,8 @@ def open_measurer(
 def open_remote(options: MeasureOptions) -> RemoteMeasurer:
     """Return a measurer of a device elsewhere, with the token of this process's environment."""
     # Most commands measure here.
+    from joulecast.agent.addresses import read_token
     from joulecast.agent.client import open_remote_measurer
-    from joulecast.agent.tokens import read_token
 
     if options.meter != "auto":
         raise InputError(

@@ -283,7 +283,7 @@ def _read_module(request: NetRequest, loss: Any, batch: int | None) -> ResolvedN
         raise InputError(
             f"a {type(net).__name__} needs example inputs: give a tensor that it is called on"
         )
-    from joulecast.runtimes.torch.example_inputs import resize_batch
+    from joulecast.runtimes.torch.inputs import resize_batch
     from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net
 
     inputs = resize_batch(inputs, batch) if batch else inputs

@@ -17,7 +17,6 @@ from typing import Any
 from joulecast.budgets import MAX_COUNT
 from joulecast.errors import InputError
 from joulecast.features.option_values import convert_options
-from joulecast.features.parallel import GpuCounts as GpuCounts
 from joulecast.features.parallel import ParallelOptions as ParallelOptions
 from joulecast.uses.progress_report import ReportProgress
 from joulecast.uses.prune_options import PruneOptions as PruneOptions

@@ -58,24 +58,6 @@ class ParallelOptions:
         return None if self.link_gb_s is None else 1e9 * self.link_gb_s
 
 
-@dataclass(frozen=True)
-class GpuCounts:
-    """Numbers of GPUs to compare; fields are those of ``ParallelOptions``."""
-
-    gpus: tuple[int, ...] = (1,)
-    parallel: str = ""
-    link_gb_s: float | None = None
-
-    def __post_init__(self) -> None:
-        # Before anything is estimated.
-        self.list_options()
-
-    def list_options(self) -> list[ParallelOptions]:
-        """Return the options of each number."""
-        counts = dict.fromkeys(self.gpus)
-        return [ParallelOptions(gpus, self.parallel, self.link_gb_s) for gpus in counts]
-
-
 def make_gpu_group(gpus: int | None, parallel: str, link_gb_s: float | None) -> ParallelOptions:
     """Return on how many GPUs a net is trained.
 

@@ -176,8 +176,8 @@ def identify_profile(profile: Profile, store: str | None = None) -> str:
     from joulecast.store import open_store
 
     with open_store(store, create=False) as opened:
-        is_unique = len(opened.list_matches(profile.device.name)) == 1
-    return profile.device.name if is_unique else profile.key[:SHORT_KEY]
+        named = [one for one in opened.list_profiles() if one.device == profile.device.name]
+    return profile.device.name if len(named) <= 1 else profile.key[:SHORT_KEY]
 
 
 def match_name(known: Sequence[ProfileSummary], name: str) -> list[ProfileSummary] | DataSheet:
@@ -189,7 +189,7 @@ def match_name(known: Sequence[ProfileSummary], name: str) -> list[ProfileSummar
         InputError: Several devices match.
         MissingError: None matches.
     """
-    from joulecast.store.summaries import match_profiles
+    from joulecast.store.profiles import match_profiles
 
     if any(name.lower() in (one.device.lower(), one.key) for one in known):
         return match_profiles(known, name, {})
@@ -239,7 +239,7 @@ def _match_device(
     known: Sequence[ProfileSummary], device: Device, framework: str, on: str
 ) -> list[ProfileSummary]:
     """Return the profiles of a device in its framework and power mode, the best one first."""
-    from joulecast.store.summaries import match_profiles
+    from joulecast.store.profiles import match_profiles
 
     place = f"{on} ({device.name}" if is_remote(on) else f"{on} of this machine ({device.name}"
     other = "or name a device of `joulecast profiles list` or `joulecast devices` with --device"

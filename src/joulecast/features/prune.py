@@ -58,7 +58,7 @@ class PrunedNet:
 
     def save(self, folder: str) -> str:
         """Write the module into a folder for ``load_pruned``; return the folder."""
-        from joulecast.runtimes.torch.pruned_files import save_pruned
+        from joulecast.runtimes.torch.channel_removal import save_pruned
 
         network = self.pruning.pruned
         place = save_pruned(
@@ -125,7 +125,7 @@ def load_pruned(folder: str, net: Any = None) -> Any:
             names is never run.
     """
     require_torch("loading a pruned net", "prune")
-    from joulecast.runtimes.torch.pruned_files import load_pruned as load
+    from joulecast.runtimes.torch.channel_removal import load_pruned as load
 
     return load(folder, net)
 
@@ -162,8 +162,12 @@ def prune_net(task: PruneTask, profile: Profile | None, probe: Probe | None = No
     """
     check_can_prune()
     from joulecast.runtimes.torch.channel_pruning import find_channel_groups
-    from joulecast.runtimes.torch.channel_removal import list_removed_channels, prune_channels
-    from joulecast.runtimes.torch.importance import compute_importance, run_backward
+    from joulecast.runtimes.torch.channel_removal import (
+        compute_importance,
+        list_removed_channels,
+        prune_channels,
+        run_backward,
+    )
     from joulecast.runtimes.torch.load import build_example_net
 
     net, options = task.net, task.options

@@ -6,11 +6,9 @@
                               │▼
     agents ◀── campaigns ◀── Dask workers ◀── coordinator
 
-fleet_file        the devices of a fleet, as its file describes them
-fleet_checks      whether each device answers, and is what the file says
+fleet_devices     the devices of a fleet: what its file says, and whether they answer
 device_campaign   the campaign of one device, resumed where it stopped
-coordinator       which campaign runs when; retries and parks devices that stay away
-cluster           Dask workers beside the coordinator
+cluster           Dask runs the open campaigns
 fleet_forecast    joules, seconds and battery of a run on each device
 
 The store is the truth: Dask and the coordinator hold nothing that is lost when they are killed.

@@ -1,11 +1,17 @@
-"""Run campaigns on Dask workers beside the coordinator.
+"""Run the campaigns of a fleet on Dask workers: all devices at once, one campaign each at a time.
 
-Workers are few processes of many threads: a campaign mostly waits for its agent. Each device is a
-resource of one worker, of which every campaign takes all, so that Dask runs one at a time on it. A
-worker that dies is replaced, and Dask runs its campaigns again; they resume from the store.
+    store: open campaigns ──▶ submit ──▶ Dask ──▶ worker: run_device_campaign ──▶ store
 
-Whoever can reach a scheduler of Dask can run code with it, so it listens on this machine only and
-takes only connections with a certificate made for this cluster.
+Dask decides when a campaign runs. Each device is a resource of one worker, of which every campaign
+takes all, so a device has one campaign at a time, the earliest request first. A worker that dies is
+replaced, and Dask runs its campaigns again; they resume from the store. Workers are few processes
+of many threads: a campaign mostly waits for its agent.
+
+The coordinator remembers nothing else: killed and started anew, it finds the open campaigns in the
+store.
+
+Anyone who can reach a scheduler of Dask can run code with it, so it listens on this machine only
+and takes only connections with a certificate made for this cluster.
 """
 
 from __future__ import annotations
@@ -15,20 +21,22 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import Protocol
 
 from joulecast.errors import MissingError
-from joulecast.fleet.coordinator import PendingOutcome, Submit
-from joulecast.fleet.device_campaign import CampaignOutcome, run_device_campaign
-from joulecast.fleet.fleet_file import FleetDevice
+from joulecast.fleet.device_campaign import run_device_campaign
+from joulecast.fleet.fleet_devices import FleetDevice
+from joulecast.printable import make_printable
 from joulecast.store import Store, open_store
+from joulecast.store.campaigns import DONE, FAILED, OPEN_STATES, RUNNING, WAITING, FleetTables
 
 STORE = "JOULECAST_STORE"
 _HOST = "127.0.0.1"
-_QUIET = "critical"
+_POLL_S = 0.5
 _SETTINGS = {
     # A campaign is resumed however often its worker dies.
     "distributed.scheduler.allowed-failures": 10**6,
@@ -36,22 +44,91 @@ _SETTINGS = {
     "distributed.worker.http.routes": [],
     "distributed.nanny.pre-spawn-environ": {
         # Workers set up their logs before they are told anything else.
-        "DASK_LOGGING__DISTRIBUTED": _QUIET,
+        "DASK_LOGGING__DISTRIBUTED": "critical",
         "OMP_NUM_THREADS": 1,
         "OPENBLAS_NUM_THREADS": 1,
     },
 }
 _OPENING = threading.Lock()
+_LOG = logging.getLogger(__name__)
+
+
+class PendingCampaign(Protocol):
+    """A campaign that runs somewhere else: a future of Dask or of ``concurrent.futures``."""
+
+    def done(self) -> bool:
+        """Return whether it has ended."""
+
+    def exception(self) -> BaseException | None:
+        """Return the error that ended it; None if there was none."""
+
+
+Submit = Callable[[FleetDevice, str], PendingCampaign]
+"""Starts the campaign of a device for the request of a key."""
+
+
+def run_campaigns(
+    tables: FleetTables,
+    devices: Sequence[FleetDevice],
+    submit: Submit,
+    on_event: Callable[[str, str], None],
+    is_over: Callable[[], bool] = lambda: False,
+) -> None:
+    """Run the campaigns that are requested of a fleet, until ``is_over``.
+
+    Args:
+        tables: The fleet of the store.
+        devices: The devices of the fleet.
+        submit: Starts a campaign.
+        on_event: Called with the name of a device and what happened to it.
+        is_over: Returns whether to return; running campaigns are not waited for.
+    """
+    known = {one.name: one for one in devices}
+    running: dict[tuple[str, str], PendingCampaign] = {}
+    shown: dict[tuple[str, str], str] = {}
+    while not is_over():
+        # Other programs see by its claim that the fleet is up.
+        tables.renew_claims()
+        # Before the store is read: what has ended has left its state there.
+        ended = [key for key, campaign in running.items() if campaign.done()]
+        for key in ended:
+            error = running.pop(key).exception()
+            if error is not None:
+                _LOG.error("a campaign of the fleet failed", exc_info=error)
+                reason = make_printable(" ".join(f"{type(error).__name__}: {error}".split()))
+                tables.change_campaign(*key, state=FAILED, reason=reason)
+        found = list(tables.list_campaigns(states=OPEN_STATES))
+        for request_key, device in ended:
+            finished = tables.list_campaigns(request_key, (DONE, FAILED))
+            found += [one for one in finished if one.device == device]
+        for one in found:
+            key = one.request_key, one.device
+            if one.is_open and key not in running and one.device in known:
+                running[key] = submit(known[one.device], one.request_key)
+                shown[key] = WAITING
+            if key not in shown or one.state == shown[key]:
+                continue
+            shown[key] = one.state
+            if one.state == RUNNING:
+                on_event(one.device, f"profiling {one.name}")
+            elif one.state == DONE:
+                on_event(one.device, f"{one.name} is profiled: {one.reason}")
+            elif one.state != WAITING:
+                on_event(one.device, f"{one.state}: {one.reason}")
+        time.sleep(_POLL_S)
 
 
 @contextmanager
-def open_cluster(devices: Sequence[FleetDevice], store: str, workers: int) -> Iterator[Submit]:
+def open_cluster(
+    devices: Sequence[FleetDevice], store: str, workers: int, patience_s: float
+) -> Iterator[Submit]:
     """Start workers; yield the function that starts a campaign on one of them.
 
     Args:
         devices: The devices of the fleet.
         store: Path or URL of the store.
         workers: Number of processes.
+        patience_s: How long a device may be away before it is parked.
 
     Raises:
         MissingError: Dask is not installed.
@@ -64,13 +141,21 @@ def open_cluster(devices: Sequence[FleetDevice], store: str, workers: int) -> It
         security = Security.temporary()
     except ImportError as error:
         raise MissingError("a fleet needs Dask: run pip install 'joulecast[fleet]'") from error
-    shares = [list(devices[place::workers]) for place in range(min(workers, len(devices)))]
-    worker_spec = {
-        place: {"cls": Nanny, "options": _describe_worker(share, store, security)}
-        for place, share in enumerate(shares)
-    }
-    options = {"host": _HOST, "port": 0, "dashboard_address": f"{_HOST}:0", "security": security}
-    scheduler_spec = {"cls": Scheduler, "options": options}
+    shared = {"host": _HOST, "dashboard_address": f"{_HOST}:0", "security": security}
+    worker_spec = {}
+    for place in range(min(workers, len(devices))):
+        share = devices[place::workers]
+        options = {
+            "nthreads": len(share),
+            "resources": {_name_resource(one): 1 for one in share},
+            # Passwords are not among the arguments of tasks, which Dask shows in its logs.
+            "env": {STORE: store},
+            # Memory is not limited: profiles of all devices have to fit.
+            "memory_limit": 0,
+            **shared,
+        }
+        worker_spec[place] = {"cls": Nanny, "options": options}
+    scheduler_spec = {"cls": Scheduler, "options": {"port": 0, **shared}}
     with dask.config.set(_SETTINGS), ExitStack() as stack:
         with _hold_signals():
             cluster = stack.enter_context(
@@ -80,24 +165,31 @@ def open_cluster(devices: Sequence[FleetDevice], store: str, workers: int) -> It
             )
             client = stack.enter_context(Client(cluster, set_as_default=False))
 
-        def submit(device: FleetDevice, request_key: str) -> PendingOutcome:
-            attempt: PendingOutcome = client.submit(
+        def submit(device: FleetDevice, request_key: str) -> PendingCampaign:
+            campaign: PendingCampaign = client.submit(
                 run_on_worker,
                 device,
                 request_key,
+                patience_s,
                 pure=False,
                 resources={_name_resource(device): 1},
             )
-            return attempt
+            return campaign
 
         yield submit
 
 
-def run_on_worker(device: FleetDevice, request_key: str) -> CampaignOutcome:
+def run_on_worker(device: FleetDevice, request_key: str, patience_s: float) -> None:
     """Run the campaign of a device with the store of this worker."""
     with _OPENING:
         store = _open_worker_store()
-    return run_device_campaign(store, device, request_key)
+    run_device_campaign(store, device, request_key, patience_s)
+
+
+@functools.cache
+def _open_worker_store() -> Store:
+    """Open the store once for all threads: a server has few connections."""
+    return open_store(os.environ[STORE])
 
 
 @contextmanager
@@ -114,26 +206,6 @@ def _hold_signals() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
-
-
-@functools.cache
-def _open_worker_store() -> Store:
-    """Open the store once for all threads: a server has few connections."""
-    return open_store(os.environ[STORE])
-
-
-def _describe_worker(devices: Sequence[FleetDevice], store: str, security: Any) -> dict[str, Any]:
-    return {
-        "nthreads": len(devices),
-        "resources": {_name_resource(one): 1 for one in devices},
-        # Passwords are not among the arguments of tasks, which Dask shows in its logs.
-        "env": {STORE: store},
-        "host": _HOST,
-        "dashboard_address": f"{_HOST}:0",
-        "security": security,
-        # Memory is limited by nobody: profiles of all devices have to fit.
-        "memory_limit": 0,
-    }
 
 
 def _name_resource(device: FleetDevice) -> str:

@@ -13,7 +13,9 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from joulecast.agent.client import RemoteMeasurer
 from joulecast.campaign import CampaignResult, Progress, find_profile_key, run_campaign
@@ -28,28 +30,29 @@ from joulecast.errors import (
 )
 from joulecast.estimators import AUTO, choose_estimator, find_estimator
 from joulecast.estimators.base import Target
-from joulecast.fleet.fleet_checks import OpenDevice, open_device
-from joulecast.fleet.fleet_file import FleetDevice
+from joulecast.fleet.fleet_devices import FleetDevice, OpenDevice, open_device
 from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.records.codec import Amount, PositiveCount, Record, check_fields, stable_hash
 from joulecast.store import Store
-from joulecast.store.fleet_tables import (
+from joulecast.store.campaigns import (
     AWAY,
     DONE,
     FAILED,
+    PARKED,
     READY,
     REFUSED,
     RUNNING,
     StoredCampaign,
 )
 
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""Pauses before a device that was away is tried again; they double."""
 # Another worker that lost its scheduler may still wait for its last answer.
 _CLAIM_WAIT_S = 20.0
-_LEAST_PAUSE_S = 1.0
-# A budget of 0 would be none.
+# A budget of 0 would mean none.
 _LEAST_LEFT_S = 1e-3
-# The trial is not to blame, and the device may be back soon.
-_PASSING = (ContaminatedError, DeviceAwayError, DeviceLostError, MeterLostError)
+# The trial is not to blame, and the device or the store may be back soon.
+_PASSING = (ContaminatedError, DeviceAwayError, DeviceLostError, MeterLostError, StoreError)
 
 IDLE_TRIAL = Trial(Network(), Setup())
 
@@ -84,161 +87,137 @@ class CampaignRequest(Record):
         check_fields(self)
 
 
-@dataclass(frozen=True)
-class CampaignOutcome:
-    """How an attempt at a campaign ended.
-
-    Attributes:
-        state: ``done``, ``failed`` (it would fail again) or ``away`` (try again later).
-        reason: Why.
-        device_state: What this tells about the device: ``ready``, ``away`` or ``refused``.
-    """
-
-    state: str
-    reason: str
-    device_state: str = READY
-
-
 def run_device_campaign(
-    store: Store, device: FleetDevice, request_key: str, open_measurer: OpenDevice = open_device
-) -> CampaignOutcome:
-    """Run the campaign of a device until it is done or the device is away; store how it ended.
+    store: Store,
+    device: FleetDevice,
+    request_key: str,
+    patience_s: float,
+    *,
+    open_measurer: OpenDevice = open_device,
+    now: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], object] = time.sleep,
+) -> None:
+    """Run the campaign of a device until it is done or failed; the store says which.
+
+    While the device is away it is tried again, less and less often.
 
     Args:
         store: Receives every observation, and says what is still to do.
         device: The device.
         request_key: What was requested.
+        patience_s: How long the device may be away before it is parked.
         open_measurer: Opens the measurer of the device.
-
-    Raises:
-        StoreError: The store cannot be read or written.
+        now: Returns seconds since any fixed moment.
+        wait: Pauses for a number of seconds.
     """
     tables, name = store.fleet, device.name
-    with tables.claim_device(name, _CLAIM_WAIT_S) as is_held:
-        if not is_held:
-            reason = f"another program measures on {name}: wait until it ends"
-            return CampaignOutcome(AWAY, reason, AWAY)
-        campaign = _find_campaign(store, request_key, name)
-        if campaign is None or not campaign.is_open:
-            # An earlier attempt finished it, and was killed before it could say so.
-            return CampaignOutcome(DONE, "")
-        tables.change_campaign(request_key, name, state=RUNNING, reason="")
-        outcome = _attempt(store, device, campaign, open_measurer)
-        if outcome.state != AWAY:
-            tables.change_campaign(request_key, name, state=outcome.state, reason=outcome.reason)
-        shown = "" if outcome.device_state == READY else outcome.reason
-        tables.change_device(name, outcome.device_state, shown)
-        return outcome
+    away_since_s, pause_s = None, FIRST_PAUSE_S
+    while True:
+        try:
+            with tables.claim_device(name, _CLAIM_WAIT_S) as is_held:
+                if not is_held:
+                    raise DeviceAwayError(f"another program measures on {name}: wait until it ends")
+                return _attempt(store, device, request_key, open_measurer)
+        except _PASSING as error:
+            is_parked = away_since_s is not None and now() - away_since_s >= patience_s
+            state, reason = PARKED if is_parked else AWAY, str(error)
+            # A store that cannot be written now may be back after the pause.
+            with suppress(StoreError):
+                tables.change_campaign(request_key, name, state=state, reason=reason)
+                if not isinstance(error, StoreError):
+                    tables.change_device(name, state, reason)
+        away_since_s = now() if away_since_s is None else away_since_s
+        wait(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _attempt(
-    store: Store, device: FleetDevice, campaign: StoredCampaign, open_measurer: OpenDevice
-) -> CampaignOutcome:
+    store: Store, device: FleetDevice, request_key: str, open_measurer: OpenDevice
+) -> None:
+    """Run the campaign until it ends; raise one of _PASSING if it has to be tried again."""
+    tables, name = store.fleet, device.name
+    campaigns = {one.device: one for one in tables.list_campaigns(request_key)}
+    if name not in campaigns or not campaigns[name].is_open:
+        # An earlier attempt finished it, and was killed before it could say so.
+        return
     try:
         opened = open_measurer(device)
-    except DeviceAwayError as error:
-        return CampaignOutcome(AWAY, str(error), AWAY)
-    except JoulecastError as error:
-        return CampaignOutcome(FAILED, str(error), REFUSED)
-    try:
-        with opened as measurer:
-            result = _measure(store, measurer, campaign)
-            return CampaignOutcome(DONE, result.stopped)
-    except _PASSING as error:
-        return CampaignOutcome(AWAY, str(error), AWAY)
-    except StoreError:
+    except DeviceAwayError:
         raise
     except JoulecastError as error:
-        return CampaignOutcome(FAILED, str(error))
+        tables.change_device(name, REFUSED, str(error))
+        tables.change_campaign(request_key, name, state=FAILED, reason=str(error))
+        return
+    with opened as measurer:
+        tables.change_device(name, READY, profile_key=find_profile_key(measurer))
+        tables.change_campaign(request_key, name, state=RUNNING, reason="")
+        try:
+            _measure(store, measurer, campaigns[name])
+        except _PASSING:
+            raise
+        except JoulecastError as error:
+            tables.change_campaign(request_key, name, state=FAILED, reason=str(error))
 
 
-def _measure(store: Store, measurer: RemoteMeasurer, campaign: StoredCampaign) -> CampaignResult:
-    """Run the campaign on a device that answers."""
+def _measure(store: Store, measurer: RemoteMeasurer, campaign: StoredCampaign) -> None:
+    """Measure on a device that answers, and store how the campaign ended."""
     request = _load_request(store, campaign.request_key)
-    profile_key = find_profile_key(measurer)
-    store.fleet.change_device(campaign.device, READY, profile_key=profile_key)
     run = stable_hash([campaign.request_key, campaign.device, campaign.requested_at_s])
-    names = RequestNames(run, store.load_observations(profile_key))
-    measurer = replace(measurer, run=run, rounds=request.rounds, make_id=names.make_id)
-    target = Target(
-        request.network,
-        request.setup,
-        request.acquisition,
-        request.interval_share,
-        networks=request.members,
-    )
+    make_id = name_requests(run, store.load_observations(find_profile_key(measurer)))
+    measurer = replace(measurer, run=run, rounds=request.rounds, make_id=make_id)
     left_s = request.seconds
     if left_s is not None:
         left_s = max(_LEAST_LEFT_S, left_s - campaign.elapsed_s)
+
+    def record(progress: Progress | CampaignResult, **values: Any) -> None:
+        is_known = math.isfinite(progress.uncertainty_share)
+        store.fleet.change_campaign(
+            campaign.request_key,
+            campaign.device,
+            points=progress.points,
+            uncertainty_share=progress.uncertainty_share if is_known else None,
+            elapsed_s=campaign.elapsed_s + progress.elapsed_s,
+            **values,
+        )
+
     result = run_campaign(
         measurer,
         TimeGuidedLog(store) if measurer.meter.is_recorder else store,
         find_estimator(choose_estimator(request.estimator, measurer.runtime.name)),
-        target,
+        Target(
+            request.network,
+            request.setup,
+            request.acquisition,
+            request.interval_share,
+            networks=request.members,
+        ),
         points=request.points,
         seconds=left_s,
-        on_progress=_make_recorder(store, campaign),
+        on_progress=lambda progress: record(progress, reason=progress.reason),
     )
-    _record(store, campaign, result)
-    return result
+    record(result, state=DONE, reason=result.stopped)
 
 
-class RequestNames:
-    """Names of requests to an agent, the same for a worker and for its successor.
+def name_requests(run: str, stored: Iterable[Observation]) -> Callable[[str, Trial | None], str]:
+    """Return a function that names requests to an agent, as a killed worker would have.
 
     Args:
         run: Identifies the campaign.
         stored: Observations of the profile.
     """
+    counts = Counter(one.trial.key for one in stored if one.run == run)
 
-    def __init__(self, run: str, stored: Iterable[Observation]) -> None:
-        self._run = run
-        self._counts = Counter(one.trial.key for one in stored if one.run == run)
-
-    def make_id(self, task: str, trial: Trial | None) -> str:
-        """Return the name of the next request for a trial; for the idle device without one."""
+    def make_id(task: str, trial: Trial | None) -> str:
         key = (trial or IDLE_TRIAL).key
         # An observation is stored before the next one is asked for.
-        number = self._counts[key]
-        self._counts[key] += 1
-        return stable_hash([self._run, task, key, number])
+        number = counts[key]
+        counts[key] += 1
+        return stable_hash([run, task, key, number])
+
+    return make_id
 
 
 @functools.lru_cache(maxsize=8)
 def _load_request(store: Store, key: str) -> CampaignRequest:
     """Return a request, the same object for all devices: it may contain many networks."""
     return CampaignRequest.from_dict(store.fleet.load_request(key))
-
-
-def _find_campaign(store: Store, request_key: str, device: str) -> StoredCampaign | None:
-    found = store.fleet.list_campaigns(request_key)
-    return next((one for one in found if one.device == device), None)
-
-
-def _make_recorder(store: Store, campaign: StoredCampaign) -> Callable[[Progress], None]:
-    """Return a function that stores how far the campaign is, at most once a second."""
-    due_s = 0.0
-
-    def record(now: Progress) -> None:
-        nonlocal due_s
-        if time.monotonic() < due_s:
-            return
-        due_s = time.monotonic() + _LEAST_PAUSE_S
-        _record(store, campaign, now, reason=now.reason)
-
-    return record
-
-
-def _record(
-    store: Store, campaign: StoredCampaign, now: Progress | CampaignResult, **values: str
-) -> None:
-    """Store how far a campaign is."""
-    is_known = math.isfinite(now.uncertainty_share)
-    store.fleet.change_campaign(
-        campaign.request_key,
-        campaign.device,
-        points=now.points,
-        uncertainty_share=now.uncertainty_share if is_known else None,
-        elapsed_s=campaign.elapsed_s + now.elapsed_s,
-        **values,
-    )

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 from joulecast.errors import InputError, JoulecastError
-from joulecast.features.forecast import RunForecast, forecast_run
-from joulecast.fleet.fleet_file import FleetDevice
+from joulecast.estimators.forecast import RunForecast, forecast_run
+from joulecast.fleet.fleet_devices import FleetDevice
 from joulecast.records import Estimate, Setup
 from joulecast.records.codec import Record
-from joulecast.store.fleet_tables import StoredDevice
+from joulecast.store.campaigns import StoredDevice
 from joulecast.units import battery_share, format_bytes, format_duration, format_energy
 
 MEMORY, BATTERY, DEADLINE, UNKNOWN = "memory", "battery", "deadline", "unknown"
@@ -133,9 +133,11 @@ def forecast_fleet(
         if known[name].battery_j is None:
             raise InputError(f"{name} has no battery: give battery_wh in the fleet file")
     estimates: dict[str, Estimate | JoulecastError] = {}
-    for one in devices:
-        if one.profile_key and one.profile_key not in estimates:
-            estimates[one.profile_key] = _try_estimate(estimate, one.profile_key)
+    for key in {one.profile_key for one in devices if one.profile_key}:
+        try:
+            estimates[key] = estimate(key)
+        except JoulecastError as error:
+            estimates[key] = error
     found = []
     for one in devices:
         device = known[one.name]
@@ -146,7 +148,10 @@ def forecast_fleet(
         else:
             reason = str(answer or f"{one.name} has never answered: see `joulecast fleet status`")
             found.append(DeviceForecast(one.name, one.state, None, UNKNOWN, reason))
-    return tuple(sorted(found, key=_rank))
+    order = {True: 0, False: 1, None: 2}
+    return tuple(
+        sorted(found, key=lambda one: (order[one.can_finish], one.energy_j or 0.0, one.name))
+    )
 
 
 def _forecast(
@@ -184,7 +189,12 @@ def _find_obstacle(
     if memory_bytes and estimate.peak_memory_bytes > memory_bytes:
         needed, there = format_bytes(estimate.peak_memory_bytes), format_bytes(memory_bytes)
         return 0.0, MEMORY, f"needs {needed} of memory, has {there}"
-    in_time = _find_probability(question.deadline_s, run.duration_s, run.duration_log_sd)
+    in_time = 1.0
+    if question.deadline_s is not None:
+        in_time = float(run.duration_s <= question.deadline_s)
+        if run.duration_log_sd:
+            distance = math.log(question.deadline_s / run.duration_s)
+            in_time = NormalDist().cdf(distance / run.duration_log_sd)
     available_j, on_battery = math.inf, 1.0
     if device.battery_j is not None:
         available_j = device.battery_j * max(0.0, device.charge_share - device.reserve_share)
@@ -197,24 +207,3 @@ def _find_obstacle(
         return probability, BATTERY, f"needs up to {needed}, has {format_energy(available_j)}"
     needed = format_duration(run.duration_quantile(question.confidence))
     return probability, DEADLINE, f"takes up to {needed}"
-
-
-def _find_probability(limit_s: float | None, median_s: float, log_sd: float) -> float:
-    """Return the probability that a log-normal duration stays below a limit."""
-    if limit_s is None or not log_sd:
-        return float(limit_s is None or median_s <= limit_s)
-    return NormalDist().cdf(math.log(limit_s / median_s) / log_sd)
-
-
-def _try_estimate(
-    estimate: Callable[[str], Estimate], profile_key: str
-) -> Estimate | JoulecastError:
-    try:
-        return estimate(profile_key)
-    except JoulecastError as error:
-        return error
-
-
-def _rank(one: DeviceForecast) -> tuple[int, float, str]:
-    order = {True: 0, False: 1, None: 2}[one.can_finish]
-    return order, one.energy_j or 0.0, one.name

@@ -53,7 +53,8 @@ _LENGTH_SCALE_STARTS = (0.15, 0.5, 2.0)
 _JITTER = 1e-10
 
 # Priors of residuals. Those of a roofline are tens of percent; a cost changes smoothly over the
-# whole range of most features, but not of all. Chosen on kernels of two phones (benchmarks/kernels).
+# whole range of most features, but not of all. Chosen on kernels of two phones
+# (benchmarks/kernels).
 _RESIDUAL_SIGNAL_PRIOR: Prior = (0.1, 1.5)
 _RESIDUAL_LENGTH_SCALE_PRIOR: Prior = (3.0, 1.0)
 _RESIDUAL_NUGGET_PRIOR: Prior = (1e-2, 1.5)
@@ -257,9 +258,9 @@ def fit_gaussian_process(
     fitted = _find_mode(likelihood, [*priors, NUGGET_PRIOR], options.has_priors)
     signal, length_scales, nugget = likelihood.unpack(fitted)
     length_scales = np.broadcast_to(length_scales, (w.shape[1],)).copy()
-    known = w, y, v, offset, span, mean, scale
-    kernel, is_warped = options.kernel, options.warps_inputs
-    return GaussianProcess(*known, signal, length_scales, nugget, kernel, is_warped)
+    data = w, y, v, offset, span, mean, scale
+    is_warped = options.warps_inputs
+    return GaussianProcess(*data, signal, length_scales, nugget, options.kernel, is_warped)
 
 
 def fit_residual_process(points: Floats, residuals: Floats, variances: Floats) -> ResidualProcess:

@@ -267,13 +267,10 @@ class InvalidFieldError(InputError):
     """A value that its field does not allow, with the path to the field."""
 
     def __init__(self, reason: str, path: tuple[str | int, ...] = ()) -> None:
-        super().__init__(reason)
+        steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]
+        super().__init__(f"{''.join(steps).lstrip('.')} {reason}")
         self.reason = reason
         self.path = path
-
-    def __str__(self) -> str:
-        steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path]
-        return f"{''.join(steps).lstrip('.')} {self.reason}".strip()
 
     def within(self, step: str | int) -> InvalidFieldError:
         """Return the error as seen from the record or list that contains the value."""

@@ -52,7 +52,7 @@ def open_runtime(on: str, device_name: str = "") -> Runtime:
         runtime.device = _rename(runtime.device, device_name)
         return runtime
     # PyTorch's devices include the unknown ones: detecting them fails with the right message.
-    return BUILT_IN.get(_name_of(on), _open_torch)(on, device_name)
+    return BUILT_IN.get(_name_of(on), _open_framework)(on, device_name)
 
 
 def is_plugin(on: str) -> bool:
@@ -76,11 +76,11 @@ def find_hardware(on: str) -> str | None:
     if is_simulated(on) or is_plugin(on):
         return None
     name = _name_of(on)
-    if name not in _ON_PROCESSORS:
+    if name not in _FRAMEWORKS:
         return on
     if on not in (name, f"{name}:cpu"):
         raise InputError(
-            f"{_ON_PROCESSORS[name]} runs on the processor only, not on {on!r}: give {name}:cpu"
+            f"{_FRAMEWORKS[name][0]} runs on the processor only, not on {on!r}: give {name}:cpu"
         )
     return "cpu"
 
@@ -116,43 +116,27 @@ def join_runtime(runtime: str, on: str = "") -> str:
     return on or "cpu"
 
 
-def _open_torch(on: str, device_name: str) -> Runtime:
-    device = _rename(detect_device(on), device_name)
+def _open_framework(on: str, device_name: str) -> Runtime:
+    name = _name_of(on)
+    device = _rename(detect_device(find_hardware(on) or "cpu"), device_name)
+    title, extra, packages = _FRAMEWORKS.get(name, ("PyTorch", "torch", ("torch",)))
     try:
+        if name == "mnn":
+            from joulecast.runtimes.mnn.runtime import MnnRuntime
+
+            return MnnRuntime(device)
+        if name == "onnx":
+            from joulecast.runtimes.onnx.runtime import OnnxRuntime
+
+            return OnnxRuntime(device)
         from joulecast.runtimes.torch.runtime import TorchRuntime
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        if error.name not in packages:
             raise
         raise MissingError(
-            f"measuring on {on} needs PyTorch: run pip install 'joulecast[torch]'"
+            f"measuring on {on} needs {title}: run pip install 'joulecast[{extra}]'"
         ) from error
     return TorchRuntime(on, device)
-
-
-def _open_mnn(on: str, device_name: str) -> Runtime:
-    device = _rename(detect_device(find_hardware(on) or "cpu"), device_name)
-    try:
-        from joulecast.runtimes.mnn.runtime import MnnRuntime
-    except ModuleNotFoundError as error:
-        if error.name not in ("MNN", "_mnncengine"):
-            raise
-        raise MissingError(
-            f"measuring on {on} needs MNN: run pip install 'joulecast[mnn]'"
-        ) from error
-    return MnnRuntime(device)
-
-
-def _open_onnx(on: str, device_name: str) -> Runtime:
-    device = _rename(detect_device(find_hardware(on) or "cpu"), device_name)
-    try:
-        from joulecast.runtimes.onnx.runtime import OnnxRuntime
-    except ModuleNotFoundError as error:
-        if error.name not in ("onnx", "onnxruntime"):
-            raise
-        raise MissingError(
-            f"measuring on {on} needs ONNX Runtime: run pip install 'joulecast[onnx]'"
-        ) from error
-    return OnnxRuntime(device)
 
 
 def _open_simulated(on: str, device_name: str) -> Runtime:
@@ -166,10 +150,7 @@ def _open_simulated(on: str, device_name: str) -> Runtime:
 
 
 BUILT_IN: dict[str, Callable[[str, str], Runtime]] = {
-    "cpu": _open_torch,
-    "cuda": _open_torch,
-    "mnn": _open_mnn,
-    "onnx": _open_onnx,
+    **dict.fromkeys(("cpu", "cuda", "mnn", "onnx"), _open_framework),
     "simulated": _open_simulated,
 }
 
@@ -177,7 +158,11 @@ PROFILE_NAMES = {"onnx": "onnxruntime"}
 """Frameworks that profiles name otherwise than ``--on`` does."""
 
 _OTHER_FRAMEWORKS = ("mnn", "onnx", "simulated")
-_ON_PROCESSORS = {"mnn": "MNN", "onnx": "ONNX Runtime"}
+# Frameworks that run on processors only: name, extra and packages.
+_FRAMEWORKS = {
+    "mnn": ("MNN", "mnn", ("MNN", "_mnncengine")),
+    "onnx": ("ONNX Runtime", "onnx", ("onnx", "onnxruntime")),
+}
 
 
 def _load_plugins() -> Plugins:

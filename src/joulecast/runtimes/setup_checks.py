@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from joulecast.errors import InputError
 from joulecast.records import INT8_PRECISIONS, Network, Setup
 
@@ -37,3 +39,13 @@ def refuse_torch_options(setup: Setup, network: Network, framework: str) -> None
         raise InputError(f"{framework} does not accumulate gradients: leave --accumulate out")
     if setup.phase == "train" and any(layer.recomputed for layer in network.layers):
         raise InputError(f"{framework} keeps all activations: leave --checkpoint out")
+
+
+def count_threads(setup: Setup) -> int:
+    """Return the threads that a setup names, else the processors that this process may use."""
+    if setup.threads:
+        return setup.threads
+    # macOS and Windows do not say which processors a process may use.
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))

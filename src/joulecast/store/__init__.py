@@ -11,8 +11,8 @@ package are found as well. The functions of ``files.py`` for profile files are e
 """
 
 from joulecast.files import read_network, read_profile, write_network, write_profile
+from joulecast.store.profiles import ProfileSummary
 from joulecast.store.store import Store, check_place, open_store, profile_key
-from joulecast.store.summaries import ProfileSummary
 
 __all__ = [
     "ProfileSummary",

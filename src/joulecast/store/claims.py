@@ -11,14 +11,14 @@ import io
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
-from typing import IO, Protocol, TypeVar
+from typing import IO, TypeVar
 
 import sqlalchemy as sa
 
-from joulecast.store.transactions import repeat_while_down
+from joulecast.store.database import repeat_while_down
 
 try:
     import fcntl
@@ -30,36 +30,23 @@ Found = TypeVar("Found")
 _PAUSE_S = 0.1
 
 
-class Claims(Protocol):
-    """Locks that all processes with the same store see."""
-
-    def hold(self, name: str, wait_s: float) -> AbstractContextManager[bool]:
-        """Hold a lock; yield whether it could be had within ``wait_s``."""
-
-    def is_free(self, name: str) -> bool:
-        """Return whether nobody holds a lock, without taking it; False if that is unknown."""
-
-    def renew(self) -> None:
-        """Take the locks again that a server has lost by restarting."""
-
-
-class NoClaims:
-    """Claims of a store that no other process can open: every claim succeeds."""
+class Claims:
+    """Locks that all processes with the same store see; here of a store that only one can open."""
 
     @contextmanager
     def hold(self, name: str, wait_s: float) -> Iterator[bool]:
-        """Yield True."""
+        """Hold a lock; yield whether it was free within ``wait_s``."""
         yield True
 
     def is_free(self, name: str) -> bool:
-        """Return False: nothing outlives the only process."""
+        """Return whether a lock is free, without taking it; False if that is unknown."""
         return False
 
     def renew(self) -> None:
-        """Do nothing."""
+        """Take the locks again that a server lost when it restarted."""
 
 
-class FileClaims:
+class FileClaims(Claims):
     """Claims as locked files beside the store, each there only while it is held."""
 
     def __init__(self, store: Path) -> None:
@@ -68,7 +55,7 @@ class FileClaims:
 
     @contextmanager
     def hold(self, name: str, wait_s: float) -> Iterator[bool]:
-        """Hold a lock; yield whether it could be had within ``wait_s``."""
+        """Hold a lock; yield whether it was free within ``wait_s``."""
         path = self._find_path(name)
         file = _wait_for(lambda: _lock_file(path), wait_s)
         try:
@@ -81,17 +68,14 @@ class FileClaims:
                 file.close()
 
     def is_free(self, name: str) -> bool:
-        """Return whether nobody holds a lock, without taking it; False if that is unknown."""
+        """Return whether a lock is free, without taking it; False if that is unknown."""
         return _is_unlocked(self._find_path(name))
-
-    def renew(self) -> None:
-        """Do nothing: locks of files end with their process only."""
 
     def _find_path(self, name: str) -> Path:
         return Path(f"{self._store}-claim-{name}")
 
 
-class ServerClaims:
+class ServerClaims(Claims):
     """Claims as advisory locks of PostgreSQL, all held by one connection.
 
     A server has few connections, and one process may measure on a hundred devices. Locks of one
@@ -111,7 +95,7 @@ class ServerClaims:
 
     @contextmanager
     def hold(self, name: str, wait_s: float) -> Iterator[bool]:
-        """Hold a lock; yield whether it could be had within ``wait_s``."""
+        """Hold a lock; yield whether it was free within ``wait_s``."""
         key = _make_key(name)
 
         def lock() -> bool | None:
@@ -127,7 +111,7 @@ class ServerClaims:
                     self._release(key)
 
     def is_free(self, name: str) -> bool:
-        """Return whether nobody holds a lock, without taking it."""
+        """Return whether a lock is free, without taking it."""
         key = _make_key(name)
         with self._guard:
             if key in self._held:
@@ -135,10 +119,13 @@ class ServerClaims:
         return repeat_while_down(lambda: self._is_unlocked(key), self._restart_s)
 
     def renew(self) -> None:
-        """Take the locks again that a server has lost by restarting."""
+        """Take the locks again that the server lost when it restarted."""
         with self._guard:
             if self._held:
-                repeat_while_down(self._ask_server, self._restart_s)
+                # A lost connection shows here, and the next attempt replaces it.
+                repeat_while_down(
+                    lambda: self._find_connection().execute(sa.select(1)), self._restart_s
+                )
 
     def _lock(self, key: int) -> bool:
         """Return whether the lock could be had."""
@@ -160,10 +147,6 @@ class ServerClaims:
         )
         with self._engine.connect() as connection:
             return bool(connection.scalar(query, {"high": high, "low": low}) == 0)
-
-    def _ask_server(self) -> None:
-        """Find out whether the connection is lost, which the next attempt then replaces."""
-        self._find_connection().execute(sa.select(1))
 
     def _find_connection(self) -> sa.Connection:
         """Return a connection that holds all locks, as far as is known."""

@@ -1,4 +1,4 @@
-"""Find and open the database of the store.
+"""Open the database of a store, and run transactions in it.
 
     find_url ──▶ open_database ──▶ schema? ─┬─ current ──▶ use
                                             ├─ none or older ──▶ migrate ──▶ use
@@ -7,21 +7,44 @@
 With SQLite, readers begin a plain transaction and writers an IMMEDIATE one, which waits for other
 writers instead of failing half-way. A file that cannot be written is opened as immutable: SQLite
 would otherwise leave an index of its log behind that nobody can write.
+
+Its tables, as of the newest migration:
+
+    profiles ─┬─ observations    one row each, in the order they were added; one is replaced
+              │                  only if a power trace provides its energy
+              └─ fits            one row per estimator: the latest
+
+    fleet_devices ─┐             the devices of a fleet, as its file describes them
+    fleet_requests ┴─ fleet_campaigns   one row per request and device: its progress
+
+    campaigns ─── campaign_progress     one row per run of a campaign, and its history
+    evaluations                         one row per evaluation: its latest result
+
+Records are stored as JSON text, in which floats keep all their digits.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
 from joulecast.errors import InputError, StoreError
+from joulecast.migrations import columns, reference
 from joulecast.redaction import redact_url
-from joulecast.store.database_errors import find_error_code
 from joulecast.store.places import (
     ELSEWHERE,
     IN_MEMORY,
@@ -30,8 +53,14 @@ from joulecast.store.places import (
     choose_place,
     find_default_file,
 )
-from joulecast.store.schema import HEAD, find_revision, migrate
-from joulecast.store.tables import METADATA
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+Result = TypeVar("Result")
+
+HEAD = "0003"
+VERSION_TABLE = "joulecast_version"
 
 # The drivers that stores are tested with, by the beginning of a URL.
 _DRIVERS = {
@@ -42,6 +71,171 @@ _DRIVERS = {
 }
 # What a URL of a SQLite file may say about it.
 _FILE_PARAMETERS = {"mode", "uri", "cache", "immutable", "vfs"}
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+# alembic keeps the running migration in global variables.
+_ALEMBIC = Lock()
+_LOG = logging.getLogger(__name__)
+
+# ---------------------------------------------------------------------------------------------
+# Tables
+
+
+METADATA = sa.MetaData()
+PROFILES = sa.Table(
+    "profiles",
+    METADATA,
+    sa.Column("key", sa.String(16), primary_key=True),
+    *columns(sa.Text, "device_name", "power_mode", "device", "runtime", "covers", "provenance"),
+    *columns(sa.Double, "created_at_s"),
+)
+OBSERVATIONS = sa.Table(
+    "observations",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    reference("profile_key", "profiles.key"),
+    # The digest is a hash of the observation, so that adding it again has no effect.
+    *columns(sa.String(16), "trial_key", "digest"),
+    *columns(sa.Text, "run", "payload"),
+    *columns(sa.Double, "taken_at_s"),
+    sa.UniqueConstraint("profile_key", "trial_key", "digest"),
+)
+FITS = sa.Table(
+    "fits",
+    METADATA,
+    reference("profile_key", "profiles.key", primary_key=True),
+    sa.Column("estimator", sa.Text, primary_key=True),
+    *columns(sa.Text, "payload"),
+    *columns(sa.Double, "fitted_at_s"),
+    *columns(sa.Integer, "observation_count"),
+)
+FLEET_DEVICES = sa.Table(
+    "fleet_devices",
+    METADATA,
+    sa.Column("name", sa.String(200), primary_key=True),
+    *columns(sa.Text, "payload", "state", "reason", "description"),
+    # No reference here and in campaigns: the profile may have no observation yet.
+    *columns(sa.String(16), "profile_key"),
+    *columns(sa.Double, "changed_at_s"),
+)
+FLEET_REQUESTS = sa.Table(
+    "fleet_requests",
+    METADATA,
+    # A hash of the request, so that asking again has no effect.
+    sa.Column("key", sa.String(16), primary_key=True),
+    *columns(sa.Text, "name", "payload"),
+)
+FLEET_CAMPAIGNS = sa.Table(
+    "fleet_campaigns",
+    METADATA,
+    reference("request_key", "fleet_requests.key", primary_key=True),
+    reference("device", "fleet_devices.name", 200, primary_key=True),
+    *columns(sa.Text, "state", "reason"),
+    *columns(sa.Integer, "points"),
+    *columns(sa.Double, "uncertainty_share", nullable=True),
+    *columns(sa.Double, "elapsed_s", "requested_at_s", "changed_at_s"),
+)
+CAMPAIGNS = sa.Table(
+    "campaigns",
+    METADATA,
+    sa.Column("key", sa.String(16), primary_key=True),
+    *columns(sa.Text, "name", "device", "provenance", "state", "reason"),
+    *columns(sa.String(16), "profile_key"),
+    *columns(sa.Integer, "points"),
+    *columns(sa.Integer, "total", nullable=True),
+    *columns(sa.Double, "uncertainty_share", "left_s", nullable=True),
+    *columns(sa.Boolean, "is_stop_requested"),
+    *columns(sa.Double, "elapsed_s", "started_at_s", "changed_at_s"),
+)
+CAMPAIGN_PROGRESS = sa.Table(
+    "campaign_progress",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    reference("campaign_key", "campaigns.key", index=True),
+    *columns(sa.Double, "elapsed_s"),
+    *columns(sa.Integer, "points"),
+    *columns(sa.Double, "uncertainty_share", nullable=True),
+)
+EVALUATIONS = sa.Table(
+    "evaluations",
+    METADATA,
+    sa.Column("name", sa.String(80), primary_key=True),
+    *columns(sa.String(16), "profile_key"),
+    *columns(sa.Text, "payload"),
+    *columns(sa.Double, "made_at_s"),
+)
+
+# ---------------------------------------------------------------------------------------------
+# Transactions
+
+
+class Transactions:
+    """Transactions of a database, repeated while its server restarts.
+
+    What a transaction of the store does twice has the effect of doing it once, so a transaction
+    whose answer was lost can be repeated.
+
+    Args:
+        engine: The database.
+        place: What messages call it.
+        file: Its file, if it has one.
+        wait_s: How long a transaction is repeated if the server cannot be reached.
+    """
+
+    def __init__(self, engine: sa.Engine, place: str, file: Path | None, wait_s: float) -> None:
+        self._writer = engine.execution_options(writes=True)
+        self._reader = engine
+        if engine.dialect.name == "postgresql":
+            # All statements of a transaction see the same rows, as they do with SQLite.
+            self._reader = engine.execution_options(isolation_level="REPEATABLE READ")
+        self.place = place
+        self._file = file
+        self._wait_s = wait_s
+
+    def read(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """Return what ``work`` reads in one transaction."""
+        return self._run(self._reader, work)
+
+    def write(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """Return the result of ``work``, whose changes are on disk when this returns."""
+        return self._run(self._writer, work)
+
+    def select(self, query: sa.Select[Any]) -> Sequence[sa.RowMapping]:
+        """Return the rows of a query by the names of their columns."""
+        return self.read(lambda connection: connection.execute(query).mappings().all())
+
+    def execute(self, statement: sa.Executable) -> None:
+        """Run a statement that changes rows."""
+        self.write(lambda connection: connection.execute(statement) and None)
+
+    def insert(self, table: sa.Table) -> Any:
+        """Return an insert of the database's own dialect, which knows what to do on conflicts."""
+        return import_module(f"sqlalchemy.dialects.{self._reader.dialect.name}").insert(table)
+
+    def _run(self, engine: sa.Engine, work: Callable[[sa.Connection], Result]) -> Result:
+        def run() -> Result:
+            with engine.begin() as connection:
+                return work(connection)
+
+        with wrap_errors(self.place, self._file):
+            return repeat_while_down(run, self._wait_s)
+
+
+def repeat_while_down(work: Callable[[], Result], wait_s: float) -> Result:
+    """Return the result of ``work``, repeated for ``wait_s`` if a server cannot be reached."""
+    end_s, pause_s = time.monotonic() + wait_s, _FIRST_PAUSE_S
+    while True:
+        try:
+            return work()
+        except sa.exc.DBAPIError as error:
+            if not _is_transient(error) or time.monotonic() + pause_s > end_s:
+                raise
+            _LOG.info("the store's server does not answer; trying again")
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+# ---------------------------------------------------------------------------------------------
+# Opening
 
 
 def find_url(place: str | Path | None = None) -> sa.URL:
@@ -88,23 +282,30 @@ def open_database(url: sa.URL, *, create: bool, wait_s: float) -> sa.Engine | No
     """Return an engine for a store with the current schema; None if it is missing."""
     file = find_file(url)
     if file is None and url.get_backend_name() == "sqlite":
-        return make_memory_engine()
+        engine = _make_engine(sa.URL.create("sqlite"))
+        METADATA.create_all(engine)
+        return engine
     if file and not _prepare_file(file, create=create):
         return None
     engine, revision = _open_engine(url, wait_s)
     if revision is None and not create:
         engine.dispose()
         return None
-    try:
-        if revision != HEAD:
-            _migrate(url, wait_s, revision)
-    except BaseException:
-        engine.dispose()
-        raise
+    if revision != HEAD:
+        # A migration may replace a table, and rows that refer to it must stay. Inside of a
+        # transaction it is too late to say so.
+        migrating = _make_engine(url, wait_s=wait_s, checks_references=False)
+        try:
+            _migrate(migrating, revision, file)
+        except BaseException:
+            engine.dispose()
+            raise
+        finally:
+            migrating.dispose()
     return engine
 
 
-def make_engine(url: sa.URL, *, wait_s: float = 0.0, checks_references: bool = True) -> sa.Engine:
+def _make_engine(url: sa.URL, *, wait_s: float = 0.0, checks_references: bool = True) -> sa.Engine:
     """Return an engine of a store.
 
     Args:
@@ -126,15 +327,12 @@ def make_engine(url: sa.URL, *, wait_s: float = 0.0, checks_references: bool = T
         connection.isolation_level = None
         connection.execute(f"PRAGMA foreign_keys = {'ON' if checks_references else 'OFF'}")
 
+    def begin(connection: sa.Connection) -> None:
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
     sa.event.listen(engine, "connect", prepare_connection)
-    sa.event.listen(engine, "begin", _begin)
-    return engine
-
-
-def make_memory_engine() -> sa.Engine:
-    """Return the engine of an empty store in memory."""
-    engine = make_engine(sa.URL.create("sqlite"))
-    METADATA.create_all(engine)
+    sa.event.listen(engine, "begin", begin)
     return engine
 
 
@@ -158,43 +356,35 @@ def _prepare_file(file: Path, *, create: bool) -> bool:
 
 def _open_engine(url: sa.URL, wait_s: float) -> tuple[sa.Engine, str | None]:
     """Return an engine and the revision of its schema, None without a schema."""
-    file = find_file(url)
-    if file is not None and _is_read_only(file, url):
-        return _check_engine(_make_immutable_engine(file))
-    try:
-        return _check_engine(make_engine(url, wait_s=wait_s))
-    except sa.exc.OperationalError as error:
-        if file is None or not _is_locked_out(file, error):
+
+    def check(engine: sa.Engine) -> tuple[sa.Engine, str | None]:
+        try:
+            return engine, _find_revision(engine)
+        except BaseException:
+            engine.dispose()
             raise
-        return _check_engine(_make_immutable_engine(file))
 
-
-def _check_engine(engine: sa.Engine) -> tuple[sa.Engine, str | None]:
-    try:
-        return engine, find_revision(engine)
-    except BaseException:
-        engine.dispose()
-        raise
-
-
-def _make_immutable_engine(file: Path) -> sa.Engine:
-    query = {"mode": "ro", "immutable": "1", "uri": "true"}
-    return make_engine(sa.URL.create("sqlite", database=file.absolute().as_uri(), query=query))
-
-
-def _is_read_only(file: Path, url: sa.URL) -> bool:
-    """Return whether a store can only be read, and is complete without a log beside it."""
-    if not file.is_file() or not can_access(file, os.R_OK) or _has_log(file):
-        return False
+    file = find_file(url)
+    # A file without a log beside it is complete, and can be read without writing anything.
+    can_be_immutable = file is not None and file.is_file() and not _has_log(file)
+    if file is None or not can_be_immutable:
+        return check(_make_engine(url, wait_s=wait_s))
+    immutable = sa.URL.create(
+        "sqlite",
+        database=file.absolute().as_uri(),
+        query={"mode": "ro", "immutable": "1", "uri": "true"},
+    )
     can_write = can_access(file, os.W_OK) and can_access(file.parent, os.W_OK)
-    return not can_write or url.query.get("mode") == "ro"
-
-
-def _is_locked_out(file: Path, error: Exception) -> bool:
-    """Return whether SQLite could only read a file, for reasons that permissions do not show."""
-    # On a full disk, the index of the log cannot be made.
-    reasons = ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_IOERR_SHM")
-    return find_error_code(error).startswith(reasons) and file.is_file() and not _has_log(file)
+    if can_access(file, os.R_OK) and (not can_write or url.query.get("mode") == "ro"):
+        return check(_make_engine(immutable))
+    try:
+        return check(_make_engine(url, wait_s=wait_s))
+    except sa.exc.OperationalError as error:
+        # Permissions do not show everything: on a full disk, the index of the log cannot be made.
+        reasons = ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_IOERR_SHM")
+        if not _find_error_code(error).startswith(reasons) or _has_log(file):
+            raise
+        return check(_make_engine(immutable))
 
 
 def _has_log(file: Path) -> bool:
@@ -203,16 +393,229 @@ def _has_log(file: Path) -> bool:
     return log.exists() and log.stat().st_size > 0
 
 
-def _begin(connection: sa.Connection) -> None:
-    writes = connection.get_execution_options().get("writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+# ---------------------------------------------------------------------------------------------
+# Migrations: one transaction, undone if a table has fewer rows afterwards or rows refer to missing
+# ones. A copy of a SQLite file stands beside it until the transaction has been committed. alembic
+# is slow to import, so it is imported only to create or change a schema.
 
 
-def _migrate(url: sa.URL, wait_s: float, revision: str | None) -> None:
-    # A migration may replace a table, and rows that refer to it must stay. Inside of a transaction
-    # it is too late to say so.
-    engine = make_engine(url, wait_s=wait_s, checks_references=False)
+def make_config() -> Config:
+    """Return the configuration of alembic, which says where the migrations are."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "joulecast:migrations")
+    config.attributes["version_table"] = VERSION_TABLE
+    return config
+
+
+def _find_revision(engine: sa.Engine) -> str | None:
+    """Return the revision of the schema; None in an empty database.
+
+    Raises:
+        StoreError: The database belongs to another program.
+    """
+    with engine.connect() as connection:
+        tables = sa.inspect(connection).get_table_names()
+        if VERSION_TABLE in tables:
+            query = sa.text(f"SELECT version_num FROM {VERSION_TABLE}")
+            return str(connection.scalar(query))
+    if tables:
+        raise StoreError(
+            f"the database {engine.url.database} belongs to another program: give the path of a "
+            f"store, {ELSEWHERE}"
+        )
+    return None
+
+
+def _migrate(engine: sa.Engine, revision: str | None, file: Path | None) -> None:
+    """Create the tables, or migrate those of an older version.
+
+    Args:
+        engine: An engine that checks no references.
+        revision: The revision of the existing tables; None if there are none.
+        file: The file of the database; None on a server.
+
+    Raises:
+        StoreError: The tables are those of a newer version, or a row would be lost. The database is
+            unchanged then.
+    """
+    from alembic import command
+    from alembic.script import ScriptDirectory
+
+    config = make_config()
+    known = {one.revision for one in ScriptDirectory.from_config(config).walk_revisions()}
+    if revision is not None and revision not in known:
+        raise StoreError(
+            f"the store {engine.url.database} was written by a newer version of Joulecast "
+            f"(schema {revision}; this one has {HEAD}): upgrade, {ELSEWHERE}"
+        )
+    if revision is None and engine.dialect.name == "sqlite":
+        _enable_wal(engine)
+    copy = None
+    with _ALEMBIC, engine.execution_options(writes=True).begin() as connection:
+        if engine.dialect.name == "postgresql":
+            from joulecast.store.postgres import lock_schema
+
+            lock_schema(connection)
+        # No other process writes now, but the file can be read.
+        if file is not None and revision is not None:
+            copy = _copy_file(file)
+        before = _count_rows(connection)
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+        damage = _find_damage(connection, before)
+        if damage:
+            kept = f", and a copy is in {copy}" if copy else ""
+            raise StoreError(
+                f"the store {engine.url.database} cannot be upgraded without a loss ({damage}): it "
+                f"is unchanged{kept}; use the earlier version of Joulecast and report this"
+            )
+    if copy is not None:
+        copy.unlink(missing_ok=True)
+
+
+def _find_damage(connection: sa.Connection, before: Mapping[str, int]) -> str:
+    """Return what a migration has damaged; empty if nothing."""
+    after = _count_rows(connection)
+    for table, count in before.items():
+        if after.get(table, 0) < count:
+            return f"{count - after.get(table, 0)} of {count} rows of {table} would be lost"
+    if connection.dialect.name == "sqlite":
+        orphans = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+        if orphans:
+            return f"{len(orphans)} rows would refer to missing ones"
+    return ""
+
+
+def _count_rows(connection: sa.Connection) -> dict[str, int]:
+    tables = set(sa.inspect(connection).get_table_names()) - {VERSION_TABLE}
+    count = sa.select(sa.func.count())
+    return {
+        name: connection.scalar(count.select_from(sa.table(name))) or 0 for name in sorted(tables)
+    }
+
+
+def _copy_file(file: Path) -> Path:
+    """Copy a SQLite database, whole and on disk when this returns, and return the copy."""
+    copy = Path(f"{file}.before-{HEAD}")
+    handle, name = tempfile.mkstemp(prefix=".", suffix=".partial", dir=file.parent)
     try:
-        migrate(engine, revision, find_file(url))
+        with (
+            closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(name)) as target,
+        ):
+            source.backup(target)
+        os.fsync(handle)
+        shutil.copymode(file, name)
+        # An earlier copy is replaced only by a whole one.
+        Path(name).replace(copy)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
     finally:
-        engine.dispose()
+        os.close(handle)
+    return copy
+
+
+def _enable_wal(engine: sa.Engine) -> None:
+    """Let readers read during writes, permanently. Not possible inside a transaction."""
+    connection = engine.raw_connection()
+    try:
+        connection.cursor().execute("PRAGMA journal_mode = WAL")
+    except sqlite3.OperationalError as error:
+        # Another process is creating this store at the moment, and does the same.
+        if not _find_error_code(error).startswith("SQLITE_BUSY"):
+            raise
+    finally:
+        connection.close()
+
+
+# ---------------------------------------------------------------------------------------------
+# Errors: SQLite names them, PostgreSQL numbers them (SQLSTATE). What neither names is quoted.
+
+_FULL = ("there is no space left", f"free some, {ELSEWHERE}")
+_READ_ONLY = ("it can be read but not written", f"allow writing, {ELSEWHERE}")
+_LOCKED = ("another program has locked it", "wait for that program and try again")
+# The start of an error's name or number, with what is wrong and what to do.
+_ADVICE = {
+    "SQLITE_FULL": _FULL,
+    "SQLITE_READONLY": _READ_ONLY,
+    "SQLITE_NOTADB": ("it is not a SQLite database", f"give the path of a store, {ELSEWHERE}"),
+    "SQLITE_CORRUPT": (
+        "the database is damaged",
+        "move it away and import exported profiles, or restore a copy",
+    ),
+    "SQLITE_BUSY": _LOCKED,
+    "SQLITE_LOCKED": _LOCKED,
+    "SQLITE_CANTOPEN": ("it cannot be opened", f"check the path and its permissions, {ELSEWHERE}"),
+    "SQLITE_PERM": ("access is denied", f"check its permissions, {ELSEWHERE}"),
+    "SQLITE_IOERR": ("the disk reported an error", f"check the disk, {ELSEWHERE}"),
+    "53100": _FULL,
+    "25006": _READ_ONLY,
+    "55P03": _LOCKED,
+}
+# Errors that a full disk causes too: SQLite needs space for its index of the log, even to read.
+_PERHAPS_FULL = ("SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")
+_LEAST_FREE_BYTES = 64 * 1024
+# Of PostgreSQL: lost connections, shutdown and start of the server, transactions that it undid, and
+# profiles that another process removed at the same moment.
+_TRANSIENT = ("08", "57P0", "40001", "40P01", "23503")
+
+
+@contextmanager
+def wrap_errors(place: str, file: Path | None = None) -> Iterator[None]:
+    """Convert errors of the driver to StoreError, in one line that says what to do.
+
+    Args:
+        place: What messages call the store.
+        file: Its file, if it has one.
+    """
+    try:
+        yield
+    except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
+        raise StoreError(_explain(error, place, file)) from error
+    except UnicodeDecodeError as error:
+        # The driver cannot decode even the message of SQLite, which quotes the file.
+        damage = sqlite3.DatabaseError("Could not decode the text of an error")
+        raise StoreError(_explain(damage, place, file)) from error
+
+
+def _is_transient(error: sa.exc.DBAPIError) -> bool:
+    """Return whether a server may do the same later, because it is restarting for example."""
+    if isinstance(error.orig, sqlite3.Error):
+        return False
+    if error.connection_invalidated or _find_error_code(error).startswith(_TRANSIENT):
+        return True
+    # If no connection could be made, there is no number.
+    return isinstance(error, sa.exc.OperationalError) and not _find_error_code(error)
+
+
+def _find_error_code(error: Exception) -> str:
+    """Return SQLite's name of an error or PostgreSQL's number; empty if it has neither."""
+    cause = getattr(error, "orig", None) or error
+    # The driver itself decodes texts, and has no name for one that it cannot decode.
+    if isinstance(cause, sqlite3.Error) and str(cause).startswith("Could not decode"):
+        return "SQLITE_CORRUPT"
+    return str(getattr(cause, "sqlite_errorname", None) or getattr(cause, "sqlstate", None) or "")
+
+
+def _is_disk_full(file: Path) -> bool:
+    """Return whether hardly anything can be written beside a file."""
+    try:
+        room = os.statvfs(file.parent)
+    except OSError:
+        return False
+    return room.f_bavail * room.f_frsize < _LEAST_FREE_BYTES
+
+
+def _explain(error: Exception, place: str, file: Path | None) -> str:
+    code = _find_error_code(error)
+    if file is not None and code.startswith(_PERHAPS_FULL) and _is_disk_full(file):
+        code = "SQLITE_FULL"
+    for known, (what, advice) in _ADVICE.items():
+        if code.startswith(known):
+            return f"the store {place}: {what}; {advice}"
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines() or [""]
+    reason = redact_url(" ".join(lines[0].split()))
+    return f"the store {place} cannot be used ({reason}): check it, {ELSEWHERE}"

@@ -1,29 +1,55 @@
-"""Keep profiles in a database: every method is one transaction."""
+"""Keep profiles in a database: every method is one transaction.
+
+Records are stored as JSON text: an observation with a hash of its content, a fit with a checksum.
+Rows that were changed or damaged are refused when they are read.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import sqlalchemy as sa
 
-from joulecast.errors import InputError, MissingError
-from joulecast.records import Json, Observation, Profile, find_fit_count
-from joulecast.records.codec import stable_hash
+from joulecast.errors import FileError, InputError, MissingError, StoreError
+from joulecast.input_files import parse_json
+from joulecast.records import (
+    Device,
+    Json,
+    LazyObservations,
+    Observation,
+    Profile,
+    StoredFits,
+    find_fit_count,
+    load_record,
+    stable_hash,
+)
+from joulecast.records.trial import hash_trial
 from joulecast.redaction import redact_url
-from joulecast.store import rows
-from joulecast.store.campaign_tables import CampaignTables
-from joulecast.store.claims import Claims, FileClaims, NoClaims, ServerClaims
-from joulecast.store.database import find_file, find_url, open_database
-from joulecast.store.database_errors import wrap_errors
-from joulecast.store.evaluation_table import EvaluationTable
-from joulecast.store.fleet_tables import FleetTables
+from joulecast.store.campaigns import CampaignTables, EvaluationTable, FleetTables
+from joulecast.store.claims import Claims, FileClaims, ServerClaims
+from joulecast.store.database import (
+    FITS,
+    OBSERVATIONS,
+    PROFILES,
+    Transactions,
+    find_file,
+    find_url,
+    open_database,
+    wrap_errors,
+)
 from joulecast.store.places import IN_MEMORY
-from joulecast.store.summaries import ProfileSummary
-from joulecast.store.tables import PROFILES
-from joulecast.store.transactions import Transactions
+from joulecast.store.profiles import ProfileSummary, find_own_profile
+
+# The payload of a fit: {"sha256": ..., "fit": ...}, compact and in this order.
+_SEAL = '{"sha256":"'
+_SEALED = '","fit":'
 
 
 def open_profile_database(
@@ -38,7 +64,7 @@ def open_profile_database(
         engine = open_database(url, create=create, wait_s=wait_s)
     if engine is None:
         return None
-    claims: Claims = NoClaims()
+    claims = Claims()
     if is_server:
         claims = ServerClaims(engine, wait_s)
     elif file is not None:
@@ -50,7 +76,7 @@ class ProfileDatabase:
     """Profiles with their observations and fits, in a database.
 
     Every method raises StoreError if the database cannot be read or written, and then leaves it
-    unchanged.
+    unchanged. ``Store`` says what the methods do.
     """
 
     def __init__(
@@ -78,7 +104,7 @@ class ProfileDatabase:
 
         def rehearse(connection: sa.Connection) -> None:
             trial = connection.begin_nested()
-            rows.insert_profile(connection, profile, self._now())
+            self._insert_profile(connection, profile)
             trial.rollback()
 
         self._transactions.write(rehearse)
@@ -88,8 +114,8 @@ class ProfileDatabase:
         profile = find_own_profile(observation)
 
         def add(connection: sa.Connection) -> None:
-            rows.insert_profile(connection, profile, self._now())
-            rows.insert_observation(connection, profile.key, observation)
+            self._insert_profile(connection, profile)
+            self._insert_observation(connection, profile.key, observation)
 
         self._transactions.write(add)
 
@@ -103,59 +129,102 @@ class ProfileDatabase:
         with ExitStack() as stack:
             with wrap_errors(self.place):
                 is_held = stack.enter_context(claim)
+            if not is_held:
+                yield None
+                return
             # What was stored before the claim was released is seen now.
-            yield self._load_trial(profile_key, trial_key) if is_held else None
+            found, _ = self._transactions.read(
+                lambda connection: self._select_observations(connection, profile_key, trial_key)
+            )
+            yield tuple(found)
 
     def find_profile(self, key: str) -> tuple[Profile, set[str]] | None:
         """Return a profile and the runs of its observations; None if it is not here."""
+        if not _is_storable(key):
+            return None
 
         def find(connection: sa.Connection) -> tuple[Profile, set[str]] | None:
-            profile = rows.select_profile(connection, key, self.place)
-            if profile is None:
+            row = connection.execute(sa.select(PROFILES).where(PROFILES.c.key == key)).first()
+            if row is None:
                 return None
-            observations, runs = rows.select_observations(connection, key, self.place)
-            return replace(profile, observations=observations), runs
+            what = f"profile {key}"
+            device = self._load(Device, self._parse(row.device, what), what)
+            profile = Profile(device, row.runtime, row.covers, row.provenance)
+            if profile.key != key:
+                raise self._name_damage(what)
+            observations, runs = self._select_observations(connection, key)
+            fits = self._select_fits(connection, key)
+            return replace(profile, observations=observations, fits=fits), runs
 
-        with rows.name_store(self.place):
-            return self._transactions.read(find)
+        return self._transactions.read(find)
 
     def list_profiles(self) -> tuple[ProfileSummary, ...]:
         """Return summaries of all profiles, in the order they were created."""
-        with rows.name_store(self.place):
-            return self._transactions.read(rows.select_summaries)
+        counts = (
+            sa.select(
+                OBSERVATIONS.c.profile_key,
+                sa.func.count().label("observation_count"),
+                sa.func.max(OBSERVATIONS.c.taken_at_s).label("taken_at_s"),
+            )
+            .group_by(OBSERVATIONS.c.profile_key)
+            .subquery()
+        )
+        query = (
+            sa.select(PROFILES, counts.c.observation_count, counts.c.taken_at_s)
+            .join(counts, counts.c.profile_key == PROFILES.c.key, isouter=True)
+            .order_by(PROFILES.c.created_at_s, PROFILES.c.key)
+        )
+        fits_query = sa.select(FITS.c.profile_key, FITS.c.estimator, FITS.c.fitted_at_s)
+
+        def read(connection: sa.Connection) -> tuple[ProfileSummary, ...]:
+            fits = connection.execute(fits_query.order_by(FITS.c.estimator)).all()
+            return tuple(
+                _summarise_row(row, [fit for fit in fits if fit.profile_key == row.key])
+                for row in connection.execute(query)
+            )
+
+        return self._transactions.read(read)
 
     def save_fit(self, key: str, estimator: str, fitted: Json, shipped_count: int) -> None:
         """Store a fit made from the observations here and from ``shipped_count`` others."""
 
         def save(connection: sa.Connection) -> None:
             self._check_profile(connection, key)
-            count = shipped_count + rows.count_observations(connection, key)
+            query = sa.select(sa.func.count()).where(OBSERVATIONS.c.profile_key == key)
+            count = shipped_count + (connection.scalar(query) or 0)
             self._replace_fit(connection, key, estimator, fitted, count)
 
         self._transactions.write(save)
 
     def import_profile(self, profile: Profile) -> int:
-        """Add a profile's observations and fits; return how many observations were new.
-
-        An imported fit replaces one of the same estimator unless that used more observations.
-        """
+        """Add a profile's observations and fits; return how many observations were new."""
         if profile.data_sheet is not None:
             raise InputError(
                 f"the profile of {profile.device.name} is a data sheet, which a store does not "
                 "keep: add its TOML file with `joulecast devices --add`"
             )
         key = profile.key
-        for observation in profile.observations:
-            if find_own_profile(observation).key != key:
-                raise InputError(_explain_mixed(observation, profile))
+        for one in profile.observations:
+            if find_own_profile(one).key != key:
+                raise InputError(
+                    f"an observation of {one.device.name!r} ({one.runtime}, {one.covers}, "
+                    f"{one.provenance}) does not belong to the profile of {profile.device.name!r} "
+                    f"({profile.runtime}, {profile.covers}, {profile.provenance}): put it in "
+                    "another profile"
+                )
 
         def add(connection: sa.Connection) -> int:
-            rows.insert_profile(connection, profile, self._now())
-            new = sum(rows.insert_observation(connection, key, one) for one in profile.observations)
+            self._insert_profile(connection, profile)
+            new = sum(
+                self._insert_observation(connection, key, one) for one in profile.observations
+            )
             for estimator, fitted in profile.fits.items():
                 known = find_fit_count(profile.fits, estimator)
                 count = len(profile.observations) if known is None else known
-                if count >= rows.count_fitted(connection, key, estimator):
+                query = sa.select(FITS.c.observation_count).where(
+                    (FITS.c.profile_key == key) & (FITS.c.estimator == estimator)
+                )
+                if count >= (connection.scalar(query) or 0):
                     self._replace_fit(connection, key, estimator, fitted, count)
             return new
 
@@ -167,12 +236,18 @@ class ProfileDatabase:
         def complete(connection: sa.Connection) -> int:
             count = 0
             for recorded, completed in pairs:
-                key = find_own_profile(recorded).key
+                key, trial_key = find_own_profile(recorded).key, recorded.trial.key
+                digest = _digest_observation(recorded.to_dict(), trial_key)
+                delete = sa.delete(OBSERVATIONS).where(
+                    (OBSERVATIONS.c.profile_key == key)
+                    & (OBSERVATIONS.c.trial_key == trial_key)
+                    & (OBSERVATIONS.c.digest == digest)
+                )
                 # Another process may have been faster.
-                if rows.delete_observation(connection, key, recorded):
-                    count += rows.insert_observation(connection, key, completed)
+                if connection.execute(delete.returning(OBSERVATIONS.c.id)).first() is not None:
+                    count += self._insert_observation(connection, key, completed)
                     # As many observations as before, so a fit would still look new.
-                    rows.delete_fits(connection, key)
+                    connection.execute(sa.delete(FITS).where(FITS.c.profile_key == key))
             return count
 
         return self._transactions.write(complete)
@@ -186,38 +261,185 @@ class ProfileDatabase:
 
         self._transactions.write(remove)
 
-    def _load_trial(self, profile_key: str, trial_key: str) -> tuple[Observation, ...]:
-        def load(connection: sa.Connection) -> tuple[Observation, ...]:
-            found, _ = rows.select_observations(
-                connection, profile_key, self.place, trial_key=trial_key
-            )
-            return tuple(found)
-
-        return self._transactions.read(load)
+    # -----------------------------------------------------------------------------------------
+    # Rows, within a transaction of the caller
 
     def _check_profile(self, connection: sa.Connection, key: str) -> None:
-        if not rows.has_profile(connection, key):
+        query = sa.select(PROFILES.c.key).where(PROFILES.c.key == key)
+        if not _is_storable(key) or connection.scalar(query) is None:
             raise MissingError(
                 f"the store {self.place} has no profile {key!r}; see `joulecast profiles list`"
             )
 
+    def _insert_profile(self, connection: sa.Connection, profile: Profile) -> None:
+        """Insert a profile without its observations, unless it is stored already."""
+        row = {
+            "key": profile.key,
+            "device_name": profile.device.name,
+            "power_mode": profile.device.power_mode,
+            "device": _dump(profile.device.to_dict()),
+            "runtime": profile.runtime,
+            "covers": profile.covers,
+            "provenance": profile.provenance,
+            "created_at_s": self._now(),
+        }
+        self._insert_new(connection, PROFILES, row)
+
+    def _insert_observation(
+        self, connection: sa.Connection, profile_key: str, observation: Observation
+    ) -> bool:
+        """Insert an observation unless it is stored already; return whether it was new.
+
+        Raises:
+            InputError: It contains a value with which it could not be read again.
+        """
+        data, trial_key = observation.to_dict(), observation.trial.key
+        Observation.from_dict(data)
+        row = {
+            "profile_key": profile_key,
+            "trial_key": trial_key,
+            "run": observation.run,
+            "taken_at_s": observation.taken_at_s,
+            "digest": _digest_observation(data, trial_key),
+            "payload": _dump(data),
+        }
+        return self._insert_new(connection, OBSERVATIONS, row)
+
+    def _insert_new(self, connection: sa.Connection, table: sa.Table, row: Json) -> bool:
+        """Insert a row unless it exists; return whether it was new."""
+        _check_texts(row)
+        statement = self._transactions.insert(table).values(**row).on_conflict_do_nothing()
+        # The row itself is asked for: psycopg does not count inserted rows.
+        inserted = connection.execute(statement.returning(*table.primary_key.columns)).first()
+        return inserted is not None
+
     def _replace_fit(
         self, connection: sa.Connection, key: str, estimator: str, fitted: Json, count: int
     ) -> None:
-        now_s = self._now()
-        rows.replace_fit(connection, key, estimator, fitted, count=count, fitted_at_s=now_s)
+        """Store what an estimator fitted to ``count`` observations, replacing an earlier fit."""
+        row = {
+            "profile_key": key,
+            "estimator": estimator,
+            "payload": _seal(_dump(fitted)),
+            "fitted_at_s": self._now(),
+            "observation_count": count,
+        }
+        _check_texts(row)
+        statement = self._transactions.insert(FITS).values(**row)
+        # One statement: two processes may store their first fits at once.
+        statement = statement.on_conflict_do_update(
+            index_elements=FITS.primary_key.columns, set_=dict(statement.excluded)
+        )
+        connection.execute(statement)
+
+    def _select_observations(
+        self, connection: sa.Connection, key: str, trial_key: str | None = None
+    ) -> tuple[LazyObservations, set[str]]:
+        """Return the observations of a profile, in the order they were added, and their runs.
+
+        They are parsed when they are first read. With ``trial_key``, only those of one trial.
+        """
+        table = OBSERVATIONS.c
+        query = sa.select(table.id, table.payload, table.digest, table.run)
+        query = query.where(table.profile_key == key).order_by(table.id)
+        if trial_key is not None:
+            query = query.where(table.trial_key == trial_key)
+        rows = connection.execute(query).all()
+
+        def parse() -> tuple[Observation, ...]:
+            return tuple([self._parse_observation(row) for row in rows])
+
+        return LazyObservations(len(rows), parse), {row.run for row in rows}
+
+    def _parse_observation(self, row: Any) -> Observation:
+        what = f"observation {row.id}"
+        data = self._parse(row.payload, what)
+        observation: Observation = self._load(Observation, data, what)
+        if _digest_observation(data, hash_trial(data["trial"])) != row.digest:
+            raise self._name_damage(what)
+        return observation
+
+    def _select_fits(self, connection: sa.Connection, key: str) -> StoredFits:
+        """Return the fits of a profile, which are decoded when they are first used."""
+        query = sa.select(FITS).where(FITS.c.profile_key == key).order_by(FITS.c.estimator)
+        rows = connection.execute(query).all()
+        return StoredFits(
+            {row.estimator: partial(self._parse_fit, row.payload, row.estimator) for row in rows},
+            {row.estimator: row.observation_count for row in rows},
+        )
+
+    def _parse_fit(self, payload: Any, estimator: str) -> Any:
+        what = f"the fit of {estimator}"
+        # Fits of earlier versions have no checksum.
+        if isinstance(payload, str) and payload.startswith(_SEAL):
+            checksum, _, rest = payload[len(_SEAL) :].partition(_SEALED)
+            payload = rest[:-1]
+            if hashlib.sha256(payload.encode()).hexdigest() != checksum:
+                raise self._name_damage(what)
+        return self._parse(payload, what)
+
+    def _load(self, cls: Any, data: Any, what: str) -> Any:
+        try:
+            return load_record(cls, data, what)
+        except FileError as error:
+            raise StoreError(f"in the store {self.place} {error}") from error
+
+    def _parse(self, text: Any, what: str) -> Any:
+        # SQLite returns what is there, which may be bytes or a number in a damaged file.
+        try:
+            return parse_json(text if isinstance(text, str) else "")
+        except ValueError as error:
+            raise self._name_damage(what) from error
+
+    def _name_damage(self, what: str) -> StoreError:
+        return StoreError(
+            f"in the store {self.place} {what} is damaged; restore a copy of the store"
+        )
 
 
-def find_own_profile(observation: Observation) -> Profile:
-    """Return the profile that an observation belongs to, without observations."""
-    one = observation
-    return Profile(one.device, one.runtime, one.covers, one.provenance)
-
-
-def _explain_mixed(observation: Observation, profile: Profile) -> str:
-    one = observation
-    return (
-        f"an observation of {one.device.name!r} ({one.runtime}, {one.covers}, "
-        f"{one.provenance}) does not belong to the profile of {profile.device.name!r} "
-        f"({profile.runtime}, {profile.covers}, {profile.provenance}): put it in another profile"
+def _summarise_row(row: Any, fits: Sequence[Any]) -> ProfileSummary:
+    times = [row.created_at_s, row.taken_at_s or 0.0, *(fit.fitted_at_s for fit in fits)]
+    return ProfileSummary(
+        row.key,
+        row.device_name,
+        row.power_mode,
+        row.runtime,
+        row.covers,
+        row.provenance,
+        row.observation_count or 0,
+        tuple(fit.estimator for fit in fits),
+        max(times),
     )
+
+
+def _digest_observation(data: Json, trial_key: str) -> str:
+    """Return what identifies an observation, whatever its network and layers are called."""
+    return stable_hash({**data, "trial": trial_key})
+
+
+def _check_texts(row: Json) -> None:
+    """Raise InputError for texts that not every database can store."""
+    for column, value in row.items():
+        if isinstance(value, str) and not _is_storable(value):
+            raise InputError(
+                f"the {column} {value!r} has a NUL or half of a surrogate pair: remove it"
+            )
+
+
+def _is_storable(text: str) -> bool:
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def _seal(text: str) -> str:
+    """Return the JSON text of a fit together with its checksum."""
+    return f"{_SEAL}{hashlib.sha256(text.encode()).hexdigest()}{_SEALED}{text}}}"
+
+
+def _dump(data: Json) -> str:
+    try:
+        return json.dumps(data, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise InputError("a number that is not finite (nan, inf) cannot be stored") from error

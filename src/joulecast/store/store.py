@@ -17,18 +17,18 @@ from joulecast.errors import MissingError, StoreError
 from joulecast.records import Device, Json, Observation, Profile, merge_fits
 from joulecast.redaction import redact_url
 from joulecast.store.places import check_folder, choose_place, is_missing_file
-from joulecast.store.shipped import (
+from joulecast.store.profiles import (
+    ProfileSummary,
     ShippedProfiles,
+    find_own_profile,
     find_shipped_folder,
     join_observations,
+    match_profiles,
     summarise_shipped,
 )
-from joulecast.store.summaries import ProfileSummary, match_profiles
 
 if TYPE_CHECKING:
-    from joulecast.store.campaign_tables import CampaignTables
-    from joulecast.store.evaluation_table import EvaluationTable
-    from joulecast.store.fleet_tables import FleetTables
+    from joulecast.store.campaigns import CampaignTables, EvaluationTable, FleetTables
     from joulecast.store.profile_database import ProfileDatabase
 
 
@@ -84,15 +84,15 @@ def check_place(place: str | Path | None = None) -> None:
 
 def profile_key(observation: Observation) -> str:
     """Return the key of the profile that an observation belongs to."""
-    one = observation
-    return Profile(one.device, one.runtime, one.covers, one.provenance).key
+    return find_own_profile(observation).key
 
 
 class Store:
     """Profiles with their observations and fits; ``open_store`` returns one.
 
-    Every method raises StoreError if the store cannot be read or written, and then leaves it
-    unchanged. Damaged observations and fits of a profile are reported when they are first read.
+    Every method raises StoreError if the store cannot be read or written, or does not exist, and
+    then leaves it unchanged. Damaged observations and fits of a profile are reported when they are
+    first read.
     """
 
     def __init__(
@@ -115,29 +115,17 @@ class Store:
 
     @property
     def fleet(self) -> FleetTables:
-        """The devices and campaigns of a fleet.
-
-        Raises:
-            StoreError: There is no store.
-        """
+        """The devices and campaigns of a fleet."""
         return self._require_database().fleet
 
     @property
     def campaigns(self) -> CampaignTables:
-        """The campaigns that were run with this store.
-
-        Raises:
-            StoreError: There is no store.
-        """
+        """The campaigns that were run with this store."""
         return self._require_database().campaigns
 
     @property
     def evaluations(self) -> EvaluationTable:
-        """The latest result of each evaluation.
-
-        Raises:
-            StoreError: There is no store.
-        """
+        """The latest result of each evaluation."""
         return self._require_database().evaluations
 
     def close(self) -> None:

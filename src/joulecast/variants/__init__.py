@@ -1,20 +1,18 @@
-"""Make the trials that show what one part of a network costs: variants and isolated parts.
+"""Make the trials that show what one layer or block costs: variants and isolated trials.
 
-A variant is a network of one, two or three parts. Subtracting the others leaves one part
+A variant is a network of one, two or three layers or blocks. Subtracting the others leaves one
 (equations 1 and 2 of the AMPERE paper):
 
-    role      variant                     cost of the part
+    role      variant                     its cost
     output    [output]                    E_output(C)     = E
     input     [input, output]             E_input(C)      = E - Ê_output
     hidden    [input, hidden, output]     E_hidden(C, C') = E - Ê_input - Ê_output
     block     [input, block, output]      E_block(C)      = E - Ê_input - Ê_output
 
-``parts.py`` splits any network into parts: layers in their roles, or whole repeated blocks. It
-splits variants too, so an observation needs no label to say which part it shows.
-``part_widths.py`` separates the widths of a part from its curve, ``curve_ranges.py`` finds all
-curves of a network. ``variant_networks.py`` makes variants, ``isolate.py`` runs parts alone.
-``partitions.py`` has the two ways to split, ``block_scale.py`` scales whole blocks, ``own_ends.py``
-frames a part by the network's own input and output layers, as the paper does.
+``blocks.py`` splits any network into layers in their roles, or whole repeated blocks, and separates
+the widths of one from what identifies its curve. It splits variants too, so an observation needs no
+label to say what it shows. ``variant_networks.py`` makes variants and isolated trials,
+``curves.py`` finds all curves of a network.
 Only the standard library is needed, so this package also runs on devices.
 """
 

@@ -29,6 +29,8 @@ ROLES = ("output", "input", "hidden")
 BLOCK = "block"
 """The role of a whole block that a network repeats."""
 
+Widths = tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class Part:
@@ -74,7 +76,9 @@ def split_network(network: Network) -> tuple[PlacedPart, ...]:
     placed = []
     for index, layer in enumerate(layers[:start]):
         if not is_bare_view(layer):
-            role = "input" if _reads_data(index, layer) else "hidden"
+            reads_data = min(layer.reads, default=index + 1) > index
+            is_input = reads_data or find_kind(layer.kind).reads_tokens
+            role = "input" if is_input else "hidden"
             own = layers[index : index + 1]
             part = _make_shared_part(role, own, half_inputs[index])
             placed.append(PlacedPart(part, index, own, layer.calls))
@@ -159,7 +163,9 @@ def single_input_shape(layer: Layer) -> Shape:
     """
     shape = list(input_shape(layer))
     if layer.join == "concat":
-        axis = _find_concat_axis(layer)
+        fn, _, text = str(layer.sizes.get("fn", "")).partition(" along ")
+        # An axis of the batch; the first one of a sample by default.
+        axis = int(text) - 1 if fn == "concat" and text.isdigit() and text != "0" else 0
         shape[axis] = max(1, shape[axis] // len(layer.reads))
     return tuple(shape)
 
@@ -220,22 +226,17 @@ def _count_output_layers(layers: tuple[Layer, ...]) -> int:
     return 2 if is_pooling and len(before.reads) == 1 else 1
 
 
-def _reads_data(index: int, layer: Layer) -> bool:
-    return find_kind(layer.kind).reads_tokens or min(layer.reads, default=index + 1) > index
-
-
-def _find_concat_axis(layer: Layer) -> int:
-    """Return the axis of a sample that inputs are concatenated along; the first by default."""
-    fn, _, axis = str(layer.sizes.get("fn", "")).partition(" along ")
-    return int(axis) - 1 if fn == "concat" and axis.isdigit() and axis != "0" else 0
-
-
-Layers = tuple[Layer, ...]
-
-
 @lru_cache(maxsize=4096)
-def find_block_scale(layers: Layers) -> int | None:
-    """Return the scale of a block, or None if its layers cannot be scaled together."""
+def find_block_scale(layers: tuple[Layer, ...]) -> int | None:
+    """Return the scale of a block: the largest number that divides all of its channels.
+
+        encoder block of width 256, 4 heads     channels 256, 768, 1024, head size 64     scale 64
+        residual block from 24 to 48 channels   channels 24, 48                           scale 24
+
+    Blocks of one family differ in their scale only, so that a block has a curve over one width;
+    blocks whose channels have other ratios lie on other curves. None if its layers cannot be scaled
+    together.
+    """
     if any(layer.sizes.get("groups", 1) > 1 or not _list_widths(layer) for layer in layers):
         return None
     scale = math.gcd(*(get_width(layer, name) for layer in layers for name in _list_widths(layer)))
@@ -244,7 +245,7 @@ def find_block_scale(layers: Layers) -> int | None:
     return scale if _compare_shapes(layers) == _compare_shapes(doubled) else None
 
 
-def resize_block(layers: Layers, scale: int, new_scale: int) -> Layers:
+def resize_block(layers: tuple[Layer, ...], scale: int, new_scale: int) -> tuple[Layer, ...]:
     """Return the layers of a block at another scale."""
     return tuple(
         resize_layer(
@@ -255,12 +256,12 @@ def resize_block(layers: Layers, scale: int, new_scale: int) -> Layers:
     )
 
 
-def find_scale_step(layers: Layers) -> int:
+def find_scale_step(layers: tuple[Layer, ...]) -> int:
     """Return a number such that all of its multiples are valid scales (heads of an attention)."""
     return math.lcm(*(width_divisor(op) for layer in layers for op in (layer, *layer.tail)))
 
 
-def find_least_scale(layers: Layers, scale: int) -> int:
+def find_least_scale(layers: tuple[Layer, ...], scale: int) -> int:
     """Return the smallest scale at which all operators still depend on their input."""
     needs = [
         (max(find_kind(op.kind).least_width for op in (layer, *layer.tail)), units)
@@ -274,7 +275,7 @@ def _list_widths(layer: Layer) -> tuple[str, ...]:
     return find_kind(layer.kind).widths
 
 
-def _compare_shapes(layers: Layers) -> list[bool]:
+def _compare_shapes(layers: tuple[Layer, ...]) -> list[bool]:
     """Return for each connection inside a block whether both ends have the same shape."""
     return [
         output_shape(layers[index - back]) == input_shape(layer)
@@ -282,11 +283,6 @@ def _compare_shapes(layers: Layers) -> list[bool]:
         for back in layer.reads
         if back <= index
     ]
-
-
-Widths = tuple[int, ...]
-
-_SCALE = "scale"
 
 
 @lru_cache(maxsize=4096)
@@ -301,7 +297,7 @@ def width_names(part: Part) -> tuple[str, ...]:
     if any(_has_fixed_widths(layer) for layer in part.layers):
         return ()
     if part.role == BLOCK:
-        return () if find_block_scale(part.layers) is None else (_SCALE,)
+        return () if find_block_scale(part.layers) is None else ("scale",)
     names = free_widths(first)
     if part.role == "input":
         is_grouped = first.sizes.get("groups", 1) > 1
@@ -315,7 +311,7 @@ def part_widths(part: Part) -> Widths:
     """Return the values of the widths that can be varied."""
     names = width_names(part)
     if part.role == BLOCK:
-        return (_get_scale(part),) if names else ()
+        return (find_block_scale(part.layers) or 1,) if names else ()
     return tuple(get_width(part.layers[0], name) for name in names)
 
 
@@ -325,7 +321,9 @@ def resize_part(part: Part, widths: Sequence[int]) -> Part:
     if part.role == BLOCK:
         if not names:
             return part
-        return replace(part, layers=resize_block(part.layers, _get_scale(part), *widths))
+        return replace(
+            part, layers=resize_block(part.layers, find_block_scale(part.layers) or 1, *widths)
+        )
     layers = [resize_layer(part.layers[0], **dict(zip(names, widths, strict=True)))]
     for layer in part.layers[1:]:
         layers.append(resize_layer(layer, cin=output_shape(layers[-1])[-1]))
@@ -341,23 +339,13 @@ def curve_key(part: Part, setup: Setup) -> str:
 def fixed_properties(part: Part) -> dict[str, Any]:
     """Return everything but the widths of a part, as JSON."""
     if part.role == BLOCK:
-        return {"role": BLOCK, "layers": _list_block_properties(part)}
+        # At a scale of one, with what each layer reads.
+        layers = resize_part(part, (1,)).layers
+        listed = [{**_list_fixed_properties(one, ()), "reads": list(one.reads)} for one in layers]
+        return {"role": BLOCK, "layers": listed}
     names = width_names(part)
-    layers = [_list_fixed_properties(part.layers[0], names)]
-    layers += [
-        _list_fixed_properties(layer, ("cin",) if names else ()) for layer in part.layers[1:]
-    ]
-    return {"role": part.role, "layers": layers}
-
-
-def _list_block_properties(part: Part) -> list[dict[str, Any]]:
-    """Return the layers of a block at a scale of one, with what each of them reads."""
-    layers = resize_part(part, (1,)).layers
-    return [{**_list_fixed_properties(layer, ()), "reads": list(layer.reads)} for layer in layers]
-
-
-def _get_scale(part: Part) -> int:
-    return find_block_scale(part.layers) or 1
+    rest = [_list_fixed_properties(one, ("cin",) if names else ()) for one in part.layers[1:]]
+    return {"role": part.role, "layers": [_list_fixed_properties(part.layers[0], names), *rest]}
 
 
 def _has_fixed_widths(layer: Layer) -> bool:
@@ -421,7 +409,8 @@ def describe_part(part: Part) -> str:
 def _list_details(part: Part) -> list[str]:
     """Return what distinguishes layers of the same kind with the same positions."""
     first, details = part.layers[0], []
-    strides = [size for size in _as_tuple(first.sizes.get("stride", 1)) if size != 1]
+    stride = first.sizes.get("stride", 1)
+    strides = [size for size in (stride if isinstance(stride, tuple) else (stride,)) if size != 1]
     if strides:
         details.append(f"stride {strides[0]}")
     groups = int(first.sizes.get("groups", 1))
@@ -448,7 +437,3 @@ def _name_op(op: Op) -> str:
     if "fn" not in op.sizes:
         return op.kind
     return str(op.sizes["fn"]) + ("" if find_kind(op.kind).is_function else f" {op.kind}")
-
-
-def _as_tuple(size: Any) -> tuple[int, ...]:
-    return size if isinstance(size, tuple) else (size,)

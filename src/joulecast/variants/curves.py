@@ -1,7 +1,12 @@
-"""Ways to split networks into parts: layer by layer, or with every repeated block as one part.
+"""Find every curve that a network needs, and the range of widths of each.
 
+A network is split layer by layer (``LAYERS``), or with every repeated block as one (``BLOCKS``);
 ``adapt_partition`` changes either to what the paper does: hidden layers between the network's own
 input and output layers, and an output layer that is trained alone without a gradient of its input.
+
+A curve spans the smallest widths up to the largest that any layer of the network has on it. Widths
+come in steps: groups of a convolution, heads of an attention and, after a flatten, the number of
+positions that it turns into channels.
 """
 
 from __future__ import annotations

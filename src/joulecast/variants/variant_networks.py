@@ -1,18 +1,30 @@
-"""Make the small networks that show one part, and read the part back from them.
+"""Make the small networks that show one layer or block, and read it back from them.
 
 A hidden layer or a block rarely reads the data or computes the classes itself, so its variant has a
 **stem** (a convolution or linear layer that computes its input from a few data channels) and a
 **head** (the network's output layer if that fits, otherwise a mean over all positions and a small
 linear layer). Both are small on purpose, because subtracting them leaves their noise. That is why a
 network's embedding of ten thousand tokens is not used as a stem, nor its first convolution on the
-full image. The paper frames a hidden layer by the network's own input and output layers
-(``own_ends.py``): ``make_paper_variant`` does so wherever they fit.
+full image.
+
+The paper frames a hidden layer by the network's own input and output layers. ``make_paper_variant``
+does so wherever they fit: the input layer keeps its operators and kernel, and its image gets the
+size whose output the hidden layer reads; a linear output layer reads the flattened output of the
+hidden layer, a pooled one its mean. An image layer, for instance, computes no features of a linear
+layer, and has a stem of ours instead.
+
+A layer may also run alone, in several copies with weights and data of their own, which keep the
+device busy between launches. The measured cost is divided by the number of copies:
+
+    forward of all copies ─▶ backward of all copies from a random gradient ─▶ one update
+
+An output layer runs with its loss, and an input layer without a gradient of its input.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from joulecast.kinds import (
@@ -41,24 +53,29 @@ from joulecast.variants.blocks import (
     width_names,
 )
 
-MakeStem = Callable[[Layer, Network], Layer]
-MakeHead = Callable[[Layer, Network], list[Layer]]
-
 FEATURES = 32
 CLASSES = 10
 DATA_CHANNELS = 3
 # A larger output layer, such as one over a vocabulary, would cost more than the layer before it.
 MOST_HEAD_CLASSES = 1024
+# Images that differ by up to this many pixels from the proportional size are tried.
+_MAX_PIXELS = 8
+# All copies together move about this many bytes, within bounds: enough to hide launches.
+_TARGET_BYTES = 1e9
+_FEWEST_COPIES, _MOST_COPIES = 2, 8
+# A forward pass alone moves little: with more copies, their weights do not all stay in a cache, as
+# those of a whole network do not.
+_MOST_INFERENCE_COPIES = 32
 
 
 def make_variant(part: Part, network: Network) -> Network:
     """Return the small network that shows a part of ``network``."""
-    return _join_parts(part, network, _make_stem, _make_head)
+    return _frame(part, network, own_ends=False)
 
 
 def make_paper_variant(part: Part, network: Network) -> Network:
     """Return the network that shows a part between the input and output layers of ``network``."""
-    return _join_parts(part, network, _find_own_stem, _find_own_head)
+    return _frame(part, network, own_ends=True)
 
 
 def read_variant(network: Network) -> tuple[Part, ...] | None:
@@ -76,25 +93,20 @@ def read_variant(network: Network) -> tuple[Part, ...] | None:
     return (shown, *parts)
 
 
-def _join_parts(part: Part, network: Network, make_stem: MakeStem, make_head: MakeHead) -> Network:
+def _frame(part: Part, network: Network, own_ends: bool) -> Network:
+    """Return a layer or block between a stem and a head, where it needs them."""
     layers = list(part.layers)
+    first, last = layers[0], layers[-1]
     if part.role != "output":
-        layers += make_head(part.layers[-1], network)
+        head = make_own_head(output_shape(last), network) if own_ends else None
+        layers += _attach_head(last, head or _make_head(last, network))
     if part.role in ("hidden", BLOCK):
-        layers.insert(0, make_stem(part.layers[0], network))
+        stem = make_own_stem(first, network) if own_ends else None
+        layers.insert(0, stem or _make_stem(first, network))
     first = layers[0]
     data = Input(single_input_shape(first), int(first.sizes.get("vocabulary", 0)))
     groups = ((1, 1 + len(part.layers)),) if part.role == BLOCK else ()
     return Network(tuple(layers), data, name=describe_part(part), groups=groups)
-
-
-def _find_own_stem(layer: Layer, network: Network) -> Layer:
-    return make_own_stem(layer, network) or _make_stem(layer, network)
-
-
-def _find_own_head(layer: Layer, network: Network) -> list[Layer]:
-    head = make_own_head(output_shape(layer), network)
-    return _make_head(layer, network) if head is None else _attach_head(layer, head)
 
 
 def _make_stem(layer: Layer, network: Network) -> Layer:
@@ -115,8 +127,7 @@ def _make_stem(layer: Layer, network: Network) -> Layer:
 def _make_head(layer: Layer, network: Network) -> list[Layer]:
     """Return layers that compute classes from the output of ``layer``."""
     shape = output_shape(layer)
-    head = _resize_output_part(shape, network) or _make_pooled_head(shape, _output_axis(layer))
-    return _attach_head(layer, head)
+    return _resize_output(shape, network) or _make_pooled_head(shape, _output_axis(layer))
 
 
 def _attach_head(layer: Layer, head: Sequence[Layer]) -> list[Layer]:
@@ -127,7 +138,7 @@ def _attach_head(layer: Layer, head: Sequence[Layer]) -> list[Layer]:
     return [replace(one, input_grad=input_grad) for one in (first, *head[1:])]
 
 
-def _resize_output_part(shape: Shape, network: Network) -> list[Layer] | None:
+def _resize_output(shape: Shape, network: Network) -> list[Layer] | None:
     """Return the network's output part for inputs of this shape, or None if it does not fit."""
     output = split_network(network)[-1].part
     first, last = output.layers[0], output.layers[-1]
@@ -167,10 +178,6 @@ def _output_axis(layer: Layer) -> int:
         if find_kind(op.kind).permutes_axes:
             axis = op.sizes["order"].index(axis % rank)
     return 0 if axis == 0 else -1
-
-
-# Images that differ by up to this many pixels from the proportional size are tried.
-_MAX_PIXELS = 8
 
 
 def make_own_stem(layer: Layer, network: Network) -> Layer | None:
@@ -224,14 +231,6 @@ def _reshape_part(part: Part, shape: Shape) -> Part:
         return part
     pooled = replace(first, sizes=Sizes({**first.sizes, "shape": shape}))
     return replace(part, layers=(pooled, *part.layers[1:]))
-
-
-# All copies together move about this many bytes, within bounds: enough to hide launches.
-_TARGET_BYTES = 1e9
-_FEWEST_COPIES, _MOST_COPIES = 2, 8
-# A forward pass alone moves little: with more copies, their weights do not all stay in a cache, as
-# those of a whole network do not.
-_MOST_INFERENCE_COPIES = 32
 
 
 def make_isolated_trial(

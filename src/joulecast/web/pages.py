@@ -42,8 +42,7 @@ from joulecast.features.profiles import SHORT_KEY
 from joulecast.records import FLOAT_PRECISIONS
 from joulecast.reports.fleet_report import report_fleet
 from joulecast.store import ProfileSummary, open_store
-from joulecast.store.campaign_tables import CampaignProgress, RecordedCampaign
-from joulecast.store.fleet_tables import StoredCampaign
+from joulecast.store.campaigns import CampaignProgress, RecordedCampaign, StoredCampaign
 from joulecast.views.plot_kinds import SampledCurve
 from joulecast.views.words import plural
 from joulecast.web.answers import DashboardPage, document_problems, find_status, render

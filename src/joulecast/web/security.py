@@ -32,8 +32,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from joulecast.agent.addresses import names_loopback
-from joulecast.agent.tokens import are_equal_secrets
+from joulecast.agent.addresses import are_equal_secrets, names_loopback
 from joulecast.input_files import MOST_JSON_BYTES
 from joulecast.web.answers import COOKIE, answer_bug, make_problem, render
 from joulecast.web.settings import WebSettings

@@ -3,6 +3,7 @@
 import pytest
 
 from additive_examples import SETUP, draw_networks, observe_idle, observe_parts, observe_step
+from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.fit import fit_model
 from joulecast.records import Trial
 from joulecast.simulation import make_simulated_device
@@ -24,3 +25,8 @@ def observations(device):
 @pytest.fixture(scope="session")
 def model(observations):
     return fit_model(observations)
+
+
+@pytest.fixture(scope="session")
+def fitted(observations):
+    return AdditiveEstimator().fit(observations)

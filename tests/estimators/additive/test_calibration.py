@@ -9,9 +9,8 @@ import random
 import numpy as np
 import pytest
 
-from additive_examples import observe_idle, observe_parts, observe_step
+from additive_examples import list_probes, observe_idle, observe_parts, observe_step
 from joulecast.campaign import run_campaign
-from joulecast.estimators.additive.acquisition import list_probes, read_target
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.base import Target
 from joulecast.families import draw_family, make_family
@@ -24,7 +23,7 @@ from joulecast.simulation import make_simulated_device
 from joulecast.store import open_store
 
 FAMILY, SETUP = "cnn5", Setup(batch=32)
-DEVICES = range(300, 306)
+DEVICES = range(300, 304)
 SECONDS = 12.0
 # Half the width of a 95 % interval, in standard deviations.
 HALF_WIDTH = 1.96
@@ -50,7 +49,7 @@ def run_campaign_on(seed):
     ):
         done = run_campaign(measurer, store, AdditiveEstimator(), target, seconds=SECONDS)
         observations = list(store.load_observations(done.profile_key))
-        trials = list_probes(probed, read_target(probed, observations))
+        trials = list_probes(probed, observations)
         return observations, [*observations, *map(measurer.time, trials)]
 
 
@@ -102,7 +101,7 @@ def test_energy_intervals_have_about_their_level(judged):
 @pytest.mark.parametrize("way", WAYS)
 def test_energy_intervals_hold_whatever_was_observed(judged, way):
     assert covered_share(judged[way][:, 0, 0]) >= 0.85
-    assert 0.4 <= root_mean_square(judged[way][:, 0, 0]) <= 1.6
+    assert 0.35 <= root_mean_square(judged[way][:, 0, 0]) <= 1.6
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from additive_examples import SETUP, count_network, draw_networks
-from joulecast.estimators.additive.encode import OperatorEncoder, encode_sums, number_name
+from additive_examples import SETUP, count_network, draw_networks, encode_sums
+from joulecast.estimators.additive.encode import OperatorEncoder, number_name
 from joulecast.estimators.additive.layers import make_overhead, set_up_layer
 from joulecast.families import make_family
 from joulecast.kinds import make_layer
@@ -40,8 +40,8 @@ def test_networks_become_sums_over_distinct_leaves():
     for row, counts in zip(matrix, [*networks, {}], strict=True):
         found = {sums.operators[at]: row[at] for at in np.flatnonzero(row)}
         assert found == pytest.approx(sum_leaves(counts))
-    assert any(piece.is_block for piece in sums.blocks)
-    assert all(piece.operators for piece in sums.blocks)
+    assert any(piece.is_block for piece in sums.layers)
+    assert all(piece.operators for piece in sums.layers)
 
 
 def test_isolated_sum_moves_less_than_it_does_in_a_network():
@@ -112,8 +112,8 @@ def test_structures_have_their_share_of_a_sum(leaves):
     structures = sums.make_log_sums(np.ones(len(sums.operators))).structures
     weights = dict(zip(structures.column.tolist(), structures.weight.tolist(), strict=True))
     assert number_name("networks") in weights and int(sums.identities[0]) in weights
-    is_block = np.array([piece.is_block for piece in sums.blocks])
-    count = sums.count[sums.block >= 0] * is_block[sums.block[sums.block >= 0]]
+    is_block = np.array([piece.is_block for piece in sums.layers])
+    count = sums.count[sums.layer >= 0] * is_block[sums.layer[sums.layer >= 0]]
     assert weights[number_name("blocks")] == pytest.approx(count.sum() / sums.count.sum())
     on_unit = sums.make_log_sums(np.ones(len(sums.operators)), ["mine"]).structures
     assert number_name("unit mine") in on_unit.column.tolist()

@@ -12,6 +12,7 @@ from additive_examples import (
     FAMILY,
     SETUP,
     draw_networks,
+    list_probes,
     observe_idle,
     observe_on_unit,
     observe_parts,
@@ -19,11 +20,13 @@ from additive_examples import (
     predict,
     true_energies,
 )
+from joulecast.errors import MissingError
 from joulecast.estimators.additive import estimator
 from joulecast.estimators.additive import observations as phases
-from joulecast.estimators.additive.acquisition import list_probes, read_target
-from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.predict import DURATIONS, HOST_TIME, POWERS
+from joulecast.estimators.additive.estimator import AdditiveEstimator, predict_runs
+from joulecast.estimators.additive.fit import fit_model
+from joulecast.estimators.additive.layers import count_layers, make_overhead, split_layers
+from joulecast.estimators.additive.predict import DURATIONS, HOST_TIME, POWERS, predict_totals
 from joulecast.estimators.base import (
     ISOLATED_SUM_ERROR_SD_SHARE,
     READ_MODULE_SUM_ERROR_SD_SHARE,
@@ -31,6 +34,7 @@ from joulecast.estimators.base import (
 )
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import make_family
+from joulecast.gp.lognormal import lognormal_interval
 from joulecast.records import (
     MODES,
     OWN_NET,
@@ -55,11 +59,6 @@ class TestContract(EstimatorContract):
         return AdditiveEstimator()
 
 
-@pytest.fixture(scope="module")
-def fitted(observations):
-    return AdditiveEstimator().fit(observations)
-
-
 def test_network_of_measured_layers_is_their_sum(device, fitted):
     """Isolated layers give the energy of the whole network, to which nothing was fitted."""
     networks = draw_networks(8, seed=1)
@@ -77,7 +76,7 @@ def test_fit_is_kept_where_few_observations_were_dropped(observations, fitted, m
     monkeypatch.setattr(estimator, "_DROPPED_SHARE", 0.5)
     kept = AdditiveEstimator().fit(fewer, fitted)
     assert kept.fitted_count == fitted.fitted_count
-    assert kept.model.duration.theta.tolist() == fitted.model.duration.theta.tolist()
+    assert kept.duration.theta.tolist() == fitted.duration.theta.tolist()
 
 
 def test_intervals_contain_unseen_networks(device, fitted):
@@ -116,11 +115,11 @@ def test_probes_reduce_error_and_uncertainty(device, observations, fitted):
     """Under the same hyper-parameters; a new fit may learn that it was too certain."""
     networks = draw_networks(4, seed=21)
     target = Target(make_family(FAMILY), SETUP, networks=tuple(networks), modes=MODES)
-    probes = list_probes(target, read_target(target, observations))
+    probes = list_probes(target, observations)
     assert probes
     timed = [observe_step(device, trial, energy=False) for trial in probes]
     probed = [*observations, *timed]
-    assert not list_probes(target, read_target(target, probed))
+    assert not list_probes(target, probed)
     truth_j = np.array(true_energies(device, networks))
     before = predict(fitted, networks)
     extended = AdditiveEstimator().fit(probed, fitted)
@@ -208,7 +207,7 @@ def test_energy_above_idle_adds_up_without_graphs():
     setup, networks = Setup(batch=64), draw_networks(8, seed=2)
     parts = observe_parts(device, networks, setup, mode="eager")
     fitted = AdditiveEstimator().fit([*parts, observe_idle(device)])
-    assert fitted.model.mode == "eager"
+    assert fitted.mode == "eager"
     prediction = predict(fitted, networks, setup)
     assert prediction.energy_j == pytest.approx(true_energies(device, networks, setup), rel=0.06)
 
@@ -222,7 +221,7 @@ def test_durations_add_up_if_the_host_waits_for_every_operator():
         for one in observe_parts(device, networks, mode="eager")
     ]
     fitted = AdditiveEstimator().fit([*parts, observe_idle(device)])
-    assert fitted.model.mode == "eager"
+    assert fitted.mode == "eager"
     assert fitted.sum_error_sd_share == ISOLATED_SUM_ERROR_SD_SHARE
     prediction = predict(fitted, networks)
     by_key = {one.trial.key: one for one in parts}
@@ -245,18 +244,18 @@ def test_variants_of_the_paper_are_fitted_to(device):
 def test_hyper_parameters_are_kept_until_there_are_half_as_many_observations_again(
     device, observations, fitted
 ):
-    estimator, thetas = AdditiveEstimator(), (fitted.model.duration.theta, fitted.model.power.theta)
+    estimator, thetas = AdditiveEstimator(), (fitted.duration.theta, fitted.power.theta)
     parts = observe_parts(device, draw_networks(8, seed=77), energy=True)
     few, many = ([*observations, *parts[:count]] for count in (10, 30))
     extended = estimator.fit(few, fitted)
     assert extended.observation_count == fitted.observation_count + 10
     assert extended.fitted_count == fitted.observation_count
-    kept = extended.model.duration.theta, extended.model.power.theta
+    kept = extended.duration.theta, extended.power.theta
     assert all((one == two).all() for one, two in zip(kept, thetas, strict=True))
     again = estimator.fit(many, extended)
     assert again.observation_count >= 1.5 * fitted.observation_count
     assert again.fitted_count == again.observation_count
-    assert (again.model.duration.theta != thetas[0]).any()
+    assert (again.duration.theta != thetas[0]).any()
 
 
 def test_extended_fit_predicts_nearly_what_a_new_one_does(device, observations, fitted):
@@ -402,3 +401,101 @@ def test_few_inferences_share_the_model_of_training(device):
     networks = draw_networks(20, seed=8)
     few = observe_parts(device, networks[:2], replace(SETUP, phase="inference"))
     assert AdditiveEstimator().fit([*observe_parts(device, networks), *few]).inference is None
+
+
+def test_restored_fit_is_extended_as_the_first_one(device, observations, fitted):
+    """A stored fit knows which observations it has seen."""
+    restored = AdditiveEstimator().load(fitted.to_dict())
+    assert restored.observation_count == fitted.observation_count
+    assert AdditiveEstimator().fit(observations[::-1], restored) is restored
+
+
+STEPS, OVERHEAD_J, OVERHEAD_S = 100, 60.0, 0.3
+SOURCE = "imported log"
+NOISE_SHARE = 0.06
+
+
+def import_run(device, network, noise=0.0):
+    cost = device.true_cost(Trial(network, SETUP))
+    return Observation(
+        Trial(network, SETUP, Execution(steps=STEPS)),
+        energy_j=(STEPS * cost.energy_j + OVERHEAD_J) * (1 + noise),
+        duration_s=STEPS * cost.duration_s + OVERHEAD_S,
+        provenance="imported",
+        source=SOURCE,
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(device):
+    """Forty runs with noisy energies; noise comes in pairs, so that its mean is zero."""
+    half = NOISE_SHARE * np.random.default_rng(5).standard_normal(20)
+    noises = np.concatenate([half, -half]).tolist()
+    pairs = zip(draw_networks(40, seed=1), noises, strict=True)
+    return [import_run(device, network, noise) for network, noise in pairs]
+
+
+@pytest.fixture(scope="module")
+def fitted_runs(runs):
+    return AdditiveEstimator().fit(runs)
+
+
+def test_noise_of_repeats_is_fitted(fitted_runs):
+    totals = predict_runs(fitted_runs, draw_networks(1, seed=2), SETUP, STEPS, SOURCE)
+    assert 0.6 * NOISE_SHARE < totals.repeat_sd_share < 1.5 * NOISE_SHARE
+
+
+def test_run_is_its_steps_and_one_overhead(fitted_runs, device):
+    networks = draw_networks(20, seed=3)
+    short, long = (
+        predict_runs(fitted_runs, networks, SETUP, n, SOURCE) for n in (STEPS, 11 * STEPS)
+    )
+    step_j = predict(fitted_runs, networks).energy_j
+    assert long.energy_j - short.energy_j == pytest.approx(10 * STEPS * step_j, rel=5e-3)
+    overhead_j = short.energy_j - STEPS * step_j
+    assert overhead_j == pytest.approx(overhead_j[0], rel=0.02)
+    truth_j = np.array([import_run(device, network).energy_j for network in networks])
+    assert np.mean(np.abs(short.energy_j / truth_j - 1)) < NOISE_SHARE
+
+
+def test_intervals_contain_single_runs_and_narrow_with_repeats(fitted_runs, device):
+    networks = draw_networks(200, seed=4)
+    totals = predict_runs(fitted_runs, networks, SETUP, STEPS, SOURCE)
+    noises = NOISE_SHARE * np.random.default_rng(6).standard_normal(len(networks))
+    contained = 0
+    for at, network in enumerate(networks):
+        low_j, high_j = lognormal_interval(totals.energy_j[at], totals.variance()[at], 0.95)
+        contained += low_j < import_run(device, network, noises[at]).energy_j < high_j
+    assert contained / len(networks) > 0.88
+    assert np.all(totals.variance(4) < totals.variance())
+    assert totals.variance(1e12) == pytest.approx(totals.energy_sd_j**2)
+
+
+def test_imported_run_does_not_update_the_estimate_of_a_step(device):
+    """The energy of a run contains its overhead, so that it is not the energy of its steps."""
+    networks = draw_networks(25, seed=41)
+    fitted_runs = AdditiveEstimator().fit([import_run(device, network) for network in networks])
+    assert fitted_runs.measured_networks == {}
+    truth_j = np.array(true_energies(device, networks))
+    error = predict(fitted_runs, networks).energy_j / truth_j - 1
+    overhead_share = OVERHEAD_J / STEPS / truth_j
+    assert abs(np.median(error)) < 0.4 * np.median(overhead_share)
+
+
+def test_stored_fit_predicts_what_the_model_does(fitted_runs, runs):
+    """An overhead has no throughput that storing could lose."""
+    model, networks = fit_model(runs), draw_networks(5, seed=7)
+    overhead = make_overhead(SOURCE)
+    counts = [
+        {**count_layers(split_layers(network, SETUP)), overhead: 1 / STEPS} for network in networks
+    ]
+    fresh = predict_totals(model, counts, fitted_runs.sum_error_sd_share)
+    stored = AdditiveEstimator().load(json.loads(json.dumps(fitted_runs.to_dict())))
+    totals = predict_runs(stored, networks, SETUP, STEPS, SOURCE)
+    assert totals.energy_j == pytest.approx(STEPS * fresh.energy_j, rel=1e-9)
+    assert totals.energy_sd_j == pytest.approx(STEPS * np.sqrt(fresh.variance), rel=1e-9)
+
+
+def test_source_without_runs_is_refused(fitted_runs):
+    with pytest.raises(MissingError, match="another log"):
+        predict_runs(fitted_runs, draw_networks(1, seed=2), SETUP, STEPS, "another log")

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from host_time_examples import (
+    CALLS_S,
+    START_S,
     list_layers,
     observe_all,
     observe_host_bound,
@@ -14,7 +16,10 @@ from host_time_examples import (
     true_time,
 )
 from joulecast.estimators.additive.host_time import (
+    TimedStep,
+    _LeastSquares,
     combine_times,
+    fit_call_durations,
     fit_host_time,
     update_host_time,
 )
@@ -149,3 +154,32 @@ def test_slower_of_host_and_device_decides():
     more_s = combine_times(host_s + step, device_s)[0]
     assert grad_host == pytest.approx((more_s - duration_s) / step, abs=1e-4)
     assert grad_host * host_s + grad_device * device_s == pytest.approx(duration_s)
+
+
+def test_durations_of_calls_are_recovered():
+    observations = observe_all(noise=0.0)
+    steps = [TimedStep(one, one.duration_s) for one in observations]
+    fitted = fit_call_durations(steps, 30e-6)
+    assert fitted.step_overhead_s == pytest.approx(START_S, rel=0.15)
+    assert fitted.per_call_s[:3] == pytest.approx(CALLS_S[:3], rel=0.2)
+    assert fitted.per_call_s[4:] == pytest.approx(CALLS_S[4:], rel=0.2)
+    # Casts come with products, and few of them: they are drawn to the duration of a launch.
+    assert sum(fitted.per_call_s[2:4]) == pytest.approx(sum(CALLS_S[2:4]), rel=0.25)
+    assert fitted.per_call_s[3] == pytest.approx(CALLS_S[3], rel=0.5)
+    factors = list(fitted.structure_factors.values())
+    assert factors == pytest.approx([1.0] * len(factors), abs=0.1)
+
+
+def test_jacobian_equals_finite_differences():
+    steps = [TimedStep(one, one.duration_s) for one in observe_all(noise=0.1)[::9]]
+    structures = sorted({piece.structure for one in steps for piece in one.observation.counts})
+    problem = _LeastSquares.make(steps, structures)
+    rng = np.random.default_rng(0)
+    theta = np.log(30e-6) * np.ones(1 + len(HOST_CALLS) + len(structures))
+    theta[1 + len(HOST_CALLS) :] = 0.1 * rng.normal(size=len(structures))
+    differences = [
+        problem.residuals(theta + step) - problem.residuals(theta - step)
+        for step in 1e-6 * np.eye(len(theta))
+    ]
+    expected = np.array(differences).T / 2e-6
+    assert problem.jacobian(theta) == pytest.approx(expected, abs=1e-5)

@@ -9,13 +9,14 @@ import pytest
 from additive_examples import (
     SETUP,
     draw_networks,
+    encode_sums,
     observe_idle,
     observe_parts,
     observe_step,
     predict,
     true_energies,
 )
-from joulecast.estimators.additive.encode import OperatorEncoder, SourceMean, encode_sums
+from joulecast.estimators.additive.encode import OperatorEncoder, SourceMean
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.layers import count_layers, split_layers
 from joulecast.gp.lognormal import log_variance
@@ -81,7 +82,7 @@ def test_device_like_its_source_needs_fewer_observations(few, transferred, devic
     truth_j = 1.7 * 0.6 * np.array(true_energies(device, networks))
     cold = AdditiveEstimator().fit(few)
     assert mape(transferred, networks, truth_j) < 0.8 * mape(cold, networks, truth_j)
-    share = transferred.model.duration.hyper.coefficients[-1]
+    share = transferred.duration.hyper.coefficients[-1]
     assert 0.5 < share < 1.5
 
 
@@ -92,7 +93,7 @@ def test_source_that_teaches_nothing_does_no_harm(few, source, device):
     networks = draw_networks(20, seed=9)
     truth_j = 1.7 * 0.6 * np.array(true_energies(device, networks))
     cold, fitted = (AdditiveEstimator(one).fit(few) for one in ((), (unlike,)))
-    assert fitted.model.duration.hyper.coefficients[-1] < 0.4
+    assert fitted.duration.hyper.coefficients[-1] < 0.4
     assert mape(fitted, networks, truth_j) < 1.3 * mape(cold, networks, truth_j)
 
 
@@ -108,8 +109,7 @@ def test_own_observations_outweigh_sources(few, source):
     assert leaves
     cold = AdditiveEstimator().fit([*strange, *few[3:]])
     one, two = (
-        fit.model.duration.mean.predict(fit.model.encoder.encode_durations(leaves))
-        for fit in (fitted, cold)
+        fit.duration.mean.predict(fit.encoder.encode_durations(leaves)) for fit in (fitted, cold)
     )
     totals = [np.log(np.exp(values).sum()) for values in (one, two)]
     assert totals[0] == pytest.approx(totals[1], abs=0.1)
@@ -180,7 +180,7 @@ def test_device_that_started_from_others_can_be_a_source(transferred, few):
 
 def test_several_sources_have_a_share_each(few, source):
     fitted = AdditiveEstimator((source, replace(source, name="another"))).fit(few)
-    shares = fitted.model.duration.hyper.coefficients[-2:]
+    shares = fitted.duration.hyper.coefficients[-2:]
     assert 0.5 < shares.sum() < 1.5
 
 

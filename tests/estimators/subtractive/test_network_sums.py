@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
-from joulecast.estimators.subtractive.network_sums import estimate_part
+from joulecast.estimators.subtractive.network_sums import (
+    ProfiledPart,
+    estimate_part,
+    estimate_update_share,
+    fit_rates,
+)
 from joulecast.families import make_family
+from joulecast.kinds import layer_work, make_layer
+from joulecast.records import Setup
 from joulecast.testing.estimators import FAMILY, SETUP, make_observations
 from joulecast.variants import split_network
 
@@ -76,3 +83,65 @@ def test_weights_are_updated_once_per_step():
     assert 0 < tied < once
     assert find_cost(calls=3) == pytest.approx(once + 2 * tied)
     assert find_cost(calls=3, tied=True) == pytest.approx(3 * tied)
+
+
+PARTS = [placed.part for placed in split_network(make_family(FAMILY))]
+
+
+def make_points(parts=PARTS, setup=SETUP, j_per_byte=2e-9):
+    """Return parts whose energy is proportional to the bytes they move."""
+    sizes = [
+        sum(layer_work(layer, setup).total.size_bytes for layer in part.layers) for part in parts
+    ]
+    return [
+        ProfiledPart(part, setup, j_per_byte * size, 0.0)
+        for part, size in zip(parts, sizes, strict=True)
+    ]
+
+
+def test_rates_recover_costs_proportional_to_bytes():
+    points = make_points()
+    rates = fit_rates(points)
+    for point in points:
+        found = estimate_part(rates, point.part, SETUP)
+        assert found.value == pytest.approx(point.value, rel=1e-3)
+        assert 0 < found.sd_share < 1
+
+
+def test_most_specific_row_is_used():
+    own, other = Setup(batch=10), Setup(batch=20)
+    parts = [part for part in PARTS if part.layers[0].kind == "linear"]
+    cheap, dear = make_points(parts * 4, own), make_points(parts * 4, other, j_per_byte=8e-9)
+    rates = fit_rates([*cheap, *dear])
+    assert estimate_part(rates, parts[0], own).value == pytest.approx(cheap[0].value, rel=1e-3)
+    assert estimate_part(rates, parts[0], other).value == pytest.approx(dear[0].value, rel=1e-3)
+    unseen = estimate_part(rates, parts[0], Setup(batch=40))
+    assert unseen.group.startswith("kind:")
+
+
+def test_update_takes_a_share_of_the_cost():
+    rates = fit_rates(make_points())
+    share = estimate_update_share(rates, PARTS[2], SETUP)
+    assert 0 < share < 1
+    inference = replace(SETUP, phase="inference")
+    assert estimate_update_share(rates, PARTS[2], inference) == 0.0
+
+
+def test_nothing_is_estimated_without_rates():
+    assert estimate_part({}, PARTS[0], SETUP).value == 0.0
+    assert estimate_update_share({}, PARTS[0], SETUP) == 0.0
+
+
+def test_unseen_kind_is_estimated_from_rates():
+    estimator = SubtractiveEstimator()
+    network = make_family(FAMILY)
+    unseen = make_layer("layer_norm", shape=(24,))
+    layers = (*network.layers[:3], unseen, *network.layers[3:])
+    found = estimator.fit(make_observations()).predict(
+        [network, replace(network, layers=layers)], [SETUP] * 2, joint=True, per_layer=True
+    )
+    rows = found.layers[1]
+    assert [row.seen for row in rows] == [True, True, True, False, True, True]
+    assert rows[3].energy_j > 0
+    assert found.energy_j[1] == pytest.approx(found.energy_j[0] + rows[3].energy_j)
+    assert found.energy_cov[1, 1] > found.energy_cov[0, 0]

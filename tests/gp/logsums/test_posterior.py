@@ -1,22 +1,32 @@
 """Conditioning on sums."""
 
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from joulecast.gp.linalg import WeightedSums
-from joulecast.gp.logsums.inputs import LogObservations, LogSums
+from joulecast.gp.logsums import posterior as gauss_newton
+from joulecast.gp.logsums.inputs import LogInputs, LogObservations, LogSums
 from joulecast.gp.logsums.posterior import (
     FittedLogSums,
+    RowCovariances,
     condition_logsums,
     correct_row_weights,
+    linearise,
     linearise_observations,
     log_sums,
 )
-from joulecast.gp.logsums.prior import log_prior_covariance, prior_log_mean
-from joulecast.gp.logsums.totals import predict_inputs
-from logsums_examples import draw_fitted, draw_inputs, draw_values, make_process
+from joulecast.gp.logsums.prior import (
+    discrepancy_covariance,
+    discrepancy_variance,
+    log_prior_covariance,
+    prior_log_mean,
+)
+from joulecast.gp.logsums.process import ALL_INPUTS, KernelTerm, LogSumProcess
+from joulecast.gp.logsums.totals import predict_inputs, predict_log_totals
+from logsums_examples import draw_fitted, draw_inputs, draw_sums, draw_values, make_process
 
 
 def scale_sds(process, factor):
@@ -101,3 +111,177 @@ def test_corrected_row_weights_solve_the_equations_of_their_rows():
     wrong = fitted.row_weights + np.where(np.arange(fitted.observations.size) < 8, 1.0, 0.0)
     found = correct_row_weights(replace(fitted, row_weights=wrong), np.arange(8))
     assert found.row_weights == pytest.approx(fitted.row_weights, rel=1e-6, abs=1e-8)
+
+
+@pytest.fixture
+def counts():
+    return draw_sums(np.random.default_rng(0), 10, 3, 6).counts
+
+
+def test_linearisation_has_value_and_slope_of_the_sum(counts):
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=10)
+    linear = linearise(counts, values)
+    assert linear.evaluate(values) == pytest.approx(log_sums(counts, values))
+    step = 1e-6 * rng.normal(size=10)
+    change = log_sums(counts, values + step) - log_sums(counts, values - step)
+    assert 2.0 * linear.weights.total(step) == pytest.approx(change, rel=1e-5, abs=1e-12)
+    assert linear.weights.sum_entries(linear.weights.weight) == pytest.approx(np.ones(counts.size))
+
+
+def test_single_inputs_are_exact(counts):
+    values, other = np.random.default_rng(2).normal(size=(2, 10))
+    linear = linearise(
+        counts.__class__(3, counts.row[:3], counts.column[:3], counts.weight[:3]), values
+    )
+    assert linear.evaluate(other) == pytest.approx(log_sums(counts, other)[:3])
+
+
+def test_large_and_small_values_do_not_overflow():
+    counts = WeightedSums(2, np.array([0, 0, 1]), np.arange(3), np.array([2.0, 1.0, 1.0]))
+    found = log_sums(counts, np.array([1000.0, -1000.0, -2000.0]))
+    assert found == pytest.approx([1000.0 + np.log(2.0), -2000.0])
+    assert log_sums(WeightedSums(1, *np.zeros((2, 0), int), np.zeros(0)), np.zeros(1))[0] == -np.inf
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_expectation_of_a_sum_agrees_with_monte_carlo(is_shared):
+    """Independent deviations average out and raise the sum; a common one does not."""
+    rng, size, sd = np.random.default_rng(3), 12, 0.3
+    counts = WeightedSums(1, np.zeros(size, int), np.arange(size), rng.uniform(1.0, 3.0, size))
+    values = rng.normal(size=size)
+    weight = linearise(counts, values).weights.weight
+    sum_variance = sd**2 * (1.0 if is_shared else (weight**2).sum())
+    linear = linearise(counts, values, np.full(size, sd**2), np.array([sum_variance]))
+    noise = sd * rng.normal(size=(100_000, 1 if is_shared else size))
+    drawn = np.log(np.exp(values + noise) @ counts.weight)
+    found, plain = linear.evaluate(values)[0], log_sums(counts, values)[0]
+    assert found == pytest.approx(drawn.mean(), abs=0.004)
+    assert found - plain == pytest.approx(0.0 if is_shared else 0.03, abs=0.015)
+    assert np.sqrt(sum_variance) == pytest.approx(drawn.std(), rel=0.05)
+
+
+NOISE_SD = 0.02
+
+
+def draw_blocks(rng):
+    """Return 70 sums over 190 uncertain inputs: 40 alone, and 30 blocks of 12 never seen alone."""
+    alone, blocks, length, size = 40, 30, 12, 190
+    entries = [[one] for one in range(alone)]
+    entries += [sorted(rng.choice(np.arange(alone, size), length, False)) for _ in range(blocks)]
+    row = np.repeat(np.arange(alone + blocks), [len(one) for one in entries])
+    weight = rng.integers(1, 4, len(row)).astype(float)
+    counts = WeightedSums(alone + blocks, row, np.concatenate(entries), weight)
+    terms = (
+        KernelTerm(ALL_INPUTS, shared_sd=(0.2, 0.5)),
+        KernelTerm(0, (0, 1), shared_sd=(0.4, 0.5)),
+    )
+    process = LogSumProcess(((1e-3, 0.5),), terms, nugget_sd=(0.25, 0.5), noise_sd=(NOISE_SD, 0.1))
+    inputs = LogInputs(
+        np.exp(1.5 * rng.normal(size=(size, 1))),
+        2.0 * rng.normal(size=(size, 2)),
+        rng.integers(0, 5, (size, 1)),
+        np.zeros(size, int),
+        np.arange(size),
+    )
+    values = prior_log_mean(inputs, np.array([1e-3])) + 0.5 * rng.normal(size=size)
+    log_values = log_sums(counts, values) + NOISE_SD * rng.normal(size=counts.size)
+    observations = LogObservations(LogSums.of_counts(counts), log_values, np.zeros(counts.size))
+    return FittedLogSums(process, process.prior.means, inputs, observations)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_observed_sums_of_uncertain_inputs_are_predicted(seed):
+    fitted = draw_blocks(np.random.default_rng(seed))
+    sums = fitted.observations.sums
+    found = predict_log_totals(condition_logsums(fitted), fitted.inputs, sums)
+    assert found.log_mean == pytest.approx(fitted.observations.log_values, abs=3.0 * NOISE_SD)
+    # The inputs of blocks remain uncertain: only their sums are known.
+    inputs = predict_inputs(condition_logsums(fitted), fitted.inputs)
+    assert np.median(np.sqrt(inputs.log_variance[40:])) > 0.15
+    assert np.sqrt(found.log_variance).max() < 1.5 * NOISE_SD
+
+
+def test_posterior_mean_reproduces_observed_sums(monkeypatch):
+    """After enough steps the sums of the posterior means are the observed ones, within noise."""
+    monkeypatch.setattr(gauss_newton, "_MAX_STEPS", 20)
+    monkeypatch.setattr(gauss_newton, "_TOLERANCE", 1e-9)
+    fitted, _ = draw_fitted(np.random.default_rng(0), structure_sd=(1e-3, 0.1), sum_sd=(1e-3, 0.1))
+    posterior = condition_logsums(fitted)
+    log_values = predict_inputs(posterior, posterior.inputs).log_mean
+    totals = log_sums(posterior.sums.counts, log_values)
+    assert totals == pytest.approx(fitted.observations.log_values, abs=0.06)
+
+
+def test_few_steps_are_nearly_as_good_as_many(monkeypatch):
+    rng = np.random.default_rng(1)
+    fitted, _ = draw_fitted(rng)
+    new = draw_inputs(rng, 20, first_identity=100)
+    few = predict_inputs(condition_logsums(fitted), new)
+    monkeypatch.setattr(gauss_newton, "_MAX_STEPS", 30)
+    monkeypatch.setattr(gauss_newton, "_TOLERANCE", 1e-10)
+    many = predict_inputs(condition_logsums(fitted), new)
+    assert few.log_mean == pytest.approx(many.log_mean, abs=0.02)
+
+
+def test_single_inputs_are_linearised_around_the_prior_mean():
+    fitted, _ = draw_fitted(np.random.default_rng(2), several=0)
+    posterior = condition_logsums(fitted)
+    mean = prior_log_mean(posterior.inputs, fitted.hyper.coefficients)
+    expected = linearise(posterior.sums.counts, mean)
+    assert (posterior.linear.offsets == expected.offsets).all()
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    drawn = draw_fitted(np.random.default_rng(0), size=120, singles=80, several=30)[0]
+    return linearise_observations(drawn)
+
+
+@pytest.fixture(scope="module")
+def exact(fitted):
+    """Return the covariances of all observations, by dense matrices."""
+    weights = fitted.linear.weights.to_matrix(fitted.inputs.size)
+    cov = log_prior_covariance(fitted.process, fitted.hyper, fitted.inputs, fitted.inputs)
+    sums = fitted.observations.sums
+    return weights @ cov @ weights.T + discrepancy_covariance(fitted.hyper, sums, sums)
+
+
+@pytest.mark.parametrize("kept", [200, 60, 5])
+def test_covariances_are_exact_whatever_is_kept(fitted, exact, kept):
+    covariances, rng = RowCovariances(fitted, kept), np.random.default_rng(1)
+    for _ in range(30):
+        left, right = (np.sort(rng.choice(110, rng.integers(1, 25), False)) for _ in range(2))
+        found = covariances.take(left, right)
+        assert found == pytest.approx(exact[np.ix_(left, right)], abs=1e-10)
+
+
+def test_results_may_be_changed(fitted, exact):
+    covariances, rows = RowCovariances(fitted), np.arange(20)
+    covariances.take(rows, rows)[:] = 7.0
+    assert covariances.take(rows, rows) == pytest.approx(exact[:20, :20], abs=1e-10)
+
+
+def test_variances_are_the_diagonal(fitted, exact):
+    covariances = RowCovariances(fitted)
+    assert (discrepancy_variance(fitted.hyper, fitted.observations.sums) > 0).any()
+    for rows in (np.arange(30), np.arange(10, 110)):
+        assert covariances.take_variances(rows) == pytest.approx(np.diag(exact)[rows], abs=1e-10)
+
+
+def test_threads_do_not_disturb_each_other(fitted, exact):
+    covariances, wrong = RowCovariances(fitted, 40), []
+
+    def ask(seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(40):
+            rows = np.sort(rng.choice(110, 20, False))
+            if not np.allclose(covariances.take(rows, rows), exact[np.ix_(rows, rows)]):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -9,10 +9,10 @@ from joulecast.gp.linalg import WeightedSums
 from joulecast.gp.logsums import totals
 from joulecast.gp.logsums.inputs import LogObservations, LogSums, append_observations
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
-from joulecast.gp.logsums.prior import elasticities, log_prior_covariance, prior_log_mean
+from joulecast.gp.logsums.prior import log_prior_covariance, prior_log_mean
 from joulecast.gp.logsums.totals import (
+    expected_variance_reduction,
     posterior_elasticities,
-    predict_combinations,
     predict_discrepancies,
     predict_inputs,
     predict_log_totals,
@@ -108,9 +108,8 @@ def test_totals_agree_with_monte_carlo():
     fitted, _ = draw_fitted(rng)
     new = draw_inputs(rng, 12, first_identity=100)
     posterior = condition_logsums(fitted)
-    weights = WeightedSums.of_single_inputs(12)
-    mean, cov = predict_combinations(posterior, new, weights)
-    values = np.exp(rng.multivariate_normal(mean, cov, 100_000))
+    each = predict_log_totals(posterior, new, LogSums.of_single_inputs(12), joint=True)
+    values = np.exp(rng.multivariate_normal(each.log_mean, each.log_covariance, 100_000))
     row = np.repeat(np.arange(3), 4)
     counts = WeightedSums(3, row, np.arange(12), rng.integers(1, 5, 12).astype(float))
     drawn = values @ counts.to_matrix(12).T
@@ -175,7 +174,8 @@ def test_elasticities_follow_basis_and_points():
     coarse = posterior_elasticities(posterior, move(-0.05), move(0.05), 0.1)
     fine = posterior_elasticities(posterior, move(-1e-4), move(1e-4), 2e-4)
     assert coarse == pytest.approx(fine, abs=0.02)
-    by_mean = elasticities(new, fitted.hyper.coefficients, 1)
+    terms = new.basis * fitted.hyper.coefficients
+    by_mean = terms[:, 1] / terms.sum(axis=1)
     assert np.abs(fine - by_mean).max() > 0.01
 
 
@@ -202,3 +202,36 @@ def test_means_without_variances_are_the_same():
     one, two = predict_inputs(posterior, new), predict_inputs(posterior, new, with_variance=False)
     assert one.log_mean == pytest.approx(two.log_mean, abs=1e-12)
     assert not two.log_variance.any()
+
+
+def test_reduction_is_what_observing_the_expected_value_achieves():
+    """For single inputs it is exact: the variance does not depend on the value observed."""
+    fitted, _ = draw_fitted(np.random.default_rng(0), size=30, singles=18, several=0)
+    inputs, size = fitted.inputs, fitted.inputs.size
+    posterior = condition_logsums(fitted)
+    targets = candidates = LogSums.of_single_inputs(size)
+    found = expected_variance_reduction(posterior, inputs, targets, candidates, 1e-4)
+    before = predict_log_totals(posterior, inputs, targets)
+    for at in (0, 7, 29):
+        one = candidates.take(np.array([at]))
+        known = LogObservations(one, before.log_mean[[at]], np.array([1e-4]))
+        updated = replace(fitted, observations=append_observations(fitted.observations, known))
+        after = predict_log_totals(condition_logsums(updated), inputs, targets)
+        expected = before.log_variance - after.log_variance
+        assert found[:, at] == pytest.approx(expected, abs=1e-8)
+
+
+def test_large_shares_of_a_target_are_worth_most():
+    fitted, _ = draw_fitted(np.random.default_rng(1), size=30, singles=10, several=4)
+    inputs = fitted.inputs
+    observed = set(fitted.observations.sums.counts.column.tolist())
+    new = np.array([one for one in range(30) if one not in observed][:3])
+    weight = np.array([1.0, 1.0, 1000.0])
+    counts = WeightedSums(1, np.zeros(3, int), new, weight)
+    structures = WeightedSums(1, np.zeros(1, int), np.zeros(1, int), np.ones(1))
+    target = LogSums(counts, structures, np.array([500]))
+    candidates = LogSums.of_counts(WeightedSums(3, np.arange(3), new, np.ones(3)))
+    found = expected_variance_reduction(condition_logsums(fitted), inputs, target, candidates)
+    assert found.shape == (1, 3)
+    assert found.argmax() == 2
+    assert (found >= 0).all()

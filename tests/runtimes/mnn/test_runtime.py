@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("MNN")
 
 from joulecast.devices import detect_device
-from joulecast.errors import InputError, NetError, NotTrainingError, OutOfMemoryError
+from joulecast.errors import InputError, NetError, NotTrainingError
 from joulecast.families import make_family
 from joulecast.kinds import make_layer
 from joulecast.records import Execution, Input, Network, Setup, Trial
 from joulecast.runtimes import open_runtime
-from joulecast.runtimes.mnn.engine import NN, OPTIM, draw_uniform
-from joulecast.runtimes.mnn.runtime import MnnRuntime
+from joulecast.runtimes.mnn.engine import ENGINE, NN, OPTIM, draw_uniform, make_scalar
+from joulecast.runtimes.mnn.runtime import MnnStep
 from joulecast.testing.runtimes import SMALL, RuntimeContract
 
 LINEAR = make_layer("linear", cin=6, cout=4)
@@ -53,17 +53,16 @@ def test_kind_without_gradient_is_refused_by_name():
 
 
 @pytest.mark.parametrize(
-    ("setup", "message"),
-    [({"precision": "bf16"}, "fp32 only"), ({"loss": "own"}, "needs PyTorch")],
+    ("setup", "mode", "message"),
+    [
+        ({"precision": "bf16"}, "eager", "fp32 only"),
+        ({"loss": "own"}, "eager", "needs PyTorch"),
+        ({}, "graph", "use eager"),
+    ],
 )
-def test_setup_that_mnn_lacks_is_refused(setup, message):
+def test_what_mnn_lacks_is_refused(setup, mode, message):
+    trial = Trial(SMALL.network, Setup(batch=2, **setup), Execution(mode=mode))
     with pytest.raises(InputError, match=message):
-        open_runtime("mnn").prepare(Trial(SMALL.network, Setup(batch=2, **setup)))
-
-
-def test_cuda_graph_is_refused():
-    trial = Trial(SMALL.network, SMALL.setup, Execution(mode="graph"))
-    with pytest.raises(InputError, match="use eager"):
         open_runtime("mnn").prepare(trial)
 
 
@@ -98,12 +97,6 @@ def test_equal_trials_start_from_equal_weights():
     assert (copies[0] != copies[1]).any()
 
 
-def test_trial_that_needs_more_memory_is_refused_before_it_is_built():
-    device = replace(detect_device("cpu"), memory_bytes=1000)
-    with pytest.raises(OutOfMemoryError, match=r"needs .* MiB but"):
-        MnnRuntime(device).prepare(SMALL)
-
-
 def test_functions_of_the_package_itself_would_not_train():
     # Why the runtime calls the engine: a cast hides the weight from the optimizer.
     import MNN
@@ -116,6 +109,13 @@ def test_functions_of_the_package_itself_would_not_train():
     assert not OPTIM.SGD(module, 0.1).step(NN.loss.mse(MNN.expr.matmul(x, weight), y))
 
 
+def test_draws_depend_on_the_seed_alone():
+    first, again, other = (draw_uniform([4, 5], 0.5, seed).read().copy() for seed in (1, 1, 2))
+    assert (first == again).all()
+    assert (first != other).any()
+    assert 0.25 < abs(first).max() <= 0.5
+
+
 def test_missing_mnn_is_named():
     script = "import sys; sys.modules['_mnncengine'] = None; " + (
         "from joulecast.runtimes import open_runtime; open_runtime('mnn')"
@@ -125,3 +125,70 @@ def test_missing_mnn_is_named():
     )
     assert "MissingError: measuring on mnn needs MNN" in done.stderr
     assert "joulecast[mnn]" in done.stderr
+
+
+class CutNetwork:
+    """A network in which MNN cuts the gradients without an error."""
+
+    def __init__(self, net):
+        self.weights, self.check_shapes = net.weights, net.check_shapes
+        self.run = lambda x: ENGINE.cast(net.run(x), ENGINE.float)
+
+
+def _lose_infinitely(replica):
+    own = replica.loss
+    replica.loss = lambda out: own(out) + make_scalar(float("inf"))
+
+
+def _cut_gradient(replica):
+    # A cast has no gradient in MNN, and says nothing.
+    replica.net = CutNetwork(replica.net)
+
+
+def _add_unused_weight(replica):
+    replica.net.weights.begin_layer("unused", True)
+    replica.net.weights.draw("weight", [2, 2], 2)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (_cut_gradient, "no gradient"),
+        (_add_unused_weight, r"weight unused\.weight did not change"),
+        (_lose_infinitely, "loss is inf"),
+    ],
+)
+def test_a_step_that_does_not_train_is_rejected(spoil, reason):
+    (replica,) = open_runtime("mnn").prepare(SMALL)._replicas
+    spoil(replica)
+    with pytest.raises(NotTrainingError, match=reason):
+        MnnStep([replica], SMALL.setup, Execution(), 1).check()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_measured_steps_hardly_change_weights(optimizer):
+    setup = Setup(batch=4, threads=1, optimizer=optimizer)
+    step = open_runtime("mnn").prepare(Trial(SMALL.network, setup))
+    before = {name: weight.read().copy() for name, weight in step._weights.items()}
+    step.run(5)
+    changes = [abs(weight.read() - before[name]).max() for name, weight in step._weights.items()]
+    # SGD's momentum still carries the two steps of the check.
+    assert 0.0 < max(changes) < (0.1 if optimizer == "sgd" else 1e-5)
+
+
+def test_adamw_shrinks_weights_before_its_update():
+    step = open_runtime("mnn").prepare(Trial(SMALL.network, Setup(batch=4, optimizer="adamw")))
+    before = {name: weight.read().copy() for name, weight in step._weights.items()}
+    step._optimizer.learning_rate = 1.0
+    step._decay_weights()
+    for name, weight in step._weights.items():
+        expected = before[name] * (1.0 - 0.01)
+        assert weight.read() == pytest.approx(expected, rel=1e-6)
+    assert step._step()
+
+
+def test_closed_step_does_not_run():
+    step = open_runtime("mnn").prepare(SMALL)
+    step.close()
+    with pytest.raises(InputError, match="closed"):
+        step.run(1)

@@ -15,8 +15,8 @@ from joulecast.families import make_family
 from joulecast.records import Input, Network, Setup, Trial
 from joulecast.runtimes import open_runtime
 from joulecast.runtimes.onnx.own_file import OnnxFile, check_external_files
-from joulecast.runtimes.onnx.quantise import quantise_model
 from joulecast.runtimes.onnx.runtime import build_model
+from joulecast.runtimes.onnx.sessions import open_session, quantise_model
 
 SETUP = Setup(batch=2, phase="inference", threads=1)
 NETWORK = make_family("lenet5")
@@ -40,14 +40,18 @@ def save_graph(path, nodes, inputs, outputs, weights=()):
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
 
 
+def save_apart(path):
+    """Save a model with its weights in another file."""
+    options = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 1024}
+    onnx.save(build_model(TRIAL)[0], path, **options)
+
+
 def test_file_is_run_with_its_own_weights(file):
     step = prepare(file)
     step.run(1)
     (found,) = step.read_outputs()
     model = onnx.load(file)
     batch = np.random.default_rng(0).standard_normal((2, *NETWORK.input.shape)).astype("float32")
-    from joulecast.runtimes.onnx.sessions import open_session
-
     session = open_session(model.SerializeToString(), SETUP)
     (expected,) = session.run(None, {"input_0": batch})
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -102,13 +106,7 @@ def test_quantised_file_is_not_called_fp32(file):
 
 def test_weights_beside_the_file_are_read(tmp_path):
     path = tmp_path / "net.onnx"
-    onnx.save(
-        build_model(TRIAL)[0],
-        path,
-        save_as_external_data=True,
-        location="w.bin",
-        size_threshold=1024,
-    )
+    save_apart(path)
     prepare(path).close()
     (tmp_path / "w.bin").unlink()
     with pytest.raises(FileError, match=r"'w\.bin', which is missing"):
@@ -119,13 +117,7 @@ def test_link_out_of_the_folder_is_refused(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     path = folder / "net.onnx"
-    onnx.save(
-        build_model(TRIAL)[0],
-        path,
-        save_as_external_data=True,
-        location="w.bin",
-        size_threshold=1024,
-    )
+    save_apart(path)
     (folder / "w.bin").rename(tmp_path / "elsewhere.bin")
     (folder / "w.bin").symlink_to(tmp_path / "elsewhere.bin")
     with pytest.raises(FileError, match=r"'w\.bin', outside of its folder: not run"):

@@ -17,11 +17,11 @@ from joulecast.kinds import (
     output_shape,
 )
 from joulecast.records import Input, Layer, Network, Setup, fold_blocks
-from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.build import JOINS, build_net
 from joulecast.runtimes.torch.losses import cross_entropy_loss, mean_square_loss
 from joulecast.runtimes.torch.net_reader import read_net
-from joulecast.runtimes.torch.op_builders import JOINS
 from joulecast.variants.blocks import single_input_shape
+from small_families import make_small
 
 BATCH = 3
 RELU = make_op("elementwise", fn="relu")
@@ -46,9 +46,14 @@ def read_back(network: Network) -> Network:
 
 @cache
 def read_back_family(name: str) -> tuple[Network, Network]:
-    """Return a network of a family, and what reading it back gives."""
-    network = make_family(name)
+    """Return a small network of a family, and what reading it back gives."""
+    network = make_small(name)
     return network, read_back(network)
+
+
+@cache
+def read_back_case(name: str) -> Network:
+    return read_back(CASES[name])
 
 
 def pool(dims: int, fn: str = "max") -> object:
@@ -233,9 +238,8 @@ ALONE = {"pool alone"}
 
 @pytest.mark.parametrize("name", sorted(set(CASES) - ALONE))
 def test_built_network_reads_back_the_same(name: str) -> None:
-    network = CASES[name]
-    again = read_back(network)
-    assert again == network
+    again = read_back_case(name)
+    assert again == CASES[name]
     assert again.buildable
 
 
@@ -283,7 +287,7 @@ def test_random_family_members_read_back_the_same() -> None:
     def draw(low: int, high: int) -> int:
         return int(torch.randint(low, high + 1, (1,), generator=generator))
 
-    for name in ("cnn5", "har", "transformer", "resnet18"):
+    for name in ("cnn5", "har", "transformer"):
         network = draw_family(name, draw)
         assert read_back(network) == network
 
@@ -293,7 +297,7 @@ def test_formulas_agree_with_the_independent_count(name: str) -> None:
     if name in FAMILIES:
         network, again = read_back_family(name)
     else:
-        network, again = CASES[name], read_back(CASES[name])
+        network, again = CASES[name], read_back_case(name)
     assert again.totals is not None
     work = network_work(network, Setup(batch=BATCH))
     counted = again.totals
@@ -309,6 +313,9 @@ def test_formulas_agree_with_the_independent_count(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"lstm"}))
 def test_bytes_are_close_to_the_independent_count(name: str) -> None:
     network, again = read_back_family(name)
+    if name == "alexnet":  # pads and biases outweigh the products of the small one
+        network = make_family(name)
+        again = read_back(network)
     counted = again.totals
     assert counted is not None
     work = network_work(network, Setup(batch=BATCH))
@@ -334,10 +341,10 @@ def test_blocks_and_layers_cost_the_same() -> None:
     _, network = read_back_family("resnet18")
     blocks = fold_blocks(network)
     setup = Setup(batch=BATCH)
-    assert len(network.groups) == 8
+    assert len(network.groups) == 4
     assert network_work(blocks, setup) == network_work(network, setup)
     folded = [layer for layer in blocks.layers if layer.parts]
-    assert len(folded) == 8
+    assert len(folded) == 4
     # Blocks of one structure share a kind, whatever their widths.
     assert len({layer.kind for layer in folded}) == 2
 

@@ -1,12 +1,13 @@
-"""Modules are loaded by name, with their example inputs and their loss."""
+"""Modules are loaded by name; their inputs get another batch or number of tokens."""
 
 import pytest
 import torch
+from torch import nn
 
-from joulecast.errors import NetError
+from joulecast.errors import InputError, NetError
 from joulecast.records import Device, Setup
-from joulecast.runtimes.torch.example_inputs import resize_batch
-from joulecast.runtimes.torch.load import load_net, read_named_net
+from joulecast.runtimes.torch.inputs import resize_batch
+from joulecast.runtimes.torch.load import load_net, make_sequence, read_at_tokens, read_named_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
 
 NET_FILE = """
@@ -60,12 +61,6 @@ def test_wrong_names_raise_a_one_line_error(net_file: str, name: str, message: s
     with pytest.raises(NetError, match=message) as caught:
         read_named_net(name.format(file=net_file))
     assert "\n" not in str(caught.value)
-
-
-def test_only_samples_are_resized_to_another_batch() -> None:
-    inputs = {"x": torch.zeros(4, 10, 8), "mask": torch.zeros(10, 10), "at": torch.zeros(1, 10)}
-    resized = resize_batch(inputs, 16)
-    assert [tuple(value.shape) for value in resized.values()] == [(16, 10, 8), (10, 10), (1, 10)]
 
 
 def test_weights_that_do_not_fit_are_not_allocated(tmp_path, monkeypatch) -> None:
@@ -166,3 +161,47 @@ def test_errors_of_later_steps_name_their_line(tmp_path, monkeypatch) -> None:
     with pytest.raises(NetError, match=r"ValueError: too often \(failing.py, line 28, in forward"):
         step.run(100)
     step.close()
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(50, 8), nn.Linear(8, 50)
+
+    def forward(self, input_ids):
+        return self.out(self.embed(input_ids))
+
+
+def test_module_is_read_with_one_sequence_of_any_length():
+    network = read_at_tokens(Model(), torch.zeros(4, 7, dtype=torch.long), 61)
+    assert network.input.shape == (61,)
+
+
+def test_only_tokens_are_kept_of_the_inputs():
+    ids, mask = torch.zeros(4, 7, dtype=torch.long), torch.ones(4, 7)
+    made = make_sequence({"mask": mask, "input_ids": ids, "labels": ids}, 5)
+    assert list(made) == ["input_ids"] and made["input_ids"].shape == (1, 5)
+    (positional,) = make_sequence((mask, ids), 5)
+    assert positional.shape == (1, 5)
+
+
+def test_other_modules_are_refused():
+    with pytest.raises(NetError, match="no batch of token numbers"):
+        make_sequence(torch.randn(2, 3, 8, 8), 5)
+    with pytest.raises(InputError, match="example inputs"):
+        read_at_tokens(Model(), None, 5)
+
+
+def test_only_tensors_with_samples_are_resized() -> None:
+    inputs = {"x": torch.arange(6.0).reshape(3, 2), "mask": torch.ones(5), "scale": 2.0}
+    resized = resize_batch(inputs, 4)
+    assert resized["x"].tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [0.0, 1.0]]
+    assert resized["mask"] is inputs["mask"]
+    assert resized["scale"] == 2.0
+    assert resize_batch(inputs, 1)["x"].tolist() == [[0.0, 1.0]]
+
+
+def test_meta_tensors_are_resized_without_memory() -> None:
+    resized = resize_batch(torch.empty(3, 2, device="meta"), 1000)
+    assert resized.shape == (1000, 2)
+    assert resized.device.type == "meta"

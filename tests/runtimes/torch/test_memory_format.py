@@ -13,15 +13,14 @@ from joulecast.families import FAMILIES, make_family
 from joulecast.kinds import check_network
 from joulecast.records import Device, Network, Setup, name_layout
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.example_inputs import resize_batch
-from joulecast.runtimes.torch.independent_count import count_step_totals
-from joulecast.runtimes.torch.losses import mean_square_loss
-from joulecast.runtimes.torch.memory_format import (
+from joulecast.runtimes.torch.inputs import (
     is_channels_last,
     make_empty_input,
+    resize_batch,
     to_channels_last,
 )
-from joulecast.runtimes.torch.net_reader import read_net
+from joulecast.runtimes.torch.losses import mean_square_loss
+from joulecast.runtimes.torch.net_reader import count_step_totals, read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime, draw_inputs
 from joulecast.variants import (
     BLOCK,

@@ -1,4 +1,4 @@
-"""Modules with shared, looped, frozen and functional layers, data-dependent and real ones."""
+"""Modules of all sorts are read, and what cannot be read is named in one line."""
 
 import math
 from dataclasses import replace
@@ -12,12 +12,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from joulecast.errors import NetError
 from joulecast.kinds import layer_work, network_work
-from joulecast.records import Device, Input, Network, Setup
-from joulecast.runtimes.torch import trace_limits
+from joulecast.records import Device, Input, Network, Setup, StepTotals
+from joulecast.runtimes.torch import tracer as trace_limits
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.losses import cross_entropy_loss, mean_square_loss
 from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
+from joulecast.runtimes.torch.tracer import TraceLimits
 
 X = torch.randn(4, 8)
 
@@ -100,30 +101,6 @@ def test_decomposed_activations_of_libraries_are_rebuilt() -> None:
         built = build_net(network)
         built.load_state_dict(dict(zip(built.state_dict(), net.state_dict().values(), strict=True)))
         torch.testing.assert_close(built(x), net(x))
-
-
-class Looped(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell = nn.Linear(8, 8)
-        self.head = nn.Linear(8, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(5):
-            x = torch.tanh(self.cell(x))
-        return self.head(x)
-
-
-def test_looped_layer_counts_its_calls() -> None:
-    """The first call needs no input gradient, so it is a separate layer from the other four."""
-    network = read_net(Looped(), X)
-    cell, again, head = network.layers
-    assert (cell.calls, again.calls, head.calls) == (1, 4, 1)
-    assert [op.sizes["fn"] for op in again.tail] == ["tanh"]
-    assert network.totals is not None
-    assert network.totals.params == 8 * 8 + 8 + 8 * 2 + 2
-    assert network_work(network, Setup(batch=4)).params == network.totals.params
-    assert not network.buildable
 
 
 class Tied(nn.Module):
@@ -500,3 +477,135 @@ def test_ceil_mode_of_pooling_is_read(pool):
     network = read_net(net, torch.randn(2, 3, 7, 7))
     assert network.layers[0].tail[0].sizes["ceil"] == 1
     assert build_net(network)(torch.randn(2, 3, 7, 7)).shape == (2, 2)
+
+
+def make_small_net() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.LayerNorm(16), nn.Linear(16, 2))
+
+
+def totals_of(network: Network) -> StepTotals:
+    assert network.totals is not None
+    return network.totals
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantised_module_is_refused() -> None:
+    engines = torch.backends.quantized.supported_engines
+    if "none" in engines and len(engines) == 1:
+        pytest.skip("this PyTorch cannot quantise")
+    net = torch.ao.quantization.quantize_dynamic(make_small_net(), {nn.Linear})
+    with pytest.raises(NetError, match=r"^0 is quantised \(Linear\) and cannot be trained"):
+        read_net(net, X)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_module_of_another_precision_is_counted_as_float32(dtype: torch.dtype) -> None:
+    """The setup decides the precision of an estimate; the note names that of the module."""
+    network = read_net(make_small_net().to(dtype), X.to(dtype))
+    usual = read_net(make_small_net(), X)
+    assert network == usual
+    assert totals_of(network).flops == totals_of(usual).flops
+    assert totals_of(network).size_bytes == totals_of(usual).size_bytes
+    (note,) = totals_of(network).notes
+    assert str(dtype).removeprefix("torch.") in note
+    assert totals_of(usual).notes == ()
+
+
+def test_half_precision_module_reads_float32_inputs() -> None:
+    assert read_net(make_small_net().to(torch.bfloat16), X) == read_net(make_small_net(), X)
+
+
+def test_explicit_casts_of_a_half_precision_module_are_read() -> None:
+    class Casts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 2).to(torch.bfloat16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x.to(torch.bfloat16))
+
+    assert [layer.kind for layer in read_net(Casts(), X).layers] == ["elementwise", "linear"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_module_is_read_as_it_is_written() -> None:
+    network = read_net(torch.compile(make_small_net()), X)
+    assert network == read_net(make_small_net(), X)
+    assert network.name == "Sequential"
+    assert ["torch.compile" in note for note in totals_of(network).notes] == [True]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_part_of_a_module_is_read_as_it_is_written() -> None:
+    net = make_small_net()
+    net[0] = torch.compile(net[0])
+    network = read_net(net, X)
+    assert network == read_net(make_small_net(), X)
+    assert ["torch.compile" in note for note in totals_of(network).notes] == [True]
+
+
+def test_frozen_module_has_a_forward_pass_only() -> None:
+    network = read_net(make_small_net().requires_grad_(False), X)
+    work = network_work(network, Setup(batch=4))
+    assert work.backward.flops == work.update.size_bytes == 0
+    assert work.forward.flops == totals_of(network).flops > 0
+    assert ["forward pass" in note for note in totals_of(network).notes] == [True]
+
+
+def test_integer_weights_are_named() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.codes = nn.Parameter(torch.ones(8, 8, dtype=torch.int8), requires_grad=False)
+            self.scale = nn.Parameter(torch.ones(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ (self.codes * self.scale)
+
+    notes = totals_of(read_net(Packed(), X)).notes
+    assert ["1 weights are integers" in note for note in notes] == [True]
+
+
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (nn.Conv3d(2, 3, 3, groups=1), (2, 2, 5, 6, 7)),
+        (nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1), (2, 4, 5, 5)),
+        (nn.ConvTranspose3d(4, 6, 3, stride=2, groups=2), (2, 4, 3, 4, 5)),
+        (nn.Bilinear(8, 8, 3), (4, 8)),
+    ],
+    ids=["conv3d", "conv_transpose2d", "conv_transpose3d", "bilinear"],
+)
+def test_rare_modules_count_what_runs(net: nn.Module, shape: tuple[int, ...]) -> None:
+    class Called(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.net(x, x) if isinstance(self.net, nn.Bilinear) else self.net(x)
+
+    network = read_net(Called(), torch.randn(shape))
+    totals = totals_of(network)
+    work = network_work(network, Setup(batch=shape[0]))
+    assert work.forward.flops + work.backward.flops == pytest.approx(totals.flops)
+    assert work.params == totals.params
+
+
+def test_dense_gradient_of_an_embedding_is_as_large_as_its_table() -> None:
+    network = read_net(nn.Embedding(5000, 16), torch.zeros(4, 3, dtype=torch.long))
+    work = network_work(network, Setup(batch=4))
+    assert work.backward.size_bytes > 5000 * 16 * 4
+    assert totals_of(network).size_bytes == pytest.approx(
+        work.forward.size_bytes + work.backward.size_bytes, rel=0.05
+    )
+
+
+def test_memory_is_counted_with_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_limits, "find_available_bytes", lambda: 10_000.0)
+    limits = TraceLimits(nn.Linear(8, 8))
+    limits.spend(torch.zeros(100))
+    with pytest.raises(NetError, match="takes more memory than is free"):
+        limits.spend([torch.zeros(1000), None, torch.zeros(1000)])
+    with pytest.raises(NetError, match="takes more memory than is free"):
+        TraceLimits(nn.Linear(100, 100))

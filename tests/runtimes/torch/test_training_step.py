@@ -1,5 +1,8 @@
-"""Steps train, stages run alone, and modules that cannot train are rejected."""
+"""Steps train, also compiled; stages run alone; modules that cannot train are rejected."""
 
+from __future__ import annotations
+
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,37 +14,16 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from joulecast.errors import InputError, NetError, NotTrainingError
-from joulecast.families import FAMILIES, IMAGE_FAMILIES, build_family, make_family
-from joulecast.kinds import make_layer
+from joulecast.families import FAMILIES, build_family, make_family
+from joulecast.kinds import make_layer, make_op
 from joulecast.records import Device, Execution, Input, Network, Setup, Trial
+from joulecast.runtimes.torch.build import build_seeded
 from joulecast.runtimes.torch.runtime import TorchRuntime, draw_inputs, find_torch_device
+from joulecast.runtimes.torch.training_step import compile_module
+from joulecast.testing.runtimes import RuntimeContract
+from small_families import SMALL, make_small
 
 SETUP = Setup(batch=4, threads=1)
-SMALL = {
-    "lenet5": "lenet5:2,3,8,8",
-    "cnn5": "cnn5:2,3,4,5",
-    "har": "har:3,4,5,6",
-    "lstm": "lstm:8,1",
-    "transformer": "transformer:16,2",
-    "resnet18": "resnet18:4,1,1,1,1",
-    "resnet34": "resnet34:4,1,2,1,1",
-    "resnet50": "resnet50:4,1,1,1,1",
-    "alexnet": "alexnet:4,5,6,7,8,9,10",
-    "densenet": "densenet:4,3,3,3,3,d1=1,d2=1,d3=1,d4=2",
-    "googlenet": "googlenet:4,5,6,9,9,9,9,9,9,9,9,9",
-    "mobilenetv1": "mobilenetv1:4,5,6,7,8,9,5,5,5,5,5,5,5,5",
-    "mobilenetv2": "mobilenetv2:4,5,6,7,8,6,5,4,8",
-    "proxylessnas": "proxylessnas:4,5,6,7,8,6,5,4,8",
-    "resnet": "resnet:4,5,6,7,8",
-    "shufflenetv2": "shufflenetv2:4,6,8,10,12",
-    "squeezenet": "squeezenet:4,2,2,2,2,2,2,2,2,3,3,3,3,3,3,3,3",
-}
-
-
-def make_small(name: str) -> Network:
-    """Return a small member of a family, on small images."""
-    shape = (3, 64, 64) if name in IMAGE_FAMILIES else None
-    return make_family(SMALL[name], shape)
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +36,8 @@ def test_every_family_has_a_small_member() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_every_family_trains(runtime: TorchRuntime, name: str, optimizer: str) -> None:
-    setup = replace(SETUP, optimizer=optimizer)
-    step = runtime.prepare(Trial(make_small(name), setup))
+def test_every_family_trains(runtime: TorchRuntime, name: str) -> None:
+    step = runtime.prepare(Trial(make_small(name), replace(SETUP, optimizer="adamw")))
     step.run(2)
     step.wait()
     losses = [float(loss) for loss in step.last_losses]
@@ -220,7 +200,7 @@ def test_accumulation_runs_a_stage_once_per_batch(runtime: TorchRuntime, stage: 
 def test_accumulated_gradients_are_those_of_one_batch(runtime: TorchRuntime) -> None:
     # All batches are the same one, and the loss is divided by their number.
     one, many = (
-        runtime.prepare_net(make_linear(), torch.ones(4, 3), sum_squares, setup)._step
+        runtime.prepare_net(make_linear(), torch.ones(4, 3), sum_squares, setup)
         for setup in (SETUP, replace(SETUP, accumulate=4))
     )
     for a, b in zip(one.weights, many.weights, strict=True):
@@ -230,7 +210,7 @@ def test_accumulated_gradients_are_those_of_one_batch(runtime: TorchRuntime) -> 
 
 def test_gradients_add_up_without_an_update(runtime: TorchRuntime) -> None:
     setup = replace(SETUP, accumulate=0)
-    step = runtime.prepare_net(make_linear(), torch.ones(4, 3), sum_squares, setup)._step
+    step = runtime.prepare_net(make_linear(), torch.ones(4, 3), sum_squares, setup)
     (weight, _), before = step.weights, [w.detach().clone() for w in step.weights]
     assert weight.grad is not None
     first = weight.grad.clone()
@@ -262,3 +242,104 @@ def make_linear() -> nn.Module:
 
 def sum_squares(output: torch.Tensor) -> torch.Tensor:
     return output.square().sum()
+
+
+class TestTorchOnCpu(RuntimeContract):
+    def make_runtime(self) -> TorchRuntime:
+        return TorchRuntime("cpu", Device("a-cpu"))
+
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a processor"
+)
+# PyTorch's own modules use what it calls deprecated.
+ignores_jit = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+LINEAR = replace(make_layer("linear", cin=16, cout=8), name="fc", input_grad=False)
+LINEAR_16 = make_layer("linear", cin=16, cout=16)
+COMPILED = Setup(batch=4, threads=1, compiled=True)
+SMALL_COMPILED = Trial(Network((LINEAR,), Input((16,))), COMPILED)
+
+
+def compile_on_cpu() -> TorchRuntime:
+    return TorchRuntime("cpu", Device("board"))
+
+
+@needs_compiler
+@ignores_jit
+def test_compiled_module_computes_what_the_eager_one_does() -> None:
+    tail = (make_op("batch_norm"), make_op("elementwise", fn="relu"), make_op("flatten"))
+    conv = make_layer("conv2d", tail, cin=3, cout=4, space=(6, 6), kernel=3, padding=1)
+    fc = make_layer("linear", cin=4 * 6 * 6, cout=5)
+    net = build_seeded(Network((conv, fc), Input((3, 6, 6))), 0).eval()
+    x = torch.randn(2, 3, 6, 6)
+    with torch.no_grad():
+        assert torch.allclose(compile_module(net)(x), net(x), atol=1e-5)
+
+
+@needs_compiler
+@ignores_jit
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_compiled_step_trains_and_closes(optimizer: str) -> None:
+    trial = replace(SMALL_COMPILED, setup=replace(COMPILED, optimizer=optimizer))
+    step = compile_on_cpu().prepare(trial)
+    before = [weight.detach().clone() for weight in step.weights]
+    step.run(2)
+    assert not any(torch.equal(a, b) for a, b in zip(before, step.weights, strict=True))
+    step.close()
+    step.close()
+    with pytest.raises(InputError, match="closed"):
+        step.run(1)
+
+
+@needs_compiler
+@ignores_jit
+def test_copies_of_inference_are_compiled_together() -> None:
+    # The host's time for a call would otherwise count once for each copy.
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    setup = Setup(batch=4, phase="inference", threads=1, compiled=True)
+    compile_on_cpu().prepare(Trial(SMALL_COMPILED.network, setup, Execution(copies=3))).close()
+    assert counters["stats"]["unique_graphs"] == 1
+    assert counters["stats"]["calls_captured"] >= 3
+
+
+@needs_compiler
+@ignores_jit
+def test_many_networks_are_compiled_one_after_another() -> None:
+    runtime, setup = (
+        compile_on_cpu(),
+        Setup(batch=4, phase="inference", threads=1, compiled=True),
+    )
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    # Beyond its limit, PyTorch would only log that it runs further networks eagerly.
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for width in (16, 24, 32):
+            layer = make_layer("linear", cin=width, cout=8)
+            runtime.prepare(Trial(Network((layer,), Input((width,))), setup)).close()
+    assert counters["stats"]["unique_graphs"] == 3
+
+
+@needs_compiler
+@ignores_jit
+def test_checkpointed_layers_are_compiled_as_one_graph() -> None:
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    hidden = replace(make_layer("linear", cin=16, cout=16), recomputed=True)
+    network = Network((LINEAR_16, hidden, LINEAR), Input((16,)))
+    compile_on_cpu().prepare(Trial(network, COMPILED)).close()
+    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
+
+
+@needs_compiler
+@ignores_jit
+def test_compile_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "cxx", ("/missing/g++",))
+    gelu = make_layer("elementwise", fn="gelu", shape=(7,))
+    setup = Setup(batch=3, phase="inference", compiled=True)
+    trial = Trial(Network((gelu,), Input((7,))), setup)
+    with pytest.raises(NetError, match=r"No working C\+\+ compiler.*: install g\+\+") as error:
+        compile_on_cpu().prepare(trial)
+    assert "\n" not in str(error.value) and "TORCHDYNAMO" not in str(error.value)

@@ -7,10 +7,15 @@
     3  then, of all layers, by energy or by duration, and of further networks for the host, the
        measurement that most reduces the mean relative variance of the totals per device second
 
+Layers run in isolation, as graphs if the runtime captures them. Graphs hide the host: its time
+shows in eager steps of whole networks and, where those cannot be built or may not run, of isolated
+layers, one of each structure.
+
 The variance that a measurement would leave needs no measurement, only its covariance with the
-totals (``gp.logsums.measurement_value``). The paper's rule is also available: the layer with the
-largest standard deviation, whatever the networks need. Profiling stops when the totals are known
-within the target's share, or when nothing that can be measured would help.
+totals (``gp.logsums.totals``). This beats the paper's rule, the layer with the largest standard
+deviation, from about 12 points on and is unsafe below, hence 1 and 2 (H200). The paper's rule is
+also available. Profiling stops when the totals are known within the target's share, or when nothing
+that can be measured would help.
 """
 
 from __future__ import annotations
@@ -42,32 +47,15 @@ from joulecast.estimators.additive.predict import (
 )
 from joulecast.estimators.base import Fitted, Proposal, Target
 from joulecast.gp.linalg import Floats
-from joulecast.gp.logsums.inputs import LogSums
 from joulecast.gp.logsums.totals import expected_variance_reduction
 from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.records.codec import cache_on_record
 from joulecast.units import format_share
 from joulecast.variants import Part, describe_part, make_isolated_trial, read_isolated_part
 
-
-class FittedModel(Fitted, Protocol):
-    """A fit with the model that proposals need."""
-
-    @property
-    def model(self) -> AdditiveModel:
-        """The fitted processes."""
-
-    @property
-    def sum_error_sd_share(self) -> float:
-        """Standard deviation of a total around the sum of its layers, as a share."""
-
-    def for_phase(self, phase: str) -> FittedModel:
-        """Return the fit that predicts ``train`` or ``inference``."""
-
-
-FitModel = Callable[[Sequence[Observation], Fitted | None], FittedModel]
-
 MEASUREMENTS_PER_KIND = 2
+# Networks that are measured as a whole in any case: the longest, the shortest and a middle one.
+HOST_NETWORKS = 3
 # Device time of a measurement with energy and of a probe, in seconds, if none was made yet.
 _DEFAULT_ENERGY_COST_S, _DEFAULT_PROBE_COST_SHARE = 2.0, 0.25
 # A measurement must reduce the variance by at least this share.
@@ -79,6 +67,63 @@ _MIN_REDUCTION_AFTER_PROBES = 0.05
 _METERED_SHARE, _MOST_METERED = 0.6, 6
 # Half the width of a 95 % interval, in standard deviations.
 _HALF_WIDTH_SDS = 1.96
+_ALL_TIMED = "every layer of the network was timed"
+
+
+class FittedModel(Fitted, Protocol):
+    """A fit with the model that proposals need."""
+
+    def for_phase(self, phase: str) -> AdditiveModel:
+        """Return the model that predicts ``train`` or ``inference``."""
+
+
+FitModel = Callable[[Sequence[Observation], Fitted | None], FittedModel]
+
+
+@dataclass(frozen=True)
+class TargetLayers:
+    """The layers of a target, and which of them were measured.
+
+    Attributes:
+        target: The target.
+        networks: Layers of each network.
+        layers: All distinct layers, by key.
+        parts: How to run each layer in isolation, by key.
+        energy_keys: Keys of layers whose energy was measured.
+        duration_keys: Keys of layers whose duration was measured.
+        refused_keys: Keys of layers that the device could not run.
+        observation_count: Observations that show a layer or a network of the target.
+    """
+
+    target: Target
+    networks: tuple[Mapping[SetupLayer, float], ...]
+    layers: tuple[SetupLayer, ...]
+    parts: Mapping[str, Part]
+    energy_keys: frozenset[str]
+    duration_keys: frozenset[str]
+    refused_keys: frozenset[str]
+    observation_count: int
+
+    def lacks(self, key: str, with_energy: bool) -> bool:
+        """Return whether the energy or the duration of a layer is still to be measured."""
+        done = self.energy_keys if with_energy else self.duration_keys
+        return key not in self.refused_keys and key not in done
+
+    @property
+    def untimed(self) -> list[str]:
+        """Keys of the layers whose duration is still to be measured."""
+        return [layer.key for layer in self.layers if self.lacks(layer.key, with_energy=False)]
+
+    def isolate(self, key: str) -> Trial:
+        """Return the trial that runs a layer alone."""
+        return make_isolated_trial(self.parts[key], self.target.setup, isolated_mode(self.target))
+
+    def propose(self, key: str, with_energy: bool, uncertainty: float, why: str) -> Proposal:
+        """Propose to measure a layer alone, for a reason."""
+        quantity = "energy" if with_energy else "duration"
+        reason = f"{quantity} of {describe_part(self.parts[key])} ({why})"
+        count = self.observation_count
+        return Proposal(self.isolate(key), uncertainty, reason, count, with_energy)
 
 
 @dataclass(frozen=True)
@@ -94,14 +139,6 @@ class _Measurement:
     with_energy: bool
     score: float
     reduction: float
-
-
-@dataclass(frozen=True)
-class _Costs:
-    """Device time of a measurement of an isolated layer."""
-
-    energy_s: float = 1.0
-    duration_s: float = 1.0
 
 
 def propose_trial(
@@ -120,180 +157,261 @@ def propose_trial(
     """
     layers = read_target(target, observations)
     if target.acquisition == "probe":
-        probe = _propose_probe(target, layers, observations)
+        probe = _propose_probe(layers, observations)
         if probe.trial:
             return replace(probe, fitted=fitted)
-        return _propose_after_probes(target, layers, lambda: fit(observations, fitted))
-    hosts = list_host_trials(target, observations)
+        return _propose_after_probes(layers, lambda: fit(observations, fitted))
+    # Eager steps of whole networks that were not timed yet.
+    tried = _list_eager_keys(observations)
+    hosts = _list_host_trials(target)
+    required = [trial for trial in hosts[:HOST_NETWORKS] if trial.key not in tried]
+    optional = (trial for trial in hosts[HOST_NETWORKS:] if trial.key not in tried)
     count = layers.observation_count
     for turn in range(MEASUREMENTS_PER_KIND):
         key = _find_new_kind(layers, turn)
         if key is not None:
-            trial, what = _isolate(target, layers, key, with_energy=True)
-            return Proposal(trial, 1.0, f"{what} (few measurements of its kind)", count)
+            return layers.propose(key, True, 1.0, "few measurements of its kind")
         # One network early: host time is then known however short the campaign is. The rest later.
-        if len(hosts.required) > (max(hosts.required_count - 1, 0) if turn == 0 else 0):
-            return _propose_host(hosts.required[0], 1.0, count, with_energy=True)
+        if len(required) > (max(len(hosts[:HOST_NETWORKS]) - 1, 0) if turn == 0 else 0):
+            return _propose_host(required[0], 1.0, count, with_energy=True)
     if target.acquisition == "missing":
-        return _propose_probe(target, layers, observations)
+        return _propose_probe(layers, observations)
     try:
         found = fit(observations, fitted)
     except MissingError as error:
         return Proposal(None, 1.0, str(error), count)
-    own = found.for_phase(target.setup.phase)
-    totals = predict_totals(own.model, layers.networks, own.sum_error_sd_share)
-    state = _State(layers, own.model, totals)
-    proposal = _propose_best(target, state, _read_costs(observations), hosts.optional)
+    model = found.for_phase(target.setup.phase)
+    totals = predict_totals(model, layers.networks, model.sum_error_sd_share)
+    costs_s = _read_costs(observations)
+    proposal = _propose_best(layers, model, totals, costs_s, next(optional, None))
     return replace(proposal, fitted=found)
 
 
-@dataclass(frozen=True)
-class _State:
-    """What is known about a target: its layers, the fitted model, and totals of its networks."""
+def read_target(target: Target, observations: Iterable[Observation]) -> TargetLayers:
+    """Return the layers of a target's networks, and which of them were measured."""
+    placed = [split_layers(network, target.setup) for network in _list_networks(target)]
+    parts = {one.layer.key: one.placed_part.part for own in placed for one in own}
+    layers = {one.layer.key: one.layer for own in placed for one in own}
+    measured, timed, refused = set(), set(), set()
+    host_keys = {trial.key for trial in _list_host_trials(target)}
+    mode, count = isolated_mode(target), 0
+    for observation in observations:
+        trial, has_duration = observation.trial, observation.duration_s is not None
+        execution = trial.execution
+        # Keys are hashes of whole networks, and most observations are of other trials.
+        if execution.mode == "eager" and host_keys:
+            count += bool(observation.duration_s) and trial.key in host_keys
+        if execution.mode != mode or execution.stage != "step":
+            continue
+        # Layers depend on all of a setup but its loss; other setups show none of the target's.
+        if replace(trial.setup, loss=target.setup.loss) != target.setup:
+            continue
+        key = _find_isolated_key(trial)
+        if key is None:
+            continue
+        count += bool(observation.duration_s) and key in layers
+        if observation.energy_j is None and not has_duration:
+            refused.add(key)
+        if observation.energy_j is not None:
+            measured.add(key)
+        if has_duration:
+            timed.add(key)
+    run_as = {key: _find_run_key(part, target.setup, mode) for key, part in parts.items()}
 
-    layers: TargetLayers
-    model: AdditiveModel
-    totals: NetworkTotals
+    def select_shown(shown: Set[str]) -> frozenset[str]:
+        """Return the layers that were shown, by themselves or by the one that is run for them."""
+        return frozenset(key for key, run in run_as.items() if key in shown or run in shown)
+
+    return TargetLayers(
+        target=target,
+        networks=tuple(map(count_layers, placed)),
+        layers=tuple(layers[key] for key in sorted(layers)),
+        parts=parts,
+        energy_keys=select_shown(measured),
+        duration_keys=select_shown(timed),
+        refused_keys=select_shown(refused),
+        observation_count=count,
+    )
 
 
-def _propose_probe(
-    target: Target, layers: TargetLayers, observations: Sequence[Observation]
-) -> Proposal:
+def isolated_mode(target: Target) -> str:
+    """Return the mode in which layers run in isolation."""
+    return "graph" if "graph" in target.modes else "eager"
+
+
+def find_host_probe(layers: TargetLayers, observations: Sequence[Observation]) -> Trial | None:
+    """Return an eager step of an isolated layer whose structure no eager step has shown."""
+    target = layers.target
+    if "graph" not in target.modes:
+        return None
+    issued = (one for one in observations if one.trial.mode == "eager" and one.issue_s)
+    shown = {layer.structure for one in decompose_observations(issued) for layer in one.counts}
+    tried = _list_eager_keys(observations)
+    for layer in sorted(layers.layers, key=lambda layer: (layer.size_bytes, layer.key)):
+        if layer.structure not in shown and layer.key not in layers.refused_keys:
+            trial = make_isolated_trial(layers.parts[layer.key], target.setup, "eager")
+            if trial.key not in tried:
+                return trial
+    return None
+
+
+def _propose_probe(layers: TargetLayers, observations: Sequence[Observation]) -> Proposal:
     """Propose the duration of a layer that was not timed, then its host time."""
     untimed, count = layers.untimed, layers.observation_count
     uncertainty = len(untimed) / len(layers.layers)
     if untimed:
-        trial, what = _isolate(target, layers, untimed[0], with_energy=False)
-        is_probe = target.acquisition == "probe"
-        probes = list_probes(target, layers) if is_probe else ()
-        reason = f"{what} ({len(untimed)} left)"
-        return Proposal(trial, uncertainty, reason, count, with_energy=False, probes=probes)
-    unissued = find_host_probe(target, layers, observations)
+        is_probe = layers.target.acquisition == "probe"
+        probes = tuple(map(layers.isolate, untimed)) if is_probe else ()
+        why = f"{len(untimed)} left"
+        return replace(layers.propose(untimed[0], False, uncertainty, why), probes=probes)
+    unissued = find_host_probe(layers, observations)
     if unissued is not None:
         return _propose_host(unissued, uncertainty, count, with_energy=False)
-    return Proposal(None, 0.0, "every layer of the network was timed", count)
+    return Proposal(None, 0.0, _ALL_TIMED, count)
 
 
-def _propose_after_probes(
-    target: Target, layers: TargetLayers, fit: Callable[[], FittedModel]
-) -> Proposal:
+def _propose_after_probes(layers: TargetLayers, fit: Callable[[], FittedModel]) -> Proposal:
     """Propose the energy of a layer whose duration left the totals uncertain, if it helps."""
-    count = layers.observation_count
-    stop = Proposal(None, 0.0, "every layer of the network was timed", count)
+    target = layers.target
+    stop = Proposal(None, 0.0, _ALL_TIMED, layers.observation_count)
     try:
         fitted = fit()
     except MissingError:
         return stop
-    own = fitted.for_phase(target.setup.phase)
-    totals = predict_totals(own.model, layers.networks, own.sum_error_sd_share)
+    model = fitted.for_phase(target.setup.phase)
+    totals = predict_totals(model, layers.networks, model.sum_error_sd_share)
     uncertainty = _measure_uncertainty(totals)
-    state = _State(layers, own.model, totals)
-    largest = _find_largest_unmetered(state)
+    largest = _find_largest_unmetered(layers, totals)
     if largest is not None:
         key, share = largest
-        trial, what = _isolate(target, layers, key, with_energy=True)
-        reason = f"{what} ({format_share(share)} of the energy)"
-        return Proposal(trial, uncertainty, reason, count, fitted=fitted)
-    measurements = _list_measurements(replace(target, acquisition="target"), state, _Costs())
+        why = f"{format_share(share)} of the energy"
+        return replace(layers.propose(key, True, uncertainty, why), fitted=fitted)
+    measurements = _list_measurements("target", layers, model, totals, (1.0, 1.0))
     best = max(measurements, key=lambda one: one.reduction, default=None)
     variance = _mean_relative_variance(totals)
     is_done = uncertainty <= target.uncertainty_share
     if best is None or is_done or best.reduction < _MIN_REDUCTION_AFTER_PROBES * variance:
         return replace(stop, uncertainty_share=uncertainty, fitted=fitted)
-    trial, what = _isolate(target, layers, best.key, with_energy=True)
-    reason = f"{what} (reduces the variance by {format_share(best.reduction / variance)})"
-    return Proposal(trial, uncertainty, reason, count, fitted=fitted)
+    why = f"reduces the variance by {format_share(best.reduction / variance)}"
+    return replace(layers.propose(best.key, True, uncertainty, why), fitted=fitted)
 
 
-def _find_largest_unmetered(state: _State) -> tuple[str, float] | None:
+def _find_largest_unmetered(
+    layers: TargetLayers, totals: NetworkTotals
+) -> tuple[str, float] | None:
     """Return the layer with most energy whose energy was not measured, and its share.
 
     None as soon as those that were measured make up most of the energy, or are many.
     """
-    layers, device = state.layers, state.totals
-    operator_j = device.energy_by_operator_j
+    operator_j = totals.energy_by_operator_j
     energies_j: dict[str, float] = {}
     for network in layers.networks:
         for layer, count in network.items():
-            own_j = count * sum(
-                operator_j[operator] * times for operator, times in layer.own_operators
-            )
-            energies_j[layer.key] = energies_j.get(layer.key, 0.0) + own_j
+            own_j = sum(operator_j[operator] * times for operator, times in layer.own_operators)
+            energies_j[layer.key] = energies_j.get(layer.key, 0.0) + count * own_j
     total_j = sum(energies_j.values())
     metered = [key for key in energies_j if key in layers.energy_keys]
     covered_j = sum(energies_j[key] for key in metered)
-    if len(metered) >= _MOST_METERED or covered_j >= _METERED_SHARE * total_j:
-        return None
     left = [key for key in energies_j if layers.lacks(key, with_energy=True)]
-    if not left:
+    is_enough = len(metered) >= _MOST_METERED or covered_j >= _METERED_SHARE * total_j
+    if is_enough or not left:
         return None
     key = max(left, key=lambda one: (energies_j[one], one))
     return key, energies_j[key] / total_j
 
 
-def _propose_best(target: Target, state: _State, costs: _Costs, host: Trial | None) -> Proposal:
+def _propose_best(
+    layers: TargetLayers,
+    model: AdditiveModel,
+    totals: NetworkTotals,
+    costs_s: tuple[float, float],
+    host: Trial | None,
+) -> Proposal:
     """Propose the measurement with the highest score, of a layer or of the host."""
-    layers, totals = state.layers, state.totals
-    count, uncertainty = layers.observation_count, _measure_uncertainty(totals)
+    target, count = layers.target, layers.observation_count
+    uncertainty = _measure_uncertainty(totals)
     if uncertainty <= target.uncertainty_share:
         reason = f"the networks are known within {format_share(target.uncertainty_share)}"
         return Proposal(None, uncertainty, reason, count)
-    measurements = _list_measurements(target, state, costs)
+    is_targeted = target.acquisition == "target"
+    measurements = _list_measurements(target.acquisition, layers, model, totals, costs_s)
     best = max(measurements, key=lambda one: one.score, default=None)
     variance = _mean_relative_variance(totals)
-    rival = 0.0 if best is None else best.score * costs.duration_s
-    by_host = _host_reduction(target, state.model, totals)
+    rival = 0.0 if best is None else best.score * costs_s[1]
+    by_host = 0.0
+    if is_targeted:
+        # What timing one more network takes off the mean relative variance.
+        host_var = float(np.mean(totals.variance_by_source[HOST_TIME] / totals.energy_j**2))
+        by_host = model.host_time.variance_reduction_share * host_var
     if host is not None and by_host > max(rival, _MIN_REDUCTION * variance):
         return _propose_host(host, uncertainty, count, with_energy=False)
     if best is None:
         reason = "every layer of the networks was measured"
         return Proposal(None, uncertainty, reason, count)
-    is_targeted = target.acquisition == "target"
-    largest = max(one.reduction for one in measurements)
-    if is_targeted and largest < _MIN_REDUCTION * variance:
+    if is_targeted and max(one.reduction for one in measurements) < _MIN_REDUCTION * variance:
         sources = totals.variance_by_source
         source = max(sources, key=lambda name: float(sources[name].sum()))
         reason = f"no measurement would help: the remaining uncertainty is {source}"
         return Proposal(None, uncertainty, reason, count)
-    trial, what = _isolate(target, layers, best.key, best.with_energy)
     reduction = f"reduces the variance by {format_share(best.reduction / variance)}"
     why = reduction if is_targeted else "largest standard deviation"
-    return Proposal(trial, uncertainty, f"{what} ({why})", count, best.with_energy)
+    return layers.propose(best.key, best.with_energy, uncertainty, why)
 
 
-def _list_measurements(target: Target, state: _State, costs: _Costs) -> list[_Measurement]:
-    """Return all useful measurements of isolated layers with their scores."""
-    layers = state.layers
-    if target.acquisition == "target":
-        by_energy, by_duration = _find_reductions(state)
+def _list_measurements(
+    acquisition: str,
+    layers: TargetLayers,
+    model: AdditiveModel,
+    totals: NetworkTotals,
+    costs_s: tuple[float, float],
+) -> list[_Measurement]:
+    """Return all useful measurements of isolated layers with their scores.
+
+    Args:
+        acquisition: Rule of the target.
+        layers: Its layers.
+        model: The fitted model.
+        totals: Totals of the target's networks.
+        costs_s: Device time of a measurement with energy, and of one without.
+    """
+    if acquisition == "target":
+        by_energy, by_duration = _find_reductions(layers, model, totals)
     else:
         # The paper's rule: wherever the standard deviation is largest, at any cost.
-        by_energy = _find_layer_sds(state, target.acquisition)
-        by_duration, costs = np.zeros(len(layers.layers)), _Costs()
+        by_duration, costs_s = np.zeros(len(layers.layers)), (1.0, 1.0)
+        if acquisition == "time":
+            alone = [{layer: 1.0} for layer in layers.layers]
+            sums = model.encoder.sum_layers(alone, [False] * len(alone))
+            found = predict_durations(model.encoder, model.duration, sums)
+            by_energy = np.sqrt(found.variance)
+        else:
+            by_energy = predict_layer_energies(model, layers.layers)[1]
     return [
         _Measurement(layer.key, with_energy, reduction / cost_s, reduction)
         for at, layer in enumerate(layers.layers)
         for with_energy, reduction, cost_s in (
-            (True, float(by_energy[at]), costs.energy_s),
-            (False, float(by_duration[at]), costs.duration_s),
+            (True, float(by_energy[at]), costs_s[0]),
+            (False, float(by_duration[at]), costs_s[1]),
         )
         if reduction > 0 and layers.lacks(layer.key, with_energy)
     ]
 
 
-def _find_reductions(state: _State) -> tuple[Floats, Floats]:
+def _find_reductions(
+    layers: TargetLayers, model: AdditiveModel, totals: NetworkTotals
+) -> tuple[Floats, Floats]:
     """Return what each layer's energy or duration takes off the mean relative variance."""
-    model, totals, targets = state.model, state.totals, len(state.layers.networks)
-    candidates = [{layer: 1.0} for layer in state.layers.layers]
-    is_network = [True] * targets + [False] * len(candidates)
-    sums = model.encoder.sum_layers([*state.layers.networks, *candidates], is_network)
+    targets, alone = len(layers.networks), [{layer: 1.0} for layer in layers.layers]
+    is_network = [True] * targets + [False] * len(alone)
+    sums = model.encoder.sum_layers([*layers.networks, *alone], is_network)
     # What matters for the networks matters for their layers.
-    known = totals.durations.posterior, totals.powers.posterior
-    durations = predict_durations(model.encoder, known[0], sums)
-    powers = predict_powers(model, sums, durations.by_operator, posterior=known[1])
+    durations = predict_durations(model.encoder, totals.durations.posterior, sums)
+    posterior = totals.powers.posterior
+    powers = predict_powers(model, sums, durations.by_operator, posterior=posterior)
     found = []
     for process in (durations, powers):
-        first, last = _split_sums(process.log_sums, targets)
+        own = process.log_sums
+        first, last = own.take(np.arange(targets)), own.take(np.arange(targets, own.size))
         reduction = expected_variance_reduction(process.posterior, process.inputs, first, last)
         found.append(reduction)
     by_time = totals.grad_time_j / totals.energy_j
@@ -302,32 +420,9 @@ def _find_reductions(state: _State) -> tuple[Floats, Floats]:
     return by_duration + np.mean(by_power[:, None] ** 2 * found[1], axis=0), by_duration
 
 
-def _find_layer_sds(state: _State, quantity: str) -> Floats:
-    """Return the standard deviation of each layer's energy in J, or of its duration in s."""
-    model, layers = state.model, state.layers.layers
-    if quantity != "time":
-        return predict_layer_energies(model, layers)[1]
-    sums = model.encoder.sum_layers([{layer: 1.0} for layer in layers], [False] * len(layers))
-    return np.sqrt(predict_durations(model.encoder, model.duration, sums).variance)
-
-
-def _split_sums(sums: LogSums, first: int) -> tuple[LogSums, LogSums]:
-    return sums.take(np.arange(first)), sums.take(np.arange(first, sums.size))
-
-
 def _propose_host(trial: Trial, uncertainty: float, count: int, with_energy: bool) -> Proposal:
     what = f"host time of {trial.network.name or 'a layer'}"
     return Proposal(trial, uncertainty, what, count, with_energy)
-
-
-def _isolate(
-    target: Target, layers: TargetLayers, key: str, with_energy: bool
-) -> tuple[Trial, str]:
-    """Return the trial that measures a layer in isolation, and what it measures."""
-    part = layers.parts[key]
-    quantity = "energy" if with_energy else "duration"
-    trial = make_isolated_trial(part, target.setup, isolated_mode(target))
-    return trial, f"{quantity} of {describe_part(part)}"
 
 
 def _find_new_kind(layers: TargetLayers, turn: int) -> str | None:
@@ -354,173 +449,20 @@ def _mean_relative_variance(totals: NetworkTotals) -> float:
     return float(np.mean(totals.variance / totals.energy_j**2))
 
 
-def _host_reduction(target: Target, model: AdditiveModel, totals: NetworkTotals) -> float:
-    """Return what timing one more network takes off the mean relative variance."""
-    if target.acquisition != "target":
-        return 0.0
-    host_var = float(np.mean(totals.variance_by_source[HOST_TIME] / totals.energy_j**2))
-    return model.host_time.variance_reduction_share * host_var
-
-
-def _read_costs(observations: Iterable[Observation]) -> _Costs:
-    """Return the median device time of measurements with energy and of probes."""
+def _read_costs(observations: Iterable[Observation]) -> tuple[float, float]:
+    """Return the median device time of measurements with energy and of probes, in seconds."""
     energies_s: list[float] = []
     probes_s: list[float] = []
     for one in observations:
         if one.cost_s > 0 and read_isolated_part(one.trial) is not None:
             (probes_s if one.energy_j is None else energies_s).append(one.cost_s)
     energy_s = median(energies_s) if energies_s else _DEFAULT_ENERGY_COST_S
-    return _Costs(energy_s, median(probes_s) if probes_s else _DEFAULT_PROBE_COST_SHARE * energy_s)
-
-
-# Networks that are measured as a whole in any case: the longest, the shortest and a middle one.
-HOST_NETWORKS = 3
-
-
-@dataclass(frozen=True)
-class TargetLayers:
-    """The layers of a target, and which of them were measured.
-
-    Attributes:
-        networks: Layers of each network.
-        layers: All distinct layers, by key.
-        parts: How to run each layer in isolation, by key.
-        energy_keys: Keys of layers whose energy was measured.
-        duration_keys: Keys of layers whose duration was measured.
-        refused_keys: Keys of layers that the device could not run.
-        observation_count: Observations that show a layer or a network of the target.
-    """
-
-    networks: tuple[Mapping[SetupLayer, float], ...]
-    layers: tuple[SetupLayer, ...]
-    parts: Mapping[str, Part]
-    energy_keys: frozenset[str]
-    duration_keys: frozenset[str]
-    refused_keys: frozenset[str]
-    observation_count: int
-
-    def lacks(self, key: str, with_energy: bool) -> bool:
-        """Return whether the energy or the duration of a layer is still to be measured."""
-        done = self.energy_keys if with_energy else self.duration_keys
-        return key not in self.refused_keys and key not in done
-
-    @property
-    def untimed(self) -> list[str]:
-        """Keys of the layers whose duration is still to be measured."""
-        return [layer.key for layer in self.layers if self.lacks(layer.key, with_energy=False)]
-
-
-def read_target(target: Target, observations: Iterable[Observation]) -> TargetLayers:
-    """Return the layers of a target's networks, and which of them were measured."""
-    placed = [split_layers(network, target.setup) for network in _list_networks(target)]
-    parts = {one.layer.key: one.placed_part.part for layers in placed for one in layers}
-    layers = {one.layer.key: one.layer for layers in placed for one in layers}
-    measured, timed, refused = set(), set(), set()
-    host_keys = {trial.key for trial in _list_host_trials(target)}
-    mode, count = isolated_mode(target), 0
-    for observation in observations:
-        trial, has_duration = observation.trial, observation.duration_s is not None
-        execution = trial.execution
-        # Keys are hashes of whole networks, and most observations are of other trials.
-        if execution.mode == "eager" and host_keys:
-            count += bool(observation.duration_s) and trial.key in host_keys
-        if execution.mode != mode or execution.stage != "step":
-            continue
-        # Layers depend on all of a setup but its loss; other setups show none of the target's.
-        if replace(trial.setup, loss=target.setup.loss) != target.setup:
-            continue
-        key = _find_isolated_key(trial)
-        if key is None:
-            continue
-        count += bool(observation.duration_s) and key in layers
-        if observation.energy_j is None and not has_duration:
-            refused.add(key)
-        if observation.energy_j is not None:
-            measured.add(key)
-        if has_duration:
-            timed.add(key)
-    run_as = {key: _find_run_key(part, target.setup, mode) for key, part in parts.items()}
-    return TargetLayers(
-        networks=tuple(map(count_layers, placed)),
-        layers=tuple(layers[key] for key in sorted(layers)),
-        parts=parts,
-        energy_keys=_select_shown(run_as, measured),
-        duration_keys=_select_shown(run_as, timed),
-        refused_keys=_select_shown(run_as, refused),
-        observation_count=count,
-    )
-
-
-def isolated_mode(target: Target) -> str:
-    """Return the mode in which layers run in isolation."""
-    return "graph" if "graph" in target.modes else "eager"
-
-
-def list_probes(target: Target, layers: TargetLayers) -> tuple[Trial, ...]:
-    """Return time probes of every layer of the target's networks that was not timed yet."""
-    mode = isolated_mode(target)
-    return tuple(
-        make_isolated_trial(layers.parts[key], target.setup, mode) for key in layers.untimed
-    )
-
-
-@dataclass(frozen=True)
-class HostTrials:
-    """Eager steps of whole networks that show host time and were not measured yet.
-
-    Attributes:
-        required: Those that are measured in any case.
-        required_count: Number of those, measured or not.
-        optional: A further one, measured if it helps; None if there is none left.
-    """
-
-    required: tuple[Trial, ...]
-    required_count: int
-    optional: Trial | None
-
-
-def list_host_trials(target: Target, observations: Iterable[Observation]) -> HostTrials:
-    """Return the networks that are still to be timed as the host issues them."""
-    tried = _list_eager_keys(observations)
-    trials = _list_host_trials(target)
-    required = tuple(trial for trial in trials[:HOST_NETWORKS] if trial.key not in tried)
-    optional = [trial for trial in trials[HOST_NETWORKS:] if trial.key not in tried]
-    return HostTrials(required, min(HOST_NETWORKS, len(trials)), next(iter(optional), None))
-
-
-def find_host_probe(
-    target: Target, layers: TargetLayers, observations: Sequence[Observation]
-) -> Trial | None:
-    """Return an eager step of an isolated layer whose structure no eager step has shown."""
-    if "graph" not in target.modes:
-        return None
-    shown = {
-        layer.structure
-        for one in decompose_observations(filter(_is_issued, observations))
-        for layer in one.counts
-    }
-    tried = _list_eager_keys(observations)
-    for layer in sorted(layers.layers, key=lambda layer: (layer.size_bytes, layer.key)):
-        if layer.structure not in shown and layer.key not in layers.refused_keys:
-            trial = make_isolated_trial(layers.parts[layer.key], target.setup, "eager")
-            if trial.key not in tried:
-                return trial
-    return None
+    return energy_s, median(probes_s) if probes_s else _DEFAULT_PROBE_COST_SHARE * energy_s
 
 
 def _list_eager_keys(observations: Iterable[Observation]) -> set[str]:
     trials = (observation.trial for observation in observations)
     return {trial.key for trial in trials if trial.mode == "eager"}
-
-
-def _is_issued(observation: Observation) -> bool:
-    """Return whether it shows how long the host issues a step."""
-    return observation.trial.mode == "eager" and bool(observation.issue_s)
-
-
-def _select_shown(run_as: Mapping[str, str], shown: Set[str]) -> frozenset[str]:
-    """Return the layers that were shown, by themselves or by the layer that is run for them."""
-    return frozenset(key for key, run in run_as.items() if key in shown or run in shown)
 
 
 @lru_cache(maxsize=65536)

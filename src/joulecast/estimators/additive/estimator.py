@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -27,7 +28,6 @@ from joulecast.errors import MissingError
 from joulecast.estimators.additive.acquisition import propose_trial
 from joulecast.estimators.additive.data_sheets import SharedModel, load_shared_model, note_sheet
 from joulecast.estimators.additive.encode import (
-    OperatorEncoder,
     SourceDevice,
     SourceMean,
 )
@@ -37,7 +37,6 @@ from joulecast.estimators.additive.fit import (
     select_new,
     update_model,
 )
-from joulecast.estimators.additive.host_time import HostTimeModel
 from joulecast.estimators.additive.layers import (
     PlacedLayer,
     count_layers,
@@ -79,7 +78,7 @@ from joulecast.estimators.base import (
     predict_groups,
 )
 from joulecast.gp.linalg import Floats, Ints
-from joulecast.gp.logsums.stored import PackedArray, StoredLogSums
+from joulecast.gp.logsums.stored import PackedArray
 from joulecast.records import DataSheet, LayerEstimate, Network, Observation, Setup
 from joulecast.records.codec import Record, omit_default
 
@@ -151,62 +150,62 @@ class AdditiveEstimator:
         sources = self.sources or (earlier.sources if earlier is not None else ())
         if earlier is not None and earlier.sources != sources:
             earlier = None
-        if earlier is not None and np.array_equal(identities, earlier.identities):
+        if earlier is not None and np.array_equal(identities, earlier.known):
             return earlier
         if earlier is not None and _can_extend(earlier, identities):
             return _extend(earlier, observations, identities)
-        model = fit_model(observations, sources)
         decomposed = decompose_observations(observations)
         return FittedAdditive(
-            model,
-            choose_sum_error_sd_share(decomposed),
-            summarise_networks(observations),
-            summarise_kinds(decomposed),
-            len(identities),
-            identities,
+            **vars(fit_model(observations, sources)),
+            fitted_count=len(identities),
+            identities=PackedArray.pack(identities),
+            measured_networks=summarise_networks(observations),
+            measured_kinds=summarise_kinds(decomposed),
         )
 
     def load(self, data: Json) -> FittedAdditive:
         """Restore a fit from its JSON."""
-        return _restore(StoredFit.from_dict(data))
+        return FittedAdditive.from_dict(data)
 
 
 @dataclass(frozen=True)
-class FittedAdditive:
-    """A fit of the additive estimator.
+class FittedAdditive(AdditiveModel, Record):
+    """A fit of the additive estimator: the model of a device, and what it was fitted to.
 
     Attributes:
-        model: The fitted processes.
-        sum_error_sd_share: Standard deviation of a network's total around the sum of its layers, as
-            a share of the total.
-        measured_networks: Measurements of whole networks, by the hash of their layers.
-        measured_kinds: What was measured of each label.
         fitted_count: Number of observations that hyper-parameters were fitted to.
         identities: Identities of all observations that the model is conditioned on.
+        measured_networks: Measurements of whole networks, by the hash of their layers.
+        measured_kinds: What was measured of each label.
         inference: The fit to inferences, where these have one of their own.
     """
 
-    model: AdditiveModel
-    sum_error_sd_share: float
+    fitted_count: int
+    identities: PackedArray
     measured_networks: Mapping[str, MeasuredNetwork]
     measured_kinds: Mapping[str, MeasuredKind]
-    fitted_count: int
-    identities: Ints
-    inference: FittedAdditive | None = None
+    inference: FittedAdditive | None = omit_default(None)
+    version: int = FIT_VERSION
 
     def for_phase(self, phase: str) -> FittedAdditive:
         """Return the fit that predicts ``train`` or ``inference``."""
         return self.inference if self.inference is not None and phase == "inference" else self
 
+    @cached_property
+    def known(self) -> Ints:
+        """Identities of all observations that the model is conditioned on."""
+        known: Ints = self.identities.unpack()
+        return known
+
     @property
     def sources(self) -> tuple[SourceDevice, ...]:
         """Other devices that it started from."""
-        return self.model.encoder.sources
+        return self.encoder.sources
 
     @property
     def observation_count(self) -> int:
         """Number of observations it was fitted to."""
-        own = len(self.identities)
+        own = len(self.known)
         return own if self.inference is None else own + self.inference.observation_count
 
     def predict(
@@ -260,7 +259,7 @@ class FittedAdditive:
         # Views and masks that a module calls between its layers are in none of them.
         between = [0.0 if one.totals is None else float(one.totals.between) for one in networks]
         counts = list(map(count_layers, layers))
-        totals = predict_totals(self.model, counts, sum_errors, joint, setups, between)
+        totals = predict_totals(self, counts, sum_errors, joint, setups, between)
         variance, cov = totals.variance, totals.covariance
         if cov is not None:
             pairs = list(zip(networks, setups, strict=True))
@@ -309,14 +308,14 @@ class FittedAdditive:
                 f"Transferred from {names}: what was learnt there counts where the "
                 f"{self.observation_count} observations of this device say little.",
             )
-        if self.model.encoder.hardware is not None:
+        if self.encoder.hardware is not None:
             notes += (note_sheet(self.observation_count),)
         return notes
 
     def for_any_unit(self) -> FittedAdditive:
         """Return the fit for a unit of the device of which nothing was measured."""
         inference = self.inference.for_any_unit() if self.inference is not None else None
-        return replace(self, model=replace(self.model, unit=""), inference=inference)
+        return replace(self, unit="", inference=inference)
 
     def describe(self) -> tuple[FitComponent, ...]:
         """Return the observed kinds, with how many layers of each were measured in isolation."""
@@ -326,29 +325,6 @@ class FittedAdditive:
         )
         return own if self.inference is None else own + self.inference.describe()
 
-    def to_dict(self) -> Json:
-        """Return JSON from which ``AdditiveEstimator.load`` restores the fit."""
-        return self._store().to_dict()
-
-    def _store(self) -> StoredFit:
-        model = self.model
-        return StoredFit(
-            version=FIT_VERSION,
-            fitted_count=self.fitted_count,
-            identities=PackedArray.pack(self.identities),
-            sum_error_sd_share=self.sum_error_sd_share,
-            measured_networks=self.measured_networks,
-            measured_kinds=self.measured_kinds,
-            mode=model.mode,
-            idle_w=model.idle_w,
-            unit=model.unit,
-            encoder=model.encoder,
-            duration=StoredLogSums.from_fitted(model.duration),
-            power=StoredLogSums.from_fitted(model.power),
-            host_time=model.host_time,
-            inference=self.inference._store() if self.inference is not None else None,
-        )
-
     def as_source(self, name: str, profile: str) -> SourceDevice:
         """Return what other devices can start from.
 
@@ -356,9 +332,8 @@ class FittedAdditive:
             name: Name of this device.
             profile: Key of its profile.
         """
-        model = self.model
-        means = SourceMean.from_fitted(model.duration), SourceMean.from_fitted(model.power)
-        return SourceDevice(name, profile, model.encoder, *means)
+        means = SourceMean.from_fitted(self.duration), SourceMean.from_fitted(self.power)
+        return SourceDevice(name, profile, self.encoder, *means)
 
 
 def start_from_sheet(
@@ -375,27 +350,14 @@ def start_from_sheet(
     """
     known = load_shared_model() if shared is None else shared
     start = FittedAdditive(
-        known.start_model(sheet),
-        known.sum_error_sd_share,
-        {},
-        known.measured_kinds,
-        0,
-        np.zeros(0, np.int64),
+        **vars(known.start_model(sheet)),
+        fitted_count=0,
+        identities=PackedArray.pack(np.zeros(0, np.int64)),
+        measured_networks={},
+        measured_kinds=known.measured_kinds,
     )
     identities = identify_observations(observations)
     return _extend(start, observations, identities) if len(identities) else start
-
-
-def _restore(stored: StoredFit) -> FittedAdditive:
-    return FittedAdditive(
-        stored.restore_model(),
-        stored.sum_error_sd_share,
-        stored.measured_networks,
-        stored.measured_kinds,
-        stored.fitted_count,
-        stored.identities.unpack(),
-        _restore(stored.inference) if stored.inference is not None else None,
-    )
 
 
 def _can_extend(earlier: FittedAdditive, identities: Ints) -> bool:
@@ -404,8 +366,8 @@ def _can_extend(earlier: FittedAdditive, identities: Ints) -> bool:
     A new observation may contradict old ones, which are then dropped. Of a large profile, a few
     that stay in the fit do less harm than minutes of fitting it again.
     """
-    dropped = np.count_nonzero(~np.isin(earlier.identities, identities))
-    has_most = dropped <= _DROPPED_SHARE * len(earlier.identities)
+    dropped = np.count_nonzero(~np.isin(earlier.known, identities))
+    has_most = dropped <= _DROPPED_SHARE * len(earlier.known)
     return bool(has_most and len(identities) < _REFIT_FACTOR * earlier.fitted_count)
 
 
@@ -413,63 +375,21 @@ def _extend(
     earlier: FittedAdditive, observations: Sequence[Observation], identities: Ints
 ) -> FittedAdditive:
     """Return a fit conditioned on all observations, of which only further ones are decomposed."""
-    new = select_new(observations, earlier.identities)
+    new = select_new(observations, earlier.known)
     decomposed = decompose_observations(new)
-    sum_error = earlier.sum_error_sd_share
-    if not earlier.model.has_host_time:
+    sum_error, is_shared = earlier.sum_error_sd_share, earlier.encoder.hardware is not None
+    if not earlier.has_host_time:
         sum_error = max(sum_error, choose_sum_error_sd_share(decomposed))
     networks = earlier.measured_networks
     if summarise_networks(new):
         networks = summarise_networks(observations)
     return replace(
-        earlier,
-        model=update_model(earlier.model, observations, earlier.identities),
+        update_model(earlier, observations, earlier.known),
+        identities=PackedArray.pack(identities),
         sum_error_sd_share=sum_error,
         measured_networks=networks,
-        measured_kinds=add_kinds(
-            earlier.measured_kinds,
-            summarise_kinds(decomposed, earlier.model.encoder.hardware is not None),
-        ),
-        identities=identities,
+        measured_kinds=add_kinds(earlier.measured_kinds, summarise_kinds(decomposed, is_shared)),
     )
-
-
-@dataclass(frozen=True)
-class StoredFit(Record):
-    """A fit of the estimator.
-
-    Attributes:
-        fitted_count: Number of observations that hyper-parameters were fitted to.
-        identities: Identities of all observations that the model is conditioned on.
-        inference: The fit to inferences, where these have one of their own.
-    """
-
-    version: int
-    fitted_count: int
-    identities: PackedArray
-    sum_error_sd_share: float
-    measured_networks: Mapping[str, MeasuredNetwork]
-    measured_kinds: Mapping[str, MeasuredKind]
-    mode: str
-    idle_w: float
-    unit: str
-    encoder: OperatorEncoder
-    duration: StoredLogSums
-    power: StoredLogSums
-    host_time: HostTimeModel
-    inference: StoredFit | None = omit_default(None)
-
-    def restore_model(self) -> AdditiveModel:
-        """Return the model of the device."""
-        return AdditiveModel(
-            self.mode,
-            self.idle_w,
-            self.unit,
-            self.encoder,
-            self.duration.restore(),
-            self.power.restore(),
-            self.host_time,
-        )
 
 
 @dataclass(frozen=True)
@@ -503,8 +423,8 @@ def predict_runs(
     Raises:
         MissingError: The fit contains no run from that source.
     """
-    model, overhead = fitted.model, make_overhead(source)
-    if overhead.kind not in model.encoder.overheads:
+    overhead = make_overhead(source)
+    if overhead.kind not in fitted.encoder.overheads:
         raise MissingError(
             f"the fit contains no run from {source!r}: import some of its runs first"
         )
@@ -512,8 +432,8 @@ def predict_runs(
         {**count_layers(split_layers(network, setup)), overhead: 1.0 / steps}
         for network in networks
     ]
-    totals = predict_totals(model, counts, fitted.sum_error_sd_share)
-    noise_var = model.power.hyper.noise_sd**2 + model.duration.hyper.noise_sd**2
+    totals = predict_totals(fitted, counts, fitted.sum_error_sd_share)
+    noise_var = fitted.power.hyper.noise_sd**2 + fitted.duration.hyper.noise_sd**2
     return RunTotals(
         steps * totals.energy_j,
         steps * np.sqrt(totals.variance),

@@ -1,14 +1,16 @@
 """Fit the model of a device to observations, or condition it on further ones.
 
 Where a runtime captures graphs, layers are graph replays, which no host delays, and of an eager
-step E - P0·(T - D) is the device's energy. Where it does not, layers are eager and durations
-contain the host. Which of both holds is a property of the device, read from its observations.
+step E - P0·(T - D) is the device's energy (141 networks on an H200: mean error -0.1 %, sd 1.3 %).
+Where it does not, layers are eager and durations contain the host. Which of both holds is a
+property of the device, read from its observations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from joulecast.estimators.additive.host_time import fit_host_time, update_host_t
 from joulecast.estimators.additive.layers import OVERHEAD
 from joulecast.estimators.additive.observations import (
     DecomposedObservation,
+    choose_sum_error_sd_share,
     decompose_observations,
     find_idle_power,
     find_latest_unit,
@@ -49,6 +52,19 @@ from joulecast.records.codec import cache_on_record
 _LIMIT_FACTOR = 1.1
 # An overhead of imported runs is about this share of one.
 _OVERHEAD_SHARE = 0.1
+# An eager step tells nothing about the device if the device's share of its energy is below this.
+_MIN_DEVICE_SHARE = 0.15
+
+
+Model = TypeVar("Model", bound=AdditiveModel)
+
+
+class ObservedPower(NamedTuple):
+    """The mean power of the device while it ran an observation, and its relative variance."""
+
+    observation: DecomposedObservation
+    power_w: float
+    relative_var: float
 
 
 def fit_model(
@@ -66,25 +82,48 @@ def fit_model(
     decomposed = sorted(decompose_observations(observations), key=_sort_key)
     mode = "graph" if any(one.mode == "graph" for one in decomposed) else "eager"
     timed = [one for one in decomposed if one.mode == mode and one.duration_s]
-    if not timed or not any(one.energy_j for one in decomposed):
+    metered = [one for one in decomposed if one.energy_j]
+    if not timed or not metered:
         raise MissingError(
             "no energy of any layer was measured on this device: run `joulecast profile NET` there"
         )
     idle_w, unit = find_idle_power(observations) or 0.0, find_latest_unit(observations)
-    encoder = replace(_make_encoder(timed, decomposed, observations), sources=sources)
-    duration = _fit_durations(timed, encoder)
-    busy = predict_durations(
-        encoder, condition_logsums(duration), encode_decomposed(encoder, decomposed)
+    limits_w = [one.power_limit_w for one in {seen.device for seen in observations}]
+    overheads = {
+        layer.kind for one in decomposed for layer in one.counts if layer.operator_class == OVERHEAD
+    }
+    encoder = OperatorEncoder(
+        find_roofline(timed),
+        tuple(sorted(overheads)),
+        max((limit_w for limit_w in limits_w if limit_w is not None), default=None)
+        or _LIMIT_FACTOR
+        * max((one.energy_j or 0.0) / one.duration_s for one in metered if one.duration_s),
+        sources=sources,
     )
+    duration = _fit_durations(timed, encoder)
+    posterior = condition_logsums(duration)
+    busy = predict_durations(encoder, posterior, encode_decomposed(encoder, decomposed))
     host_time = fit_host_time(decomposed, busy.total, busy.variance, unit)
     powers = find_powers(decomposed, busy, mode, idle_w, host_time.launch_gap_s)
-    power = _fit_powers(powers, encoder, duration, idle_w)
-    return AdditiveModel(mode, idle_w, unit, encoder, duration, power, host_time)
+    if not powers:
+        raise MissingError(
+            "all energy measured on this device belongs to its host: run `joulecast profile NET` "
+            "there"
+        )
+    sums = encode_decomposed(encoder, [one.observation for one in powers])
+    operator_s = predict_durations(encoder, posterior, sums).by_operator
+    overhead_w = float(np.median([one.power_w for one in powers]))
+    is_imported = all(one.observation.is_imported for one in powers)
+    power = fit_logsums(
+        define_powers(encoder, idle_w, overhead_w, is_imported),
+        encoder.encode_powers(sums.operators, operator_s),
+        observe_powers(powers, sums, operator_s),
+    )
+    sum_error = choose_sum_error_sd_share(decomposed)
+    return AdditiveModel(mode, idle_w, unit, encoder, duration, power, host_time, sum_error)
 
 
-def update_model(
-    model: AdditiveModel, observations: Sequence[Observation], known: Ints
-) -> AdditiveModel:
+def update_model(model: Model, observations: Sequence[Observation], known: Ints) -> Model:
     """Return the model conditioned on further observations, its hyper-parameters unchanged.
 
     Args:
@@ -92,32 +131,34 @@ def update_model(
         observations: All observations.
         known: Identities of those that the model is conditioned on.
     """
-    new = select_new(observations, known)
-    decomposed = sorted(decompose_observations(new), key=_sort_key)
+    encoder = model.encoder
+    decomposed = sorted(decompose_observations(select_new(observations, known)), key=_sort_key)
+    timed = [one for one in decomposed if one.mode == model.mode and one.duration_s]
     model = replace(
         model,
         unit=find_latest_unit(observations),
         idle_w=find_idle_power(observations) or model.idle_w,
-        duration=_extend_durations(model, decomposed),
+        duration=extend_durations(encoder, model.duration, timed) if timed else model.duration,
     )
     if not decomposed:
         return model
-    sums = encode_decomposed(model.encoder, decomposed)
-    busy = predict_durations(model.encoder, model.duration, sums)
+    busy = predict_durations(encoder, model.duration, encode_decomposed(encoder, decomposed))
     launch_gap_s = model.host_time.launch_gap_s
     powers = find_powers(decomposed, busy, model.mode, model.idle_w, launch_gap_s)
-    model = replace(model, power=_extend_powers(model, powers))
+    if powers:
+        sums = encode_decomposed(encoder, [one.observation for one in powers])
+        operator_s = predict_durations(encoder, model.duration, sums).by_operator
+        inputs = encoder.encode_powers(sums.operators, operator_s)
+        power = _extend(model.power, inputs, observe_powers(powers, sums, operator_s))
+        model = replace(model, power=power)
     if any(one.mode == "eager" for one in decomposed) and model.has_host_time:
         eager = decompose_observations(one for one in observations if one.trial.mode == "eager")
-        sums = encode_decomposed(model.encoder, eager)
-        busy = predict_durations(model.encoder, model.duration, sums)
+        busy = predict_durations(encoder, model.duration, encode_decomposed(encoder, eager))
         found = eager, busy.total, busy.variance, model.unit
-        starts_from_sheet = model.encoder.hardware is not None
-        host_time = (
-            update_host_time(model.host_time, *found)
-            if starts_from_sheet
-            else fit_host_time(*found)
-        )
+        if encoder.hardware is not None:
+            host_time = update_host_time(model.host_time, *found)
+        else:
+            host_time = fit_host_time(*found)
         model = replace(model, host_time=host_time)
     return model
 
@@ -149,126 +190,6 @@ def select_new(observations: Sequence[Observation], known: Ints) -> list[Observa
     return [one for one in observations if is_step(one) and _identify(one) not in seen]
 
 
-@cache_on_record
-def _identify(one: Observation) -> int:
-    values = one.trial.key, one.run, one.taken_at_s, one.energy_j, one.duration_s
-    return number_name(" ".join(map(str, values)))
-
-
-def _sort_key(one: DecomposedObservation) -> tuple[str, float, float]:
-    return one.trial_key, one.energy_j or 0.0, one.duration_s or 0.0
-
-
-def _make_encoder(
-    timed: Sequence[DecomposedObservation],
-    decomposed: Sequence[DecomposedObservation],
-    observations: Sequence[Observation],
-) -> OperatorEncoder:
-    overheads = {
-        layer.kind for one in decomposed for layer in one.counts if layer.operator_class == OVERHEAD
-    }
-    devices = {one.device for one in observations}
-    limits_w = [limit_w for one in devices if (limit_w := one.power_limit_w) is not None]
-    powers_w = [
-        one.energy_j / one.duration_s for one in decomposed if one.energy_j and one.duration_s
-    ]
-    limit_w = max(limits_w) if limits_w else _LIMIT_FACTOR * max(powers_w)
-    return OperatorEncoder(find_roofline(timed), tuple(sorted(overheads)), limit_w)
-
-
-def _fit_durations(
-    timed: Sequence[DecomposedObservation], encoder: OperatorEncoder
-) -> FittedLogSums:
-    sums = encode_decomposed(encoder, timed)
-    inputs = encoder.encode_durations(sums.operators)
-    is_imported = all(one.is_imported for one in timed)
-    process = define_durations(encoder, _guess_overhead_s(timed), is_imported)
-    costs = np.array([cost for cost, _ in process.coefficients])
-    operator_s = np.exp(prior_log_mean(inputs, costs))
-    return fit_logsums(process, inputs, observe_durations(timed, sums, operator_s))
-
-
-def _guess_overhead_s(timed: Sequence[DecomposedObservation]) -> float:
-    """Return a share of the median run; a step contains the overhead of its share of a run."""
-    runs_s = [
-        (one.duration_s or 0.0) / count
-        for one in timed
-        for layer, count in one.counts.items()
-        if layer.operator_class == OVERHEAD
-    ]
-    return _OVERHEAD_SHARE * float(np.median(runs_s)) if runs_s else 1.0
-
-
-def _fit_powers(
-    powers: Sequence[ObservedPower],
-    encoder: OperatorEncoder,
-    duration: FittedLogSums,
-    idle_w: float,
-) -> FittedLogSums:
-    own = [one.observation for one in powers]
-    if not own:
-        raise MissingError(
-            "all energy measured on this device belongs to its host: run `joulecast profile NET` "
-            "there"
-        )
-    sums = encode_decomposed(encoder, own)
-    operator_s = predict_durations(encoder, condition_logsums(duration), sums).by_operator
-    inputs = encoder.encode_powers(sums.operators, operator_s)
-    overhead_w = float(np.median([one.power_w for one in powers]))
-    is_imported = all(one.is_imported for one in own)
-    process = define_powers(encoder, idle_w, overhead_w, is_imported)
-    return fit_logsums(process, inputs, observe_powers(powers, sums, operator_s))
-
-
-def _extend_durations(
-    model: AdditiveModel, decomposed: Sequence[DecomposedObservation]
-) -> FittedLogSums:
-    timed = [one for one in decomposed if one.mode == model.mode and one.duration_s]
-    return extend_durations(model.encoder, model.duration, timed) if timed else model.duration
-
-
-def _extend_powers(model: AdditiveModel, powers: Sequence[ObservedPower]) -> FittedLogSums:
-    if not powers:
-        return model.power
-    sums = encode_decomposed(model.encoder, [one.observation for one in powers])
-    operator_s = predict_durations(model.encoder, model.duration, sums).by_operator
-    inputs = model.encoder.encode_powers(sums.operators, operator_s)
-    return _extend(model.power, inputs, observe_powers(powers, sums, operator_s))
-
-
-def _extend(
-    fitted: FittedLogSums, inputs: LogInputs, observations: LogObservations
-) -> FittedLogSums:
-    """Return the process with further observations of inputs, some of which it may contain."""
-    size = fitted.inputs.size
-    if not size:
-        return keep_linearisation(replace(fitted, inputs=inputs, observations=observations))
-    order = np.argsort(fitted.inputs.identities, kind="stable")
-    place = np.searchsorted(fitted.inputs.identities[order], inputs.identities)
-    found = order[np.minimum(place, size - 1)]
-    is_known = fitted.inputs.identities[found] == inputs.identities
-    column = np.where(is_known, found, size + np.cumsum(~is_known) - 1)
-    counts = observations.sums.counts
-    moved = WeightedSums(counts.size, counts.row, column[counts.column], counts.weight)
-    sums = LogSums(moved, observations.sums.structures, observations.sums.identities)
-    return extend_fitted(
-        fitted, inputs.take(np.flatnonzero(~is_known)), replace(observations, sums=sums)
-    )
-
-
-# An eager step tells nothing about the device if the device's share of its energy is below this.
-_MIN_DEVICE_SHARE = 0.15
-
-
-@dataclass(frozen=True)
-class ObservedPower:
-    """The mean power of the device while it ran an observation, and its relative variance."""
-
-    observation: DecomposedObservation
-    power_w: float
-    relative_var: float
-
-
 def encode_decomposed(
     encoder: OperatorEncoder, decomposed: Sequence[DecomposedObservation]
 ) -> OperatorSums:
@@ -283,9 +204,20 @@ def observe_durations(
     """Return the rows of durations, given about how long each operator takes."""
     values_s = np.array([one.duration_s or 0.0 for one in timed])
     known = np.array([one.duration_relative_var for one in timed])
-    return LogObservations(
-        sums.make_log_sums(operator_s), np.log(values_s), known, stratify_observations(timed)
-    )
+    log_sums = sums.make_log_sums(operator_s)
+    return LogObservations(log_sums, np.log(values_s), known, _stratify(timed))
+
+
+def observe_powers(
+    powers: Sequence[ObservedPower], sums: OperatorSums, operator_s: Floats
+) -> LogObservations:
+    """Return the rows of powers, given how long each operator takes."""
+    own = [one.observation for one in powers]
+    log_sums = sums.make_log_sums(operator_s, [one.unit for one in own])
+    values_w = np.array([one.power_w for one in powers])
+    known = np.array([one.relative_var for one in powers])
+    means = weigh_by_time(log_sums, operator_s)
+    return LogObservations(means, np.log(values_w), known, _stratify(own))
 
 
 def find_powers(
@@ -314,20 +246,55 @@ def find_powers(
     return found
 
 
-def observe_powers(
-    powers: Sequence[ObservedPower], sums: OperatorSums, operator_s: Floats
-) -> LogObservations:
-    """Return the rows of powers, given how long each operator takes."""
-    own = [one.observation for one in powers]
-    log_sums = sums.make_log_sums(operator_s, [one.unit for one in own])
-    values_w = np.array([one.power_w for one in powers])
-    known = np.array([one.relative_var for one in powers])
-    return LogObservations(
-        weigh_by_time(log_sums, operator_s), np.log(values_w), known, stratify_observations(own)
-    )
-
-
-def stratify_observations(decomposed: Sequence[DecomposedObservation]) -> Ints:
+def _stratify(decomposed: Sequence[DecomposedObservation]) -> Ints:
     """Return the stratum of each observation: its label, or all networks together."""
     names = [next(iter(one.counts)).label if one.is_isolated else "networks" for one in decomposed]
     return np.array(list(map(number_name, names)), np.int64)
+
+
+@cache_on_record
+def _identify(one: Observation) -> int:
+    values = one.trial.key, one.run, one.taken_at_s, one.energy_j, one.duration_s
+    return number_name(" ".join(map(str, values)))
+
+
+def _sort_key(one: DecomposedObservation) -> tuple[str, float, float]:
+    return one.trial_key, one.energy_j or 0.0, one.duration_s or 0.0
+
+
+def _fit_durations(
+    timed: Sequence[DecomposedObservation], encoder: OperatorEncoder
+) -> FittedLogSums:
+    sums = encode_decomposed(encoder, timed)
+    inputs = encoder.encode_durations(sums.operators)
+    # A step contains the overhead of its share of a run.
+    runs_s = [
+        (one.duration_s or 0.0) / count
+        for one in timed
+        for layer, count in one.counts.items()
+        if layer.operator_class == OVERHEAD
+    ]
+    overhead_s = _OVERHEAD_SHARE * float(np.median(runs_s)) if runs_s else 1.0
+    process = define_durations(encoder, overhead_s, all(one.is_imported for one in timed))
+    operator_s = np.exp(prior_log_mean(inputs, process.medians))
+    return fit_logsums(process, inputs, observe_durations(timed, sums, operator_s))
+
+
+def _extend(
+    fitted: FittedLogSums, inputs: LogInputs, observations: LogObservations
+) -> FittedLogSums:
+    """Return the process with further observations of inputs, some of which it may contain."""
+    size = fitted.inputs.size
+    if not size:
+        return keep_linearisation(replace(fitted, inputs=inputs, observations=observations))
+    order = np.argsort(fitted.inputs.identities, kind="stable")
+    place = np.searchsorted(fitted.inputs.identities[order], inputs.identities)
+    found = order[np.minimum(place, size - 1)]
+    is_known = fitted.inputs.identities[found] == inputs.identities
+    column = np.where(is_known, found, size + np.cumsum(~is_known) - 1)
+    counts = observations.sums.counts
+    moved = WeightedSums(counts.size, counts.row, column[counts.column], counts.weight)
+    sums = LogSums(moved, observations.sums.structures, observations.sums.identities)
+    return extend_fitted(
+        fitted, inputs.take(np.flatnonzero(~is_known)), replace(observations, sums=sums)
+    )

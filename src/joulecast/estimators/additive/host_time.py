@@ -7,11 +7,23 @@
     T = (H^12 + D'^12)^(1/12)               the slower of both decides, a little more when equal
     E = G·D'/D + P0·(T - D')                a waiting device draws idle power and nothing else
 
-Host times are fitted to eager steps (``host_call_times``) by type of call, so that an unseen
+Host times are fitted to eager steps by type of call, so that an unseen
 structure has a time too, and by structure. What a network calls between its layers (views, masks)
 is in no layer: each such call takes the host about as long as a launch, forward and backward
 together, and half as long in a forward pass alone.
 Gap and exponent are stated priors where no observation shows them.
+
+Durations of calls are fitted by robust least squares:
+
+    h = (Σ_j x_j·c_j)·e^δ     a layer: its calls of each type j, and a factor of its structure
+    H = o + Σ_p n_p·h_p       a step, with a fixed overhead o; inference has none
+
+The pace of a host changes by some 13 % from one measurement window to the next (one standard
+deviation), and a window shows a structure at the pace of that window: a network that repeats one
+block would inherit all of it. So what all structures share, the durations of a launch, a weight, a
+product and a cast, is fitted to all windows together, and the factor of a single structure has a
+tight prior. Where few steps were timed, the prior pulls calls of every type towards the duration of
+a launch.
 """
 
 from __future__ import annotations

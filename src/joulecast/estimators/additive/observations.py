@@ -87,7 +87,7 @@ def decompose_observations(observations: Iterable[Observation]) -> list[Decompos
     """Return all usable observations.
 
     A user's own module may do more than its layers show. It updates its own estimate
-    (``measured_networks``) and is left out here, so that no layer takes up the difference.
+    (``measured``) and is left out here, so that no layer takes up the difference.
     """
     usable = (one for one in observations if is_step(one) and one.source != OWN_NET)
     return [found for one in usable if (found := _decompose(one)) is not None]

@@ -66,6 +66,8 @@ class AdditiveModel:
         unit: The unit of the device to estimate for; empty for any.
         duration: Durations of operators on the device.
         power: Powers of operators on the device.
+        sum_error_sd_share: Standard deviation of a network's total around the sum of its layers, as
+            a share of the total.
     """
 
     mode: str
@@ -75,6 +77,7 @@ class AdditiveModel:
     duration: FittedLogSums
     power: FittedLogSums
     host_time: HostTimeModel
+    sum_error_sd_share: float
 
     @property
     def has_host_time(self) -> bool:
@@ -193,7 +196,7 @@ def predict_totals(
         times = model.host_time
         # The host issues a graph with one call.
         host_s, issue_sd_s = np.zeros(size), np.zeros(size)
-        for at in np.flatnonzero(~is_graph):
+        for at in np.flatnonzero(~is_graph).tolist():
             calls = between_calls[at] if between_calls else 0.0
             batches = max(setups[at].accumulate, 1) if setups else 1
             issue = times.predict_issue_time(networks[at], calls, batches)

@@ -146,7 +146,7 @@ def define_shared_durations() -> LogSumProcess:
 def define_shared_powers() -> LogSumProcess:
     """Return the process of powers that several devices share.
 
-    Basis functions are watts that the data sheet suggests (``datasheet_power``).
+    Basis functions are watts that the data sheet suggests (``roofline``).
     """
     coefficients: tuple[Prior, ...] = ((1.0, 0.1),) * (len(FLOAT_PRECISIONS) + 3)
     terms = (

@@ -2,6 +2,41 @@
 
 Rates are the best that the device was seen to reach. Large matrix products, one for each precision,
 a large copy and an empty launch, the anchors of a campaign, make sure that it was seen at its best.
+
+Of a device that was never measured, the data sheet tells what it sustains:
+
+    F/s  peak FLOPs per second        P  power limit         n  process node in nanometres
+    e    = e0·w·n                     energy of a FLOP; w its weight by precision
+    L    = (1 - s)·P / e              FLOPs per second that the power limit allows
+    r    = (peak^-q + L^-q)^(-1/q)    what the device sustains, the lower of both
+
+A data sheet's peak is what a card reaches for a moment: at 70 W a T4 sustains half of it. The other
+figures are inputs of residuals that all devices share (``encode``): how much work each of a
+device's multiprocessors gets, and how much of it the cache holds.
+
+Its powers:
+
+    p = static + busy·share of time + compute·FLOP rate/peak + memory·byte rate/bandwidth
+
+Each term is a share of the power limit: makers choose limits that busy devices come near to,
+whatever the process or the memory. Rates are relative to those of ``hardware``. The shares are
+those of devices whose powers are known, each fitted to the measured powers and durations of
+networks with the work that Joulecast counts for them:
+
+- P100, V100, Quadro RTX 6000 and A40: BERT base (SQuAD) and ResNet-50 (ImageNet) at 6 to 11 batch
+  sizes and the usual power limit, from the traces of Zeus (You, Chung and Chowdhury, NSDI 2023;
+  Apache-2.0); in fp32, on the A40 in TF32. Priors from all other cards are off by -4 % on average
+  for the V100, +2 % for the RTX 6000, +11 % for the A40 and +24 % for the P100.
+- A100: layers of GPT-3 in bf16 draw 475 W, more than its limit of 400 W (Chung et al., SOSP 2024),
+  with about 0.6 of the peak.
+- H200: 1,297 isolated layers of the shipped profile.
+
+Idle means at active clocks with a CUDA context, as between two steps: more than the idle power that
+data sheets quote. GDDR memory then runs at its full clock, HBM draws little. Training that waits
+for the host nearly all the time (NCF, small batches, in the traces of Zeus) draws 34.8 W on the
+P100, 38 W on the V100, 69 W on the RTX 6000 and 89 W on the A40. Idle cards in the state P0 draw,
+by listings of ``nvidia-smi`` in public repositories, 50-70 W (A100), 26-27 W (T4), 27-28 W (L4) and
+42-64 W (A10). So 15 % of the limit with HBM (12 to 17 %) and 8 W + 25 % with GDDR (within 16 %).
 """
 
 from __future__ import annotations

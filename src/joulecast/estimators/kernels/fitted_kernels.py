@@ -5,16 +5,22 @@
     E = E₀ + g·Σ n_k·t_k·p_k
     cov(x_i, x_j) = x_i·x_j·(exp(C_ij) - 1)      C: covariance of the logarithms
 
+The logarithm of a cost is a Gaussian process over the logarithms of a kernel's features, around
+
+    cost ≈ a·FLOPs + b·bytes + c·depth + d     all ≥ 0, by least squares of relative errors
+    depth = FLOPs of one output element
+
 Kinds that were never measured cost what their work costs in other kernels, with errors that are
 common to the kind.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -23,12 +29,13 @@ from joulecast.estimators.base import (
     Floats,
     Json,
     Prediction,
+    fit_work_rates,
     predict_by_setup,
 )
 from joulecast.estimators.kernels.kernel_points import RunOverhead, name_setup
-from joulecast.estimators.kernels.kernel_regressions import KernelRegression
-from joulecast.estimators.kernels.work_means import WorkMean
 from joulecast.fusion import FusedKernel, find_fusion_table, list_kernels, merge_kernels
+from joulecast.gp.regression import ResidualProcess, fit_residual_process
+from joulecast.kinds import output_shape
 from joulecast.records import LayerEstimate, Network, Setup
 from joulecast.records.codec import Record
 from joulecast.variants import unfold_blocks
@@ -329,3 +336,151 @@ def _list_layers(
         LayerEstimate(layer.name or layer.kind, layer.kind, energy_j, layer.calls, is_seen)
         for layer, energy_j in zip(network.layers, energies.tolist(), strict=True)
     )
+
+
+FEWEST_POINTS = 3
+"""Kernels of a kind that its regression needs."""
+_LARGEST_ALIGNMENT = 8
+
+
+class KernelRegression(Protocol):
+    """A fitted regression of one kind of kernel."""
+
+    @property
+    def count(self) -> int:
+        """Number of kernels that it was fitted to."""
+
+    def predict(self, kernels: Sequence[FusedKernel]) -> tuple[Floats, Floats]:
+        """Return the mean of the logarithm of each cost and their joint covariance."""
+
+    def to_dict(self) -> Json:
+        """Return JSON from which it is restored."""
+
+
+@dataclass(frozen=True)
+class ProcessRegression(Record):
+    """A Gaussian process around a linear function of work.
+
+    Attributes:
+        names: Names of the features.
+        mean: The mean; its rates are those of one kind.
+        process: The residuals.
+    """
+
+    names: tuple[str, ...]
+    mean: WorkMean
+    process: ResidualProcess
+
+    @property
+    def count(self) -> int:
+        """Number of kernels that it was fitted to."""
+        return len(self.process.residuals)
+
+    def predict(self, kernels: Sequence[FusedKernel]) -> tuple[Floats, Floats]:
+        """Return the mean of the logarithm of each cost and their joint covariance."""
+        mean, cov = self.process.predict(list_log_features(kernels, self.names))
+        cov = cov + np.eye(len(kernels)) * self.process.point_variance
+        return self.mean.log_costs(kernels) + mean, cov
+
+
+def fit_process(
+    kernels: Sequence[FusedKernel], costs: Floats, sd_shares: Floats, by_work: bool = True
+) -> ProcessRegression:
+    """Fit a Gaussian process to the costs of kernels of one kind.
+
+    Args:
+        kernels: The kernels.
+        costs: Their durations, powers or energies.
+        sd_shares: Standard deviations of the costs as shares of them.
+        by_work: Whether costs grow with the work; powers do not.
+    """
+    names, mean = name_features(kernels), fit_mean(kernels, costs, by_work)
+    residuals = np.log(costs) - mean.log_costs(kernels)
+    points = list_log_features(kernels, names)
+    return ProcessRegression(names, mean, fit_residual_process(points, residuals, sd_shares**2))
+
+
+def name_features(kernels: Sequence[FusedKernel]) -> tuple[str, ...]:
+    """Return the names of all features of some kernels."""
+    return tuple(sorted({name for kernel in kernels for name in kernel.features}))
+
+
+def list_features(kernels: Sequence[FusedKernel], names: Sequence[str]) -> Floats:
+    """Return the features of kernels, n x d; 0 for those that a kernel does not have."""
+    return np.array([[float(one.features.get(name, 0.0)) for name in names] for one in kernels])
+
+
+def list_log_features(kernels: Sequence[FusedKernel], names: Sequence[str]) -> Floats:
+    """Return logarithms of the features of kernels, of the bytes they move and of their alignment.
+
+    The alignment is the power of two, up to 8, that divides the last axis of the output: kernels
+    compute tiles, and the tiles of an image of 13 x 13 are not full.
+    """
+    moved = [[one.size_bytes] for one in kernels]
+    aligned = [[math.log2(_find_alignment(one))] for one in kernels]
+    logs = np.log1p(np.hstack([list_features(kernels, names), moved]))
+    return np.asarray(np.hstack([logs, aligned]))
+
+
+def _find_alignment(kernel: FusedKernel) -> int:
+    *_, last = (1, *output_shape(kernel.network.layers[-1]))
+    return math.gcd(last, _LARGEST_ALIGNMENT)
+
+
+def fit_mean(kernels: Sequence[FusedKernel], costs: Floats, by_work: bool) -> WorkMean:
+    """Return the cost of the kernels' work; without ``by_work`` their geometric mean."""
+    if by_work:
+        return fit_work_mean([(replace(kernel, count=1),) for kernel in kernels], costs)
+    level = math.exp(float(np.log(costs).mean()))
+    return WorkMean((0.0, 0.0, 0.0, level), 0.0, len(costs))
+
+
+# Without any error to learn from, a linear function of work is off by about this much.
+_UNKNOWN_LOG_SD = 0.5
+_LEAST_LOG_SD = 0.2
+
+
+@dataclass(frozen=True)
+class WorkMean(Record):
+    """Cost per FLOP, per byte, per FLOP of an output element and per kernel.
+
+    Attributes:
+        rates: a, b, c and d.
+        log_sd: Standard deviation of the logarithm of a cost around it.
+        count: Number of costs that it was fitted to.
+    """
+
+    rates: tuple[float, ...]
+    log_sd: float
+    count: int
+
+    def log_costs(self, kernels: Sequence[FusedKernel]) -> Floats:
+        """Return the logarithm of the cost of each kernel."""
+        return np.asarray(np.log(np.maximum(count_kernels(kernels) @ np.array(self.rates), 1e-30)))
+
+
+def count_kernels(kernels: Sequence[FusedKernel]) -> Floats:
+    """Return FLOPs, bytes, depth and 1 for each kernel."""
+    return np.array([[one.flops, one.size_bytes, find_depth(one), 1.0] for one in kernels])
+
+
+def find_depth(kernel: FusedKernel) -> float:
+    """Return the FLOPs of one output element of a kernel."""
+    outputs = kernel.batch * math.prod(output_shape(kernel.network.layers[-1]))
+    return kernel.flops / max(1, outputs)
+
+
+def fit_work_mean(groups: Sequence[Sequence[FusedKernel]], costs: Floats) -> WorkMean:
+    """Fit the costs of groups of kernels that ran together, each by its count."""
+    work = np.array([_count_group(group) for group in groups])
+    rates, error_share = fit_work_rates(work, costs, costs)
+    freedom = len(costs) - int((rates > 0).sum())
+    log_sd = _UNKNOWN_LOG_SD
+    if freedom > 0:
+        log_sd = max(_LEAST_LOG_SD, error_share * (len(costs) / freedom) ** 0.5)
+    return WorkMean(tuple(rates.tolist()), log_sd, len(costs))
+
+
+def _count_group(group: Sequence[FusedKernel]) -> Floats:
+    counts = np.array([one.count for one in group], float)
+    return np.asarray(counts @ count_kernels(group))

@@ -6,10 +6,23 @@
     Ê_hidden(C,C') ← E([input, hidden, output]) - Ê_input - Ê_output             equation 2
 
 There is one Gaussian process per curve. A curve is a layer in its role and setup, with all sizes
-but its widths. ``curves.py`` subtracts and fits, ``next_point.py`` proposes where to measure next,
-``network_sums.py`` adds up networks, and ``rates.py`` estimates layers without a curve.
-``subtractive`` deviates from the paper in many points; ``paper_options.py`` lists them, and
-``ampere`` has none of them.
+but its widths. ``curves.py`` subtracts and fits, ``network_sums.py`` adds up networks and estimates
+layers without a curve. ``subtractive`` deviates from the paper in many points; ``options.py`` lists
+them, and ``ampere`` has none of them.
+
+Profiling measures both ends of every curve, then where a curve is most uncertain:
+
+    corners   low … low, high … high, then mixed; output curves, then input, then hidden
+    then      of all curves that are not known yet, the widths of the largest standard deviation,
+              weighted by how often the target's step uses the curve
+
+A curve is known when its largest standard deviation is below a share (5 %) of its profiled values.
+An observation without energy and duration marks a trial that the device refused: neither it nor
+anything at least as wide in every width is proposed again. If the smallest widths are refused,
+slightly wider ones are tried; a curve that is refused repeatedly is given up.
+
+As the paper has it (``options.py``), curves are measured one after the other, from their
+smallest and largest widths on, until the variance is small enough or a curve has its points.
 """
 
 from __future__ import annotations
@@ -90,7 +103,7 @@ class SubtractiveEstimator:
 
         Args:
             kernel: Kernel of the Gaussian processes.
-            changes: Deviations from the paper that are switched: see ``paper_options.py``.
+            changes: Deviations from the paper that are switched: see ``options.py``.
         """
         self.name = SEPARATOR.join((type(self).name, *changes))
         self.options = replace(change_options(type(self).options, changes), kernel=kernel)

@@ -13,7 +13,16 @@ Where a curve's mean is below its standard deviation, subtraction has left littl
 then uses the mean of curve and rates, weighted by their variances, and both variances remain.
 Weights are updated once per step, however often their layer is called and whichever layers share
 them: a further call counts without the update's share of the cost. The paper has none of these
-three; ``paper_options.py`` turns each off.
+three; ``options.py`` turns each off.
+
+Layers that were never profiled are estimated by rates per FLOP, byte and launch:
+
+    y ≈ a·FLOPs + b·bytes + c·launches,  a, b, c ≥ 0, least squares of (y - ŷ) / s
+    s   the size of y or of its error: subtraction operators mostly noise of a light layer
+
+Rates are fitted for each kind in each setup, for all kinds of a setup, for each kind, and for
+everything. The most specific group with enough points is used. Its uncertainty is the error on its
+own points, but never below a floor.
 """
 
 from __future__ import annotations

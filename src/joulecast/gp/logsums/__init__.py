@@ -18,24 +18,18 @@ Regimes share a_t² / (a_t² + b_t²) of a term's variance. Sums are linearised:
 
 with z̄ the posterior mean, found in a few steps from the prior mean. Observations of a single input
 are exact. Totals of several inputs are log-normal with the expectation and the variance of this
-expansion, uncertainty included (``linearisation``).
+expansion, uncertainty included (``posterior``).
 
-    process           definition of a process, its hyper-parameters θ and their prior
-    log_inputs        inputs and sums over them, as arrays
-    prior_mean        mean of the prior, with its derivatives
-    prior_covariance  covariance of the prior
-    linearisation     observations as weighted sums of z
-    sum_objective     negative log posterior of θ and its gradient
-    map_fit           MAP estimate of θ
-    posterior         the process conditioned on observations
-    gauss_newton      the log values that sums are linearised around
-    local_rows        the observations that matter for some inputs
-    relinearisation   keeps the linearisation of all observations, adds further ones
-    totals            means, variances and covariances of inputs, combinations and totals
-    measurement_value what a further observation would gain
-    stored_logsums    JSON
+    process     definition of a process, its hyper-parameters θ and their prior
+    inputs      inputs and sums over them, as arrays
+    prior       mean and covariance of the prior, with derivatives
+    fit         MAP estimate of θ, with the negative log posterior and its gradient; outliers
+    posterior   the process conditioned on observations, linearised around their posterior mean
+    selection   the observations that matter for some inputs, and adding further ones
+    totals      means, variances and covariances of inputs and totals; what a measurement would gain
+    stored      JSON
 
-Everything but ``sum_objective``, ``map_fit`` and ``gauss_newton`` needs numpy alone. Durations and
+Everything but fits and linearisations needs numpy alone. Durations and
 powers are two configurations: durations are coordinates of powers, so that their uncertainty
 carries over (``totals.posterior_elasticities``), and prior means of powers are capped at the limit.
 """

@@ -1,6 +1,19 @@
 """Fit hyper-parameters: the MAP estimate by L-BFGS on a stratified subset of the observations.
 
-Sums are linearised around the posterior mean under the last estimate, then θ is fitted again.
+Sums are linearised around the posterior mean under the last estimate, then θ is fitted again. At a
+fixed linearisation the negative log posterior has its gradient in closed form:
+
+    r = ỹ - W·μ,  ỹ = y - f(z̄) + W·z̄,  C = W·K·Wᵀ + U + diag(σ_n² + v)
+    -ln p(θ | y) = ½·rᵀC⁻¹r + ½·ln|C| - ln p(θ) + const.
+    α = C⁻¹r,  V = C⁻¹ - α·αᵀ,  G = Wᵀ·V·W       twice the gradients by C and by K
+
+Levels need G summed over cells alone. Gradients by length scales need no matrix for each axis:
+½·Σ H·(x - x')² = Σ_i (H·1)_i·x_i² - Σ_i x_i·(H·x)_i for symmetric H.
+
+A library may run one size of a layer a hundred times slower than its neighbours, which a Gaussian
+process would take for a property of the whole region. Among many observations, one that all others
+contradict is therefore given the variance of its own leave-one-out residual (R&W, eq. 5.12), so
+that it says next to nothing. Several that agree predict each other and are kept.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -163,18 +164,27 @@ def append_inputs(left: LogInputs, right: LogInputs) -> LogInputs:
     )
 
 
-def append_observations(left: LogObservations, right: LogObservations) -> LogObservations:
-    """Return the observations of both, over the same inputs."""
+def append_observations(
+    left: LogObservations, right: LogObservations, offset: int = 0
+) -> LogObservations:
+    """Return the observations of both.
+
+    Args:
+        left: Observed sums.
+        right: Further ones.
+        offset: Added to the inputs of the further ones, where theirs follow those of the others.
+    """
     one, two = left.sums, right.sums
-    sums = LogSums(
-        append_rows(one.counts, two.counts),
-        append_rows(one.structures, two.structures),
-        np.concatenate([one.identities, two.identities]),
-    )
+    moved = replace(two.counts, column=two.counts.column + offset)
     return LogObservations(
-        sums,
+        LogSums(
+            append_rows(one.counts, moved),
+            append_rows(one.structures, two.structures),
+            np.concatenate([one.identities, two.identities]),
+        ),
         np.concatenate([left.log_values, right.log_values]),
         np.concatenate([left.log_variance, right.log_variance]),
+        _append_optional(left.strata, right.strata),
     )
 
 
@@ -209,7 +219,7 @@ def append_rows(left: WeightedSums, right: WeightedSums) -> WeightedSums:
     )
 
 
-def _append_optional(left: Floats | None, right: Floats | None) -> Floats | None:
+def _append_optional(left: Any, right: Any) -> Any:
     return None if left is None or right is None else np.concatenate([left, right])
 
 

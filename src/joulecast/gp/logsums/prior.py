@@ -1,5 +1,11 @@
-"""Covariance of the prior over log values.
+"""Mean and covariance of the prior over log values.
 
+    m_p   = Σ_k B_pk·c_k
+    l_p   = ln m_p, or with a cap the soft minimum  -ln(m_p^-q + cap_p^-q) / q
+    μ_p   = l_p + Σ_s H_ps·c_(K+s)    H basis functions of the logarithm, if there are any
+    s_pk  = B_pk·c_k / m_p            share of a basis function in the mean
+
+Basis functions of the logarithm are residuals of other devices, beyond means that had their cap.
 Inputs of equal groups and regime form a cell. Levels are constant between two cells, so that only
 Matern kernels depend on single inputs; each is evaluated within the groups of its term alone.
 """

@@ -70,6 +70,11 @@ class LogSumProcess(Record):
     sum_sd: Prior = (0.04, 0.5)
     noise_sd: Prior = (0.02, 0.5)
 
+    @property
+    def medians(self) -> Floats:
+        """Medians of the priors of the coefficients."""
+        return np.array([median for median, _ in self.coefficients])
+
     @cached_property
     def prior(self) -> ThetaPrior:
         """The prior of θ."""

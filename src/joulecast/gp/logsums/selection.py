@@ -7,6 +7,10 @@ The selected ones give variances; means are those given all observations if the 
 On 2,859 observations of an H200 and 40 networks, standard deviations are then 6 % too large in the
 median, and totals differ from exact ones by rms 0.005 in the logarithm, as what uncertainty adds to
 a sum does. Means given the selected ones alone would differ by 0.09, and by 0.04 with 800.
+
+A fit linearises every sum around its posterior once, so that conditioning on some needs one step.
+Later observations are linearised around what the earlier ones say of them; those of single inputs
+are exact anyway.
 """
 
 from __future__ import annotations
@@ -253,7 +257,8 @@ def extend_fitted(
         observations: Sums over its inputs and, after them, these.
     """
     together = append_inputs(fitted.inputs, inputs)
-    all_rows = append_observations(fitted.observations, observations)
+    # Strata matter for fits alone.
+    all_rows = replace(append_observations(fitted.observations, observations), strata=None)
     extended = replace(fitted, inputs=together, observations=all_rows, row_weights=None)
     if fitted.linear is None:
         return extended

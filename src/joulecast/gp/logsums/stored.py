@@ -17,7 +17,7 @@ from joulecast.gp.logsums.inputs import LogInputs, LogObservations, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums, LinearSums
 from joulecast.gp.logsums.process import LogSumProcess
 from joulecast.input_files import decompress
-from joulecast.records.codec import Record, omit_default
+from joulecast.records.codec import Record, add_codec, omit_default
 
 # Little-endian on every machine.
 _DTYPES = {"f": "<f8", "i": "<i8"}
@@ -157,3 +157,11 @@ def _pack_optional(array: Any) -> PackedArray | None:
 
 def _unpack_optional(packed: PackedArray | None) -> Any:
     return None if packed is None else packed.unpack()
+
+
+# Records with a field of this type are stored with the process in it.
+add_codec(
+    FittedLogSums,
+    lambda fitted: StoredLogSums.from_fitted(fitted).to_dict(),
+    lambda data: StoredLogSums.from_dict(data).restore(),
+)

@@ -1,9 +1,13 @@
 """Predict inputs, combinations of log values, and totals.
 
 m, v      posterior mean and variance of each log value
-w, b      linearisation of a sum around m, and what uncertainty adds (``linearisation``)
+w, b      linearisation of a sum around m, and what uncertainty adds (``posterior``)
 s²        = w·Σ·wᵀ                                      log variance of the sum
 ln total  ~ N(ln Σ_p A_p·exp(m_p) + b + E u, s² + discrepancy u)
+
+A further observation, candidate j, is expected to take c_ij² / s_j² off the log variance of target
+i, whatever it shows: c_ij is their posterior covariance, s_j² the variance of the observation with
+its noise.
 """
 
 from __future__ import annotations

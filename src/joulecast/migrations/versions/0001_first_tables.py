@@ -3,6 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
+from joulecast.migrations import columns, reference
+
 revision = "0001"
 down_revision = None
 
@@ -12,40 +14,25 @@ def upgrade() -> None:
     op.create_table(
         "profiles",
         sa.Column("key", sa.String(16), primary_key=True),
-        sa.Column("device_name", sa.Text, nullable=False),
-        sa.Column("power_mode", sa.Text, nullable=False),
-        sa.Column("device", sa.Text, nullable=False),
-        sa.Column("runtime", sa.Text, nullable=False),
-        sa.Column("covers", sa.Text, nullable=False),
-        sa.Column("provenance", sa.Text, nullable=False),
-        sa.Column("created_at_s", sa.Double, nullable=False),
+        *columns(sa.Text, "device_name", "power_mode", "device", "runtime", "covers", "provenance"),
+        *columns(sa.Double, "created_at_s"),
     )
     op.create_table(
         "observations",
         sa.Column("id", sa.Integer, primary_key=True),
-        sa.Column(
-            "profile_key",
-            sa.String(16),
-            sa.ForeignKey("profiles.key", ondelete="CASCADE"),
-            nullable=False,
-        ),
-        sa.Column("trial_key", sa.String(16), nullable=False),
-        sa.Column("run", sa.Text, nullable=False),
-        sa.Column("taken_at_s", sa.Double, nullable=False),
-        sa.Column("digest", sa.String(16), nullable=False),
-        sa.Column("payload", sa.Text, nullable=False),
+        reference("profile_key", "profiles.key"),
+        *columns(sa.String(16), "trial_key"),
+        *columns(sa.Text, "run"),
+        *columns(sa.Double, "taken_at_s"),
+        *columns(sa.String(16), "digest"),
+        *columns(sa.Text, "payload"),
         sa.UniqueConstraint("profile_key", "trial_key", "digest"),
     )
     op.create_table(
         "fits",
-        sa.Column(
-            "profile_key",
-            sa.String(16),
-            sa.ForeignKey("profiles.key", ondelete="CASCADE"),
-            primary_key=True,
-        ),
+        reference("profile_key", "profiles.key", primary_key=True),
         sa.Column("estimator", sa.Text, primary_key=True),
-        sa.Column("payload", sa.Text, nullable=False),
-        sa.Column("fitted_at_s", sa.Double, nullable=False),
-        sa.Column("observation_count", sa.Integer, nullable=False),
+        *columns(sa.Text, "payload"),
+        *columns(sa.Double, "fitted_at_s"),
+        *columns(sa.Integer, "observation_count"),
     )

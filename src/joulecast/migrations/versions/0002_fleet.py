@@ -1,7 +1,9 @@
-"""Create the tables of a fleet: its devices, what was requested, and how far campaigns are."""
+"""Create the tables of a fleet: its devices, what was requested, and the progress of campaigns."""
 
 import sqlalchemy as sa
 from alembic import op
+
+from joulecast.migrations import columns, reference
 
 revision = "0002"
 down_revision = "0001"
@@ -12,38 +14,22 @@ def upgrade() -> None:
     op.create_table(
         "fleet_devices",
         sa.Column("name", sa.String(200), primary_key=True),
-        sa.Column("payload", sa.Text, nullable=False),
-        sa.Column("state", sa.Text, nullable=False),
-        sa.Column("reason", sa.Text, nullable=False),
-        sa.Column("profile_key", sa.String(16), nullable=False),
-        sa.Column("description", sa.Text, nullable=False),
-        sa.Column("changed_at_s", sa.Double, nullable=False),
+        *columns(sa.Text, "payload", "state", "reason"),
+        *columns(sa.String(16), "profile_key"),
+        *columns(sa.Text, "description"),
+        *columns(sa.Double, "changed_at_s"),
     )
     op.create_table(
         "fleet_requests",
         sa.Column("key", sa.String(16), primary_key=True),
-        sa.Column("name", sa.Text, nullable=False),
-        sa.Column("payload", sa.Text, nullable=False),
+        *columns(sa.Text, "name", "payload"),
     )
     op.create_table(
         "fleet_campaigns",
-        sa.Column(
-            "request_key",
-            sa.String(16),
-            sa.ForeignKey("fleet_requests.key", ondelete="CASCADE"),
-            primary_key=True,
-        ),
-        sa.Column(
-            "device",
-            sa.String(200),
-            sa.ForeignKey("fleet_devices.name", ondelete="CASCADE"),
-            primary_key=True,
-        ),
-        sa.Column("state", sa.Text, nullable=False),
-        sa.Column("reason", sa.Text, nullable=False),
-        sa.Column("points", sa.Integer, nullable=False),
-        sa.Column("uncertainty_share", sa.Double, nullable=True),
-        sa.Column("elapsed_s", sa.Double, nullable=False),
-        sa.Column("requested_at_s", sa.Double, nullable=False),
-        sa.Column("changed_at_s", sa.Double, nullable=False),
+        reference("request_key", "fleet_requests.key", primary_key=True),
+        reference("device", "fleet_devices.name", 200, primary_key=True),
+        *columns(sa.Text, "state", "reason"),
+        *columns(sa.Integer, "points"),
+        *columns(sa.Double, "uncertainty_share", nullable=True),
+        *columns(sa.Double, "elapsed_s", "requested_at_s", "changed_at_s"),
     )

@@ -1,7 +1,9 @@
-"""Create the tables of campaigns: how far each is, how it got there, and finished evaluations."""
+"""Create the tables of campaigns, their progress, and finished evaluations."""
 
 import sqlalchemy as sa
 from alembic import op
+
+from joulecast.migrations import columns, reference
 
 revision = "0003"
 down_revision = "0002"
@@ -12,39 +14,29 @@ def upgrade() -> None:
     op.create_table(
         "campaigns",
         sa.Column("key", sa.String(16), primary_key=True),
-        sa.Column("name", sa.Text, nullable=False),
-        sa.Column("device", sa.Text, nullable=False),
-        sa.Column("profile_key", sa.String(16), nullable=False),
-        sa.Column("provenance", sa.Text, nullable=False),
-        sa.Column("state", sa.Text, nullable=False),
-        sa.Column("reason", sa.Text, nullable=False),
-        sa.Column("points", sa.Integer, nullable=False),
-        sa.Column("total", sa.Integer, nullable=True),
-        sa.Column("uncertainty_share", sa.Double, nullable=True),
-        sa.Column("elapsed_s", sa.Double, nullable=False),
-        sa.Column("left_s", sa.Double, nullable=True),
-        sa.Column("is_stop_requested", sa.Boolean, nullable=False),
-        sa.Column("started_at_s", sa.Double, nullable=False),
-        sa.Column("changed_at_s", sa.Double, nullable=False),
+        *columns(sa.Text, "name", "device"),
+        *columns(sa.String(16), "profile_key"),
+        *columns(sa.Text, "provenance", "state", "reason"),
+        *columns(sa.Integer, "points"),
+        *columns(sa.Integer, "total", nullable=True),
+        *columns(sa.Double, "uncertainty_share", nullable=True),
+        *columns(sa.Double, "elapsed_s"),
+        *columns(sa.Double, "left_s", nullable=True),
+        *columns(sa.Boolean, "is_stop_requested"),
+        *columns(sa.Double, "started_at_s", "changed_at_s"),
     )
     op.create_table(
         "campaign_progress",
         sa.Column("id", sa.Integer, primary_key=True),
-        sa.Column(
-            "campaign_key",
-            sa.String(16),
-            sa.ForeignKey("campaigns.key", ondelete="CASCADE"),
-            nullable=False,
-            index=True,
-        ),
-        sa.Column("elapsed_s", sa.Double, nullable=False),
-        sa.Column("points", sa.Integer, nullable=False),
-        sa.Column("uncertainty_share", sa.Double, nullable=True),
+        reference("campaign_key", "campaigns.key", index=True),
+        *columns(sa.Double, "elapsed_s"),
+        *columns(sa.Integer, "points"),
+        *columns(sa.Double, "uncertainty_share", nullable=True),
     )
     op.create_table(
         "evaluations",
         sa.Column("name", sa.String(80), primary_key=True),
-        sa.Column("profile_key", sa.String(16), nullable=False),
-        sa.Column("payload", sa.Text, nullable=False),
-        sa.Column("made_at_s", sa.Double, nullable=False),
+        *columns(sa.String(16), "profile_key"),
+        *columns(sa.Text, "payload"),
+        *columns(sa.Double, "made_at_s"),
     )

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from joulecast.errors import InputError, NetError
 from joulecast.kinds import find_kind, input_shape, output_shape
 from joulecast.records import Layer, Network
-from joulecast.runtimes.mnn.engine import ENGINE, Var, to_image, to_plain
+from joulecast.runtimes.building import plan_wiring
+from joulecast.runtimes.mnn.engine import ENGINE, Var, Weights, to_image, to_plain
 from joulecast.runtimes.mnn.op_builders import JOINS, Shape, align, build_op, refuse
-from joulecast.runtimes.mnn.weights import Weights
-from joulecast.runtimes.wiring import plan_wiring
 
 
 class MnnNetwork:

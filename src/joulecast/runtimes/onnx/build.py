@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import chain, cycle
+from functools import partial
+from itertools import cycle
 
 import numpy as np
 
 from joulecast.errors import InputError, NetError
 from joulecast.kinds import output_shape
 from joulecast.records import Layer, Network, Op
-from joulecast.runtimes.input_fits import (
+from joulecast.runtimes.building import (
     InputFit,
     concat_channels_to_fit,
     is_op_join,
     plan_input_fits,
+    plan_wiring,
 )
-from joulecast.runtimes.onnx.function_builders import JOINS
-from joulecast.runtimes.onnx.graph import Array, OnnxGraph, Shape, Value, WeightSource
-from joulecast.runtimes.onnx.op_builders import build_op
-from joulecast.runtimes.wiring import plan_wiring
+from joulecast.runtimes.onnx.graph import Array, OnnxGraph, Shape, Value
+from joulecast.runtimes.onnx.operators import JOINS, build_op
 
 NetworkWeights = Callable[[int, str, Shape, "float | None"], Array]
 """Gives a weight by the number of its layer and its name in the module that PyTorch builds."""
@@ -40,7 +40,7 @@ def add_network(graph: OnnxGraph, network: Network, x: Value, weights: NetworkWe
         inputs = [results[read] for read in wiring.reads]
         name = layer.name or f"{number}.{layer.kind}"
         try:
-            result = _add_layer(graph, layer, inputs, _number_weights(weights, number))
+            result = _add_layer(graph, layer, inputs, partial(weights, number))
         except (NetError, InputError) as error:
             raise NetError(f"layer {name}: {error}") from error
         if result.sample != output_shape(layer):
@@ -76,15 +76,22 @@ def _check_buildable(network: Network) -> None:
 
 
 def _add_layer(
-    graph: OnnxGraph, layer: Layer, inputs: Sequence[Value], weights: WeightSource
+    graph: OnnxGraph,
+    layer: Layer,
+    inputs: Sequence[Value],
+    weights: Callable[[str, Shape, float | None], Array],
 ) -> Value:
     inputs = _fit_inputs(graph, layer, inputs)
     if layer.join != "none" and not is_op_join(layer):
         inputs = [JOINS[layer.join](graph, inputs)]
-    x = build_op(graph, Op(layer.kind, layer.sizes), inputs, _prefix_weights(weights, "op."))
-    for place, op in enumerate(layer.tail):
-        x = build_op(graph, op, [x], _prefix_weights(weights, f"tail.{place}."))
-    return x
+    ops = {"op.": Op(layer.kind, layer.sizes)}
+    ops.update((f"tail.{place}.", op) for place, op in enumerate(layer.tail))
+    for prefix, op in ops.items():
+        graph.weights = lambda name, shape, start=None, prefix=prefix: weights(
+            prefix + name, shape, start
+        )
+        inputs = [build_op(graph, op, inputs)]
+    return inputs[0]
 
 
 def _fit_inputs(graph: OnnxGraph, layer: Layer, inputs: Sequence[Value]) -> Sequence[Value]:
@@ -94,33 +101,23 @@ def _fit_inputs(graph: OnnxGraph, layer: Layer, inputs: Sequence[Value]) -> Sequ
         inputs = [
             _fit_input(graph, x, how, shape) for x, (how, shape) in zip(inputs, fits, strict=True)
         ]
-    channels = concat_channels_to_fit(layer, shapes)
-    return _fit_channels(graph, inputs, channels) if channels else inputs
+    wanted = concat_channels_to_fit(layer, shapes)
+    if not wanted:
+        return inputs
+    # Some are repeated or cut, to have as many channels in total.
+    fitted: list[Value] = []
+    for x in cycle(inputs):
+        fitted.append(graph.slice(x, 1, 0, min(wanted, x.shape[1])))
+        wanted -= fitted[-1].shape[1]
+        if not wanted:
+            break
+    return fitted
 
 
 def _fit_input(graph: OnnxGraph, x: Value, how: InputFit, shape: Shape) -> Value:
     if how is InputFit.ELEMENTS:
         return graph.fit(x, shape)
     if how is InputFit.ONE_ELEMENT:
-        flat = graph.reshape(x, (x.shape[0], math.prod(x.sample)))
-        return graph.reshape(graph.slice(flat, 1, 0, 1), (x.shape[0], *(1 for _ in shape)))
+        one = graph.slice(graph.flatten(x), 1, 0, 1)
+        return graph.reshape(one, (x.shape[0], *(1 for _ in shape)))
     return x
-
-
-def _fit_channels(graph: OnnxGraph, inputs: Sequence[Value], wanted: int) -> list[Value]:
-    """Return inputs that have ``wanted`` channels in total: some are repeated or cut."""
-    fitted: list[Value] = []
-    for x in chain(inputs, cycle(inputs)):
-        if not wanted:
-            break
-        fitted.append(graph.slice(x, 1, 0, min(wanted, x.shape[1])))
-        wanted -= fitted[-1].shape[1]
-    return fitted
-
-
-def _number_weights(weights: NetworkWeights, number: int) -> WeightSource:
-    return lambda name, shape, start: weights(number, name, shape, start)
-
-
-def _prefix_weights(weights: WeightSource, prefix: str) -> WeightSource:
-    return lambda name, shape, start: weights(prefix + name, shape, start)

@@ -1,6 +1,7 @@
 """Collect the nodes and weights of an ONNX graph whose shapes are all known.
 
-The batch is part of every shape, as in a graph that is exported for one batch size.
+The batch is part of every shape, as in a graph that is exported for one batch size. Shapes of
+results are those that ``onnx.shape_inference`` gives.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper, shape_inference
 
 OPSET = 20
 """The first with ``Gelu``; ONNX Runtime 1.22, the oldest that is supported, knows it."""
@@ -24,10 +25,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Value:
-    """A result in the graph: its name and its shape, batch first."""
+    """A result in the graph: its name, its shape with the batch first, and its element type."""
 
     name: str
     shape: Shape
+    type: int = TensorProto.FLOAT
 
     @property
     def sample(self) -> Shape:
@@ -35,10 +37,14 @@ class Value:
         return self.shape[1:]
 
 
-class WeightSource(Protocol):
-    """Gives the weights of a layer by the names that PyTorch's modules have for them."""
+Operand = Value | Array | float | Sequence[int] | None
+"""An input of a node: a result, a weight of its own, numbers that are shared, or none."""
 
-    def __call__(self, name: str, shape: Shape, start: float | None) -> Array:
+
+class WeightSource(Protocol):
+    """Gives the weights of an operator by the names that PyTorch's modules have for them."""
+
+    def __call__(self, name: str, shape: Shape, start: float | None = None) -> Array:
         """Return a weight: drawn, or ``start`` in every element if that is given."""
 
 
@@ -47,111 +53,120 @@ class OnnxGraph:
 
     Args:
         batch: Samples of the input.
+
+    Attributes:
+        weights: Gives the weights of the operator that is being added.
     """
+
+    weights: WeightSource
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
-        self.inputs: list[tuple[Value, int]] = []
+        self.inputs: list[Value] = []
         self.nodes: list[NodeProto] = []
         self.weights_bytes = 0
         self._initializers: list[TensorProto] = []
-        self._constants: dict[tuple[str, Shape, bytes], str] = {}
+        self._constants: dict[tuple[str, Shape, bytes], Value] = {}
+        self._numbers: dict[str, TensorProto] = {}
         self._count = 0
 
-    def add_input(self, name: str, shape: Shape, is_tokens: bool) -> Value:
+    def add_input(self, name: str, shape: Shape, is_tokens: bool = False) -> Value:
         """Return a new input of the graph."""
-        value = Value(name, shape)
-        self.inputs.append((value, TensorProto.INT64 if is_tokens else TensorProto.FLOAT))
+        value = Value(name, shape, TensorProto.INT64 if is_tokens else TensorProto.FLOAT)
+        self.inputs.append(value)
         return value
 
-    def add(
-        self, op_type: str, inputs: Sequence[Value | str], shape: Shape, **attributes: Any
-    ) -> Value:
-        """Add a node and return its result, which has this shape."""
-        (value,) = self.add_split(op_type, inputs, [shape], **attributes)
+    def add(self, op_type: str, *operands: Operand, **attributes: Any) -> Value:
+        """Add a node and return its result."""
+        (value,) = self.add_split(op_type, operands, 1, **attributes)
         return value
 
     def add_split(
-        self,
-        op_type: str,
-        inputs: Sequence[Value | str],
-        shapes: Sequence[Shape],
-        **attributes: Any,
+        self, op_type: str, operands: Sequence[Operand], count: int, **attributes: Any
     ) -> list[Value]:
         """Add a node with several results."""
-        names = [one if isinstance(one, str) else one.name for one in inputs]
-        values = [Value(self._make_name(op_type), tuple(shape)) for shape in shapes]
-        self.nodes.append(
-            helper.make_node(op_type, names, [one.name for one in values], **attributes)
+        inputs = [None if one is None else self._add_operand(one) for one in operands]
+        names = [one.name if one is not None else "" for one in inputs]
+        outputs = [self._make_name(op_type) for _ in range(count)]
+        node = helper.make_node(op_type, names, outputs, **attributes)
+        types = {
+            one.name: helper.make_tensor_type_proto(one.type, one.shape)
+            for one in inputs
+            if one is not None
+        }
+        numbers = {name: self._numbers[name] for name in names if name in self._numbers}
+        schema, opsets = defs.get_schema(op_type, OPSET), [helper.make_opsetid("", OPSET)]
+        found = shape_inference.infer_node_outputs(
+            schema, node, types, numbers, opset_imports=opsets, ir_version=_IR_VERSION
         )
+        self.nodes.append(node)
+        values = []
+        for name in outputs:
+            tensor = found[name].tensor_type
+            shape = tuple(size.dim_value for size in tensor.shape.dim)
+            values.append(Value(name, shape, tensor.elem_type))
         return values
 
-    def add_weight(self, array: Array) -> Value:
-        """Return an initializer of its own."""
-        name = self._make_name("weight")
-        self._initializers.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
-        self.weights_bytes += array.nbytes
-        return Value(name, array.shape)
-
-    def add_numbers(self, values: Any, dtype: str = "float32") -> Value:
-        """Return an initializer of a few numbers; equal ones are shared."""
-        array = np.asarray(values, dtype=dtype)
-        key = (dtype, array.shape, array.tobytes())
+    def share(self, numbers: Any) -> Value:
+        """Return an initializer of numbers; equal ones are shared."""
+        array = np.asarray(numbers)
+        array = array.astype("float32" if array.dtype.kind == "f" else "int64")
+        key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
-            self._constants[key] = self.add_weight(array).name
-        return Value(self._constants[key], array.shape)
-
-    def add_integers(self, values: Any) -> Value:
-        """Return an initializer of a few integers, such as a shape."""
-        return self.add_numbers(values, "int64")
+            value = self._constants[key] = self._add_weight(array)
+            self._numbers[value.name] = self._initializers[-1]
+        return self._constants[key]
 
     def reshape(self, x: Value, shape: Shape) -> Value:
         """Return the elements of a value in another shape."""
-        if x.shape == tuple(shape):
-            return x
-        return self.add("Reshape", [x, self.add_integers(shape)], tuple(shape))
+        return x if x.shape == tuple(shape) else self.add("Reshape", x, shape)
 
     def transpose(self, x: Value, order: Sequence[int]) -> Value:
         """Return a value with its axes in another order."""
-        if list(order) == list(range(len(x.shape))):
-            return x
-        shape = tuple(x.shape[axis] for axis in order)
-        return self.add("Transpose", [x], shape, perm=list(order))
+        is_same = list(order) == list(range(len(x.shape)))
+        return x if is_same else self.add("Transpose", x, perm=list(order))
 
     def slice(self, x: Value, axis: int, begin: int, end: int) -> Value:
         """Return a range of an axis."""
-        if (begin, end) == (0, x.shape[axis]):
-            return x
-        shape = (*x.shape[:axis], end - begin, *x.shape[axis + 1 :])
-        bounds = [self.add_integers([one]) for one in (begin, end, axis)]
-        return self.add("Slice", [x, *bounds], shape)
+        is_whole = (begin, end) == (0, x.shape[axis])
+        return x if is_whole else self.add("Slice", x, [begin], [end], [axis])
+
+    def flatten(self, x: Value) -> Value:
+        """Return the elements of each sample in a row."""
+        return self.reshape(x, (x.shape[0], math.prod(x.sample)))
 
     def fit(self, x: Value, sample: Shape) -> Value:
         """Return the elements of a value in another sample shape, repeated or cut to fit."""
-        if x.sample == sample:
-            return x
         size, wanted = math.prod(x.sample), math.prod(sample)
         if size != wanted:
-            x = self.reshape(x, (x.shape[0], size))
-        if size < wanted:
-            times = -(-wanted // size)
-            repeats = self.add_integers([1, times])
-            x = self.add("Tile", [x, repeats], (x.shape[0], size * times))
-        return self.reshape(
-            self.slice(x, 1, 0, wanted) if size != wanted else x, (x.shape[0], *sample)
-        )
+            x = self.flatten(x)
+            if size < wanted:
+                x = self.add("Tile", x, [1, -(-wanted // size)])
+            x = self.slice(x, 1, 0, wanted)
+        return self.reshape(x, (x.shape[0], *sample))
 
     def make_model(self, outputs: Sequence[Value], name: str = "network") -> ModelProto:
         """Return the model that computes these results."""
-        floats = [
-            helper.make_tensor_value_info(one.name, TensorProto.FLOAT, one.shape) for one in outputs
-        ]
-        inputs = [
-            helper.make_tensor_value_info(one.name, kind, one.shape) for one, kind in self.inputs
-        ]
-        graph = helper.make_graph(self.nodes, name, inputs, floats, self._initializers)
+        inputs, results = (
+            [helper.make_tensor_value_info(one.name, one.type, one.shape) for one in values]
+            for values in (self.inputs, outputs)
+        )
+        graph = helper.make_graph(self.nodes, name, inputs, results, self._initializers)
         opsets = [helper.make_opsetid("", OPSET)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+
+    def _add_operand(self, operand: Value | Array | float | Sequence[int]) -> Value:
+        if isinstance(operand, Value):
+            return operand
+        if isinstance(operand, np.ndarray):
+            return self._add_weight(operand)
+        return self.share(operand)
+
+    def _add_weight(self, array: Array) -> Value:
+        name = self._make_name("weight")
+        self._initializers.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
+        self.weights_bytes += array.nbytes
+        return Value(name, array.shape, self._initializers[-1].data_type)
 
     def _make_name(self, base: str) -> str:
         self._count += 1

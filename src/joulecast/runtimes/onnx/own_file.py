@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import FileError, InputError, NetError
+from joulecast.input_files import read_limited
 from joulecast.records import INT8_PRECISIONS, Trial
 from joulecast.runtimes.base import Step
 
@@ -48,7 +49,6 @@ def prepare_file(runtime: OnnxRuntime, file: OnnxFile, trial: Trial) -> Step:
         NetError: ONNX Runtime cannot run it, or its output is not finite.
     """
     # The network is read without NumPy and without ONNX Runtime.
-    from joulecast.runtimes.onnx.quantise import is_quantised
     from joulecast.runtimes.onnx.runtime import (
         OnnxStep,
         check_finite,
@@ -56,12 +56,13 @@ def prepare_file(runtime: OnnxRuntime, file: OnnxFile, trial: Trial) -> Step:
         explain_errors,
         prepare_model,
     )
-    from joulecast.runtimes.onnx.sessions import open_session
-    from joulecast.runtimes.onnx_files.model_file import read_model
+    from joulecast.runtimes.onnx.sessions import is_quantised, open_session
+    from joulecast.runtimes.onnx_files.model_file import parse_model
+    from joulecast.runtimes.onnx_files.net_file import MOST_MODEL_BYTES
 
     check_trial(trial)
     runtime.check_memory(trial)
-    model = read_model(file.path)
+    model = parse_model(read_limited(file.path, MOST_MODEL_BYTES), str(file.path))
     check_external_files(model, file.path)
     inputs = _draw_inputs(model.graph, file, trial)
     in_int8 = trial.setup.precision in INT8_PRECISIONS
@@ -123,7 +124,7 @@ def _draw_inputs(graph: onnx.GraphProto, file: OnnxFile, trial: Trial) -> dict[s
     import numpy as np
     from onnx import helper
 
-    from joulecast.runtimes.onnx_files.input_shapes import bind_shapes, list_inputs
+    from joulecast.runtimes.onnx_files.model_file import bind_shapes, list_inputs
 
     draw = np.random.default_rng(0)
     inputs = list_inputs(graph)

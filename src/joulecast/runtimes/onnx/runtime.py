@@ -20,10 +20,15 @@ from joulecast.errors import InputError, JoulecastError, NetError, OutOfMemoryEr
 from joulecast.kinds import network_work, peak_memory
 from joulecast.records import INT8_PRECISIONS, Device, Network, Setup, Trial
 from joulecast.runtimes.onnx.build import add_network, draw_weights
-from joulecast.runtimes.onnx.edge_conversions import open_without_conversions
 from joulecast.runtimes.onnx.graph import Array, OnnxGraph
-from joulecast.runtimes.onnx.quantise import is_quantised, list_integer_kernels, quantise_model
-from joulecast.runtimes.onnx.sessions import PROVIDER, open_session
+from joulecast.runtimes.onnx.sessions import (
+    PROVIDER,
+    is_quantised,
+    list_integer_kernels,
+    open_session,
+    open_without_conversions,
+    quantise_model,
+)
 from joulecast.runtimes.setup_checks import refuse_cuda_graphs, refuse_torch_options
 
 RUNNABLE_STAGES = ("step", "forward")
@@ -264,5 +269,5 @@ def _draw_inputs(graph: OnnxGraph, network: Network, seed: int) -> dict[str, Arr
         value.name: draw.integers(0, vocabulary, value.shape)
         if vocabulary and value.name.startswith("input")
         else draw.standard_normal(value.shape, dtype="float32")
-        for value, _ in graph.inputs
+        for value in graph.inputs
     }

@@ -1,4 +1,4 @@
-"""Read the structure of an ONNX file: operators, shapes and small constants, never the weights.
+"""Parse and check an ONNX file, and give its inputs their sizes.
 
 An ONNX file is data from elsewhere. Weights that it keeps in other files are not opened, wherever
 they are: their shapes are in the model. Shapes and sizes are compared before anything is computed
@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import math
 import re
-import struct
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
 
-from joulecast.errors import FileError
-from joulecast.input_files import read_limited
+from joulecast.errors import FileError, NetError
+from joulecast.kinds import Shape
 from joulecast.records.network import LARGEST_SIZE, MOST_AXES
 from joulecast.units import format_shape
 
-MOST_MODEL_BYTES = 2**30
-"""Size of a model with its weights; larger ones keep their weights in files of their own."""
 MOST_NODES = 50_000
 MOST_CONSTANT_ELEMENTS = 1024
 """Elements of a constant whose values are kept: shapes and axes have few."""
@@ -33,25 +30,13 @@ _BITS = {
     1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 14: 64,
     15: 128, 16: 16, 17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2,
 }  # fmt: skip
-_FORMATS = {1: "f", 2: "B", 3: "b", 4: "H", 5: "h", 6: "i", 7: "q", 9: "?", 10: "e", 11: "d"}
-_FORMATS |= {12: "I", 13: "Q"}
-_COMPLEX, _STRING = (14, 15), 8
+_COMPLEX = (14, 15)
 _WINDOWS_DRIVE = re.compile(r"^[A-Za-z]:")
 _NESTED_DEEPEST = 20
 
 
 class GraphError(ValueError):
     """A graph is inconsistent, or its sizes cannot be known."""
-
-
-def read_model(path: Path) -> onnx.ModelProto:
-    """Return the model in a file; no other file is opened.
-
-    Raises:
-        FileError: The file is missing, too large, damaged, or not an ONNX model; a weight does not
-            have the size of its shape, or lies outside of the model's folder.
-    """
-    return parse_model(read_limited(path, MOST_MODEL_BYTES), str(path))
 
 
 def parse_model(content: bytes, name: str) -> onnx.ModelProto:
@@ -81,30 +66,9 @@ def parse_model(content: bytes, name: str) -> onnx.ModelProto:
     return model
 
 
-def list_dims(tensor: onnx.TensorProto) -> tuple[int, ...]:
-    """Return the shape of a tensor."""
-    return tuple(int(size) for size in tensor.dims)
-
-
 def is_external(tensor: onnx.TensorProto) -> bool:
     """Return whether the elements of a tensor are in another file."""
     return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
-
-
-def decode_numbers(tensor: onnx.TensorProto) -> tuple[Any, ...] | None:
-    """Return the elements of a small tensor, in order; None if they are elsewhere or many."""
-    count = math.prod(tensor.dims)
-    if is_external(tensor) or count > MOST_CONSTANT_ELEMENTS:
-        return None
-    code = _FORMATS.get(tensor.data_type)
-    if code is None:
-        return None
-    if tensor.raw_data:
-        return struct.unpack(f"<{count}{code}", tensor.raw_data)
-    numbers = tuple(_list_typed_elements(tensor))
-    if tensor.data_type == onnx.TensorProto.FLOAT16:
-        return struct.unpack(f"<{count}e", struct.pack(f"<{count}H", *numbers))
-    return numbers
 
 
 def shorten(text: str, most: int = 80) -> str:
@@ -123,6 +87,85 @@ def check_shape(owner: str, shape: Sequence[int]) -> None:
         raise GraphError(f"{owner} has {elements} elements, more than {LARGEST_SIZE:,}")
 
 
+Dimension = int | str
+"""A size, or the name of one that the file leaves open; empty if it has no name."""
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """An input of a graph, as its file declares it.
+
+    Attributes:
+        type: Number of its element type.
+        dims: A size or a name for each axis; None if not even their number is declared.
+    """
+
+    name: str
+    type: int
+    dims: tuple[Dimension, ...] | None
+
+    @property
+    def batch(self) -> int:
+        """The size of its first axis; 0 if it is left open."""
+        first = self.dims[0] if self.dims else ""
+        return first if isinstance(first, int) else 0
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"its input {shorten(self.name)!r}"
+
+    @property
+    def text(self) -> str:
+        """Its shape for people, with names or question marks for open sizes."""
+        if self.dims is None:
+            return "of unknown shape"
+        return f"[{', '.join(str(one) or '?' for one in self.dims)}]"
+
+
+def list_inputs(graph: onnx.GraphProto) -> list[GraphInput]:
+    """Return the inputs of a graph, without weights that are listed among them.
+
+    Raises:
+        GraphError: There is none, one is not a tensor, or has an impossible shape.
+    """
+    weights = {tensor.name for tensor in graph.initializer}
+    weights.update(sparse.values.name for sparse in graph.sparse_initializer)
+    inputs = [_read_input(one) for one in graph.input if one.name not in weights]
+    if not inputs:
+        raise GraphError("it has no inputs")
+    return inputs
+
+
+def bind_shapes(
+    inputs: list[GraphInput], batch: int, sample: Shape | None
+) -> tuple[list[Shape], dict[str, int]]:
+    """Return the shapes of all inputs, and the sizes of the dimensions that have names.
+
+    Args:
+        inputs: The inputs of a graph; the first axis of the first one is the batch.
+        batch: Samples to read the graph with.
+        sample: Shape of one sample of the first input, where the file leaves it open.
+
+    Raises:
+        NetError: A size is not given, or differs from the file's.
+    """
+    first = inputs[0]
+    shape = (batch, *_find_sample(first, sample))
+    sizes = dict(_list_named(first, shape))
+    return [shape, *(_bind_other(one, shape, sizes) for one in inputs[1:])], sizes
+
+
+def read_dims(declared: onnx.TypeProto) -> tuple[Dimension, ...] | None:
+    """Return what a file declares about the shape of a value; None where it declares none."""
+    if not declared.HasField("tensor_type") or not declared.tensor_type.HasField("shape"):
+        return None
+    return tuple(
+        int(dim.dim_value) if dim.HasField("dim_value") else str(dim.dim_param)[:80]
+        for dim in declared.tensor_type.shape.dim
+    )
+
+
 def _check_graph(graph: onnx.GraphProto, depth: int) -> None:
     if depth > _NESTED_DEEPEST:
         raise GraphError(f"its subgraphs are nested more than {_NESTED_DEEPEST} deep")
@@ -134,7 +177,7 @@ def _check_graph(graph: onnx.GraphProto, depth: int) -> None:
     for sparse in graph.sparse_initializer:
         check_shape(f"the weight {sparse.values.name!r}", sparse.dims)
         _check_tensor(sparse.values)
-    for attribute in _list_attributes(graph):
+    for attribute in (one for node in graph.node for one in node.attribute):
         tensors = [attribute.t] if attribute.HasField("t") else []
         for tensor in (*tensors, *attribute.tensors):
             _check_tensor(tensor)
@@ -163,11 +206,6 @@ def _refuse_bytes(names: Sequence[Any]) -> None:
         raise GraphError("a name in it is not text")
 
 
-def _list_attributes(graph: onnx.GraphProto) -> Iterator[onnx.AttributeProto]:
-    for node in graph.node:
-        yield from node.attribute
-
-
 def _check_names(graph: onnx.GraphProto) -> None:
     """Check that every value is computed once."""
     weights = [tensor.name for tensor in graph.initializer]
@@ -193,7 +231,7 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
         return
     count, found = math.prod(tensor.dims), _count_elements(tensor)
     if found != count:
-        shape = format_shape(list_dims(tensor)) or "()"
+        shape = format_shape(tuple(tensor.dims)) or "()"
         raise GraphError(f"{owner} has {found:,} elements, but its shape {shape} has {count:,}")
 
 
@@ -246,3 +284,85 @@ def _list_typed_elements(tensor: onnx.TensorProto) -> Sequence[Any]:
             found: Sequence[Any] = field
             return found
     return ()
+
+
+def _read_input(value: onnx.ValueInfoProto) -> GraphInput:
+    owner = f"the input {shorten(value.name)!r}"
+    if not value.type.HasField("tensor_type"):
+        raise GraphError(f"{owner} is not a tensor, which cannot be read")
+    dims = read_dims(value.type)
+    # Exporters write sizes that they do not know as 0 or -1.
+    dims = None if dims is None else tuple("" if one in (0, -1) else one for one in dims)
+    check_shape(owner, [one for one in dims or () if isinstance(one, int)])
+    return GraphInput(value.name, int(value.type.tensor_type.elem_type), dims)
+
+
+def _find_sample(first: GraphInput, sample: Shape | None) -> Shape:
+    """Return the shape of one sample of the first input."""
+    declared = None if first.dims is None else first.dims[1:]
+    if declared is not None and all(isinstance(one, int) for one in declared):
+        fixed = tuple(int(one) for one in declared)
+        if sample not in (None, fixed):
+            raise NetError(
+                f"{first.title} takes samples of {format_shape(fixed) or '()'}: leave "
+                "the input shape out, or export the net for another shape"
+            )
+        return fixed
+    if sample is None:
+        raise NetError(
+            f"{first.title} is {first.text}, with sizes that it leaves open: give the "
+            f"shape of one sample, like --input {_suggest_sample(first)}"
+        )
+    if declared is not None:
+        fits = len(declared) == len(sample) and all(
+            isinstance(known, str) or known == size
+            for known, size in zip(declared, sample, strict=True)
+        )
+        if not fits:
+            raise NetError(
+                f"{first.title} is {first.text}, which samples of "
+                f"{format_shape(sample)} do not fit: give another shape"
+            )
+    return sample
+
+
+def _suggest_sample(first: GraphInput) -> str:
+    """Return an example of a shape: images of 224 pixels, sequences of 128 tokens."""
+    if first.dims is None:
+        return "3x224x224"
+    rest = first.dims[1:]
+    usual = 224 if len(rest) > 2 else 128
+    channels = 3 if len(rest) > 2 else usual
+    shape = [
+        one if isinstance(one, int) else (channels if place == 0 else usual)
+        for place, one in enumerate(rest)
+    ]
+    return "x".join(map(str, shape))
+
+
+def _list_named(one: GraphInput, shape: Shape) -> list[tuple[str, int]]:
+    return [
+        (name, size)
+        for name, size in zip(one.dims or (), shape, strict=False)
+        if isinstance(name, str) and name
+    ]
+
+
+def _bind_other(one: GraphInput, first: Shape, sizes: dict[str, int]) -> Shape:
+    """Return the shape of another input; open sizes without a name are those of the first."""
+    if one.dims is None:
+        return first
+    shape = []
+    for axis, size in enumerate(one.dims):
+        if isinstance(size, int):
+            shape.append(size)
+        elif size in sizes:
+            shape.append(sizes[size])
+        elif axis == 0 or (not size and len(one.dims) == len(first)):
+            shape.append(first[axis])
+        else:
+            raise NetError(
+                f"{one.title} is {one.text}, and nothing says what {size or '?'!r} is: "
+                "export the net with that size fixed"
+            )
+    return tuple(shape)

@@ -1,30 +1,39 @@
 """Build an ``nn.Module`` from a Network.
 
 Each layer becomes a BuiltLayer, each group of layers a Block, and the whole a BuiltNet that passes
-results between them. Reading a built network returns the same Network.
+results between them. Reading a built network returns the same Network. Layers that are marked as
+recomputed run under activation checkpointing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from joulecast.errors import InputError, NetError
-from joulecast.kinds import find_kind, input_shape, list_checkpoint_segments, output_shape
+from joulecast.kinds import (
+    CheckpointSegment,
+    Shape,
+    find_kind,
+    input_shape,
+    list_checkpoint_segments,
+    output_shape,
+)
 from joulecast.records import Layer, Network
-from joulecast.runtimes.input_fits import Shape, concat_channels_to_fit, is_op_join
-from joulecast.runtimes.torch.checkpointed_layers import SegmentWiring, plan_segment, run_segment
-from joulecast.runtimes.torch.input_adapters import choose_adapters, fit_channels
-from joulecast.runtimes.torch.memory_format import (
+from joulecast.runtimes.building import LayerWiring, concat_channels_to_fit, is_op_join, plan_wiring
+from joulecast.runtimes.torch.inputs import (
+    choose_adapters,
     convert_weights_to_channels_last,
+    fit_channels,
     view_transposed,
 )
-from joulecast.runtimes.torch.op_builders import JOINS, build_op
-from joulecast.runtimes.wiring import LayerWiring, plan_wiring
+from joulecast.runtimes.torch.modules import JOINS, build_op
 
 
 def build_net(network: Network) -> nn.Module:
@@ -63,10 +72,16 @@ class BuiltNet(nn.Module):
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.parts = nn.ModuleList()
-        self.plan = _plan_calls(network)
+        wiring = plan_wiring(network)
+        segments = [_plan_segment(one, wiring) for one in list_checkpoint_segments(network)]
+        self.plan = CallPlan(wiring, {one.segment.start: one for one in segments})
         self.starts: list[int] = []
         ends = dict(network.groups)
-        layers = _build_layers(network, self.plan.wiring)
+        shapes = [network.input.shape, *map(output_shape, network.layers)]
+        layers = [
+            BuiltLayer(layer, [shapes[read] for read in inputs.reads])
+            for layer, inputs in zip(network.layers, wiring, strict=True)
+        ]
         index = 0
         while index < len(network.layers):
             self.starts.append(index)
@@ -158,12 +173,6 @@ class CallPlan:
     segments: Mapping[int, SegmentWiring]
 
 
-def _plan_calls(network: Network) -> CallPlan:
-    wiring = plan_wiring(network)
-    segments = [plan_segment(one, wiring) for one in list_checkpoint_segments(network)]
-    return CallPlan(wiring, {one.segment.start: one for one in segments})
-
-
 def _run_parts(parts: nn.ModuleList, starts: list[int], plan: CallPlan, results: list[Any]) -> None:
     """Call layers and blocks one after another; ``starts`` has the number of their first layer."""
     segments = plan.segments if parts.training and torch.is_grad_enabled() else {}
@@ -175,22 +184,73 @@ def _run_parts(parts: nn.ModuleList, starts: list[int], plan: CallPlan, results:
             part(results)
         elif start in segments:
             segment = segments[start]
-            run_segment(segment, list(parts)[position : position + len(segment.layers)], results)
+            _run_segment(segment, list(parts)[position : position + len(segment.layers)], results)
         else:
-            _run_layer(plan.wiring[start], part, results)
+            wiring = plan.wiring[start]
+            result = part(*[results[read] for read in wiring.reads])
+            for released in wiring.last_reads:
+                results[released] = None
+            results.append(result)
 
 
-def _run_layer(wiring: LayerWiring, layer: nn.Module, results: list[Any]) -> None:
-    """Call one layer, store its result, and release results that no later layer reads."""
-    result = layer(*[results[read] for read in wiring.reads])
-    for released in wiring.last_reads:
-        results[released] = None
-    results.append(result)
+@dataclass(frozen=True)
+class SegmentWiring:
+    """What the layers of a segment exchange with the rest of their network.
+
+    Attributes:
+        layers: What each layer reads.
+        inputs: Results from outside that the segment reads.
+        outputs: Results of the segment that are read outside of it.
+    """
+
+    segment: CheckpointSegment
+    layers: tuple[LayerWiring, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
 
 
-def _build_layers(network: Network, wiring: Sequence[LayerWiring]) -> list[BuiltLayer]:
-    shapes = [network.input.shape, *map(output_shape, network.layers)]
-    return [
-        BuiltLayer(layer, [shapes[read] for read in inputs.reads])
-        for layer, inputs in zip(network.layers, wiring, strict=True)
-    ]
+def _plan_segment(segment: CheckpointSegment, wiring: Sequence[LayerWiring]) -> SegmentWiring:
+    """Return what a segment of a network with this wiring reads and gives."""
+    inside = tuple(wiring[segment.start : segment.stop])
+    inputs = {read for layer in inside for read in layer.reads if read <= segment.start}
+    later = {read for layer in wiring[segment.stop :] for read in layer.reads}
+    given = range(segment.start + 1, segment.stop + 1)
+    outputs = [result for result in given if result in later or result == len(wiring)]
+    return SegmentWiring(segment, inside, tuple(sorted(inputs)), tuple(outputs))
+
+
+def _run_segment(wiring: SegmentWiring, layers: Sequence[nn.Module], results: list[Any]) -> None:
+    """Call the layers of a segment and store the results that others read.
+
+    Nothing is kept of the layers inside; backward runs them forward again.
+    """
+    first = wiring.segment.start
+
+    # Compiled functions must not change what lies outside of them.
+    def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        known = dict(zip(wiring.inputs, inputs, strict=True))
+        for offset, (reads, layer) in enumerate(zip(wiring.layers, layers, strict=True)):
+            known[first + offset + 1] = layer(*[known[read] for read in reads.reads])
+        return tuple([known[output] for output in wiring.outputs])
+
+    given = [results[read] for read in wiring.inputs]
+    # Layers that are marked run again as a whole.
+    stops = set_checkpoint_early_stop(False) if wiring.segment.repeats_last else nullcontext()
+    with nullcontext() if torch.compiler.is_compiling() else stops:
+        given_out = run_checkpointed(run, *given)
+    outputs = dict(zip(wiring.outputs, given_out, strict=True))
+    for layer in wiring.layers:
+        for released in layer.last_reads:
+            if released <= first:
+                results[released] = None
+    results += [outputs.get(first + offset + 1) for offset in range(len(layers))]
+
+
+def run_checkpointed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of which only the inputs are kept for backward."""
+    # Random states cannot be read while a CUDA graph is captured; dropout then draws other masks.
+    is_capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    keeps_random = torch.compiler.is_compiling() or not is_capturing
+    return checkpoint(
+        function, *args, use_reentrant=False, preserve_rng_state=keeps_random, **kwargs
+    )

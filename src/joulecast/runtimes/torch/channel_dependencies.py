@@ -17,8 +17,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from joulecast.errors import MissingError, NetError
+from joulecast.runtimes.torch.inputs import call_net
 from joulecast.runtimes.torch.modules import PackedSdpa
-from joulecast.runtimes.torch.training_step import call_net
 
 ChannelIndices = dict[int, list[int]]
 """For each channel of the layer that computes it, the channels of another module."""
@@ -49,7 +49,6 @@ class ChannelDependency:
         partitions: Equal parts that must lose as many channels each (groups, heads).
         head_dim: Consecutive channels that must be removed together; 0 if single ones can be.
         unprunable_reason: Why they cannot be removed; empty if they can.
-        is_verified: The module is known to run without some of them.
     """
 
     name: str
@@ -58,7 +57,6 @@ class ChannelDependency:
     partitions: int = 1
     head_dim: int = 0
     unprunable_reason: str = ""
-    is_verified: bool = False
 
 
 def find_channel_dependencies(net: nn.Module, inputs: Any) -> list[ChannelDependency]:
@@ -88,7 +86,9 @@ def find_channel_dependencies(net: nn.Module, inputs: Any) -> list[ChannelDepend
             warnings.simplefilter("ignore")
             graph.build_dependency(net, inputs, forward_fn=call, verbose=False)
             _limit_queries(graph)
-            groups = list(graph.get_all_groups(root_module_types=_list_root_types(tp)))
+            kinds = (tp.ops.TORCH_CONV, tp.ops.TORCH_LINEAR, tp.ops.TORCH_EMBED)
+            roots = [cls for one in kinds for cls in (one if isinstance(one, tuple) else (one,))]
+            groups = list(graph.get_all_groups(root_module_types=tuple(roots)))
             sdpa_outputs = _find_sdpa_outputs(graph, net)
     except Exception as error:  # Torch-Pruning raises AssertionError, IndexError and others
         text = " ".join(str(error).split())[:200]
@@ -133,9 +133,12 @@ def check_no_recurrent(net: nn.Module) -> None:
             )
 
 
-def _list_root_types(tp: Any) -> tuple[Any, ...]:
-    types = (tp.ops.TORCH_CONV, tp.ops.TORCH_LINEAR, tp.ops.TORCH_EMBED)
-    return tuple(cls for kind in types for cls in (kind if isinstance(kind, tuple) else (kind,)))
+def get_attribute(net: nn.Module, path: str) -> Any:
+    """Return a module or parameter by its qualified name."""
+    found: Any = net
+    for name in path.split(".") if path else ():
+        found = getattr(found, name)
+    return found
 
 
 def _limit_queries(graph: Any) -> None:
@@ -189,20 +192,15 @@ def _split_group(graph: Any, group: Any, output_nodes: Any, tp: Any) -> list[Cha
     for channel in range(len(group[0].idxs)):
         use = tuple((key, len(indices.get(channel, ()))) for key, indices in indices_of.items())
         by_use.setdefault(use, []).append(channel)
-    return [
-        ChannelDependency(root, tuple(channels), _select_channels(indices_of, channels))
-        for channels in by_use.values()
-    ]
-
-
-def _select_channels(
-    indices_of: Mapping[tuple[str, str], ChannelIndices], channels: Sequence[int]
-) -> tuple[CoupledModule, ...]:
-    return tuple(
-        CoupledModule(path, side, {channel: indices[channel] for channel in channels})
-        for (path, side), indices in indices_of.items()
-        if channels[0] in indices
-    )
+    dependencies = []
+    for channels in by_use.values():
+        coupled = tuple(
+            CoupledModule(path, side, {channel: indices[channel] for channel in channels})
+            for (path, side), indices in indices_of.items()
+            if channels[0] in indices
+        )
+        dependencies.append(ChannelDependency(root, tuple(channels), coupled))
+    return dependencies
 
 
 def _name_side(graph: Any, handler: Any) -> str:
@@ -222,7 +220,7 @@ def _find_partitions(net: nn.Module, dependency: ChannelDependency) -> ChannelDe
     """Add the partitions that grouped convolutions, group norms and heads require."""
     counts = [1]
     for path, _, indices in dependency.modules:
-        count = _count_partitions(_get_attribute(net, path))
+        count = _count_partitions(get_attribute(net, path))
         if count > 1:
             # A partition is a range of indices, so channels must keep their index everywhere.
             if any(index != [position] for position, index in enumerate(indices.values())):
@@ -246,14 +244,6 @@ def _count_partitions(module: Any) -> int:
     is_conv = isinstance(module, torch.nn.modules.conv._ConvNd)
     groups = int(getattr(module, "groups", 1)) if is_conv else 1
     return 1 if groups == getattr(module, "out_channels", 0) else groups
-
-
-def _get_attribute(net: nn.Module, path: str) -> Any:
-    """Return a module or parameter by its qualified name."""
-    found: Any = net
-    for name in path.split(".") if path else ():
-        found = getattr(found, name)
-    return found
 
 
 # ---------------------------------------------------------------------------------------------
@@ -333,7 +323,7 @@ def _merge_by_sdpa(
         else:
             others.append(dependency)
     return others + [
-        _merge_heads(_get_attribute(net, path), path, found, sdpa_outputs[path])
+        _merge_heads(get_attribute(net, path), path, found, sdpa_outputs[path])
         for path, found in before.items()
     ]
 

@@ -10,29 +10,29 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from joulecast.errors import NetError
+from joulecast.errors import InputError, NetError
 from joulecast.records import Network, Trial
 from joulecast.runtimes.base import Step
-from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.example_inputs import find_first_tensor, resize_batch
+from joulecast.runtimes.torch.build import build_net, run_checkpointed
+from joulecast.runtimes.torch.inputs import find_first_tensor, list_tensors, resize_batch
 from joulecast.runtimes.torch.losses import LossFunction, cross_entropy_loss, mean_square_loss
-from joulecast.runtimes.torch.module_checkpoints import checkpoint_module, checkpointed_blocks
-from joulecast.runtimes.torch.net_reader import read_net
-from joulecast.runtimes.torch.trace_limits import find_available_bytes
+from joulecast.runtimes.torch.net_reader import find_block_modules, read_net
+from joulecast.runtimes.torch.tracer import find_available_bytes
 from joulecast.units import format_bytes
 from joulecast.user_errors import describe_user_error
 
 if TYPE_CHECKING:
     from joulecast.runtimes.torch.runtime import TorchRuntime
+
 
 RETURNS_NET = "returns a module"
 _DEFAULT_BATCH = 32
@@ -54,7 +54,9 @@ class LoadedNet:
     @property
     def batch(self) -> int:
         """Batch size of the example inputs."""
-        return int(_first_tensor(self.inputs).shape[0])
+        first = find_first_tensor(self.inputs)
+        assert first is not None, "example inputs contain a tensor"
+        return int(first.shape[0])
 
     def prepare(self, runtime: TorchRuntime, trial: Trial) -> Step:
         """Return the module as a checked step of PyTorch."""
@@ -85,9 +87,20 @@ def load_net(
     """
     with torch.device("meta" if on_meta else "cpu"):
         made = call_maker(name)
-    net, inputs, loss = _unpack(name, made)
-    if inputs is None or input_shape is not None:
-        inputs = _make_default_inputs(name, batch, input_shape)
+    parts = made if isinstance(made, tuple) else (made,)
+    if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
+        raise NetError(
+            f"{name} returned {type(made).__name__}: it must return a module, (module, inputs) or "
+            "(module, inputs, loss)"
+        )
+    net, inputs, loss = (*parts, None, None)[:3]
+    if input_shape is not None:
+        inputs = torch.zeros(batch or _DEFAULT_BATCH, *input_shape)
+    elif inputs is None:
+        raise NetError(
+            f"{name} returns no example inputs: give --input (such as 3x96x96), or return "
+            "(module, inputs)"
+        )
     elif batch is not None:
         inputs = resize_batch(inputs, batch)
     return LoadedNet(net, inputs, loss, checkpoint)
@@ -129,8 +142,11 @@ def read_named_net(
 def read_loaded_net(name: str, loaded: LoadedNet) -> Network:
     """Read a module with its own loss, else with cross-entropy, else with the mean square."""
     if loaded.checkpoint:
-        with checkpointed_blocks(loaded.net, loaded.inputs, loaded.loss):
+        undo = checkpoint_module(loaded.net, loaded.inputs, loaded.loss)
+        try:
             return read_loaded_net(name, replace(loaded, checkpoint=False))
+        finally:
+            undo()
     if loaded.loss is not None:
         return read_net(loaded.net, loaded.inputs, loaded.loss, name)
     try:
@@ -169,7 +185,16 @@ def find_callable(name: str, what: str = RETURNS_NET) -> Callable[..., Any]:
             "package.module:name"
             + (", a family (cnn5) or a network's .json file" if what == RETURNS_NET else "")
         )
-    module = _import_file(Path(location)) if location.endswith(".py") else _import_module(location)
+    path, is_file = Path(location), location.endswith(".py")
+    if is_file and not path.is_file():
+        raise NetError(f"there is no file {path}: check the path")
+    sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
+    try:
+        module = _import_file(path) if is_file else importlib.import_module(location)
+    except (Exception, SystemExit) as error:
+        raise NetError(f"{location} fails to import: {describe_user_error(error)}") from error
+    finally:
+        sys.path.pop(0)
     make = getattr(module, attribute, None)
     if not callable(make):
         raise NetError(f"{location} has no function {attribute!r} that {what}")
@@ -177,10 +202,86 @@ def find_callable(name: str, what: str = RETURNS_NET) -> Callable[..., Any]:
     return found
 
 
-def _first_tensor(inputs: Any) -> torch.Tensor:
-    first = find_first_tensor(inputs)
-    assert first is not None, "example inputs contain a tensor"
-    return first
+def read_at_tokens(net: Any, inputs: Any, tokens: int) -> Network:
+    """Return the network of a language model with one sequence of this many tokens.
+
+    Labels, masks and further inputs are left out: generation has none of them.
+
+    Args:
+        net: The name of a callable that makes the module, or the module itself.
+        inputs: For a module, what it is called on.
+        tokens: Number of tokens.
+
+    Raises:
+        InputError: It is not a module, or has no inputs.
+        NetError: It does not read tokens, or fails on that many.
+    """
+    if isinstance(net, str):
+        loaded = load_net(net, on_meta=True)
+        return read_net(loaded.net, make_sequence(loaded.inputs, tokens), name=net)
+    if not isinstance(net, nn.Module) or inputs is None:
+        raise InputError(
+            f"net is {net!r}: give file.py:make_net, or a PyTorch module with its example inputs"
+        )
+    return read_net(net, make_sequence(inputs, tokens), name=type(net).__name__)
+
+
+def make_sequence(inputs: Any, tokens: int) -> Any:
+    """Return inputs that consist of one sequence of tokens.
+
+    Raises:
+        NetError: No input is a batch of token numbers.
+    """
+    named = inputs.items() if isinstance(inputs, dict) else enumerate(list_tensors(inputs))
+    for name, value in named:
+        is_tensor = isinstance(value, torch.Tensor)
+        if is_tensor and value.dim() == 2 and value.dtype in (torch.int64, torch.int32):
+            sequence = torch.zeros((1, tokens), dtype=value.dtype, device=value.device)
+            if isinstance(inputs, dict):
+                return {name: sequence}
+            return sequence if isinstance(inputs, torch.Tensor) else (sequence,)
+    raise NetError("the example inputs have no batch of token numbers: give a language model")
+
+
+def checkpoint_module(net: nn.Module, inputs: Any, loss: LossFunction | None) -> Callable[[], None]:
+    """Checkpoint the blocks of a module, unless it does so itself; return what undoes it.
+
+    Models of transformers know how to do so themselves. A block of any other module is called by
+    ``torch.utils.checkpoint`` while it trains.
+
+    Args:
+        net: The module, which is changed.
+        inputs: What it is called on, to find its blocks.
+        loss: Computes a scalar from its output.
+
+    Raises:
+        InputError: The module repeats no block.
+    """
+    model: Any = net
+    if getattr(net, "is_gradient_checkpointing", False):
+        return lambda: None
+    if getattr(net, "supports_gradient_checkpointing", False):
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        undo_own: Callable[[], None] = model.gradient_checkpointing_disable
+        return undo_own
+    paths, is_checkpointed = find_block_modules(net, inputs, loss)
+    if is_checkpointed:
+        return lambda: None
+    if not paths:
+        raise InputError(
+            f"{type(net).__name__} repeats no block to checkpoint: leave --checkpoint out, or call "
+            "torch.utils.checkpoint in the module itself"
+        )
+    modules = [net.get_submodule(path) for path in paths]
+    for module in modules:
+        module.forward = partial(_run_block, module, module.forward)
+
+    def undo() -> None:
+        for module in modules:
+            # The class has the method that the attribute hides.
+            del module.forward
+
+    return undo
 
 
 def _check_weights_fit(net: nn.Module, error: NetError) -> None:
@@ -193,50 +294,15 @@ def _check_weights_fit(net: nn.Module, error: NetError) -> None:
 
 
 def _import_file(path: Path) -> Any:
-    if not path.is_file():
-        raise NetError(f"there is no file {path}: check the path")
     spec = importlib.util.spec_from_file_location(f"joulecast_net_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with _importing(str(path), path.resolve().parent):
-        spec.loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module
 
 
-def _import_module(name: str) -> Any:
-    with _importing(name, Path.cwd()):
-        return importlib.import_module(name)
-
-
-@contextmanager
-def _importing(what: str, folder: Path) -> Iterator[None]:
-    """Put a folder on the import path, and report any failure in one line."""
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        raise NetError(f"{what} fails to import: {describe_user_error(error)}") from error
-    finally:
-        sys.path.pop(0)
-
-
-def _unpack(name: str, made: Any) -> tuple[nn.Module, Any, Any]:
-    parts = made if isinstance(made, tuple) else (made,)
-    if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
-        raise NetError(
-            f"{name} returned {type(made).__name__}: it must return a module, (module, inputs) or "
-            "(module, inputs, loss)"
-        )
-    net, inputs, loss = (*parts, None, None)[:3]
-    return net, inputs, loss
-
-
-def _make_default_inputs(
-    name: str, batch: int | None, input_shape: tuple[int, ...] | None
-) -> torch.Tensor:
-    if input_shape is None:
-        raise NetError(
-            f"{name} returns no example inputs: give --input (such as 3x96x96), or return "
-            "(module, inputs)"
-        )
-    return torch.zeros(batch or _DEFAULT_BATCH, *input_shape)
+def _run_block(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a block's own ``forward``, under checkpointing while it trains."""
+    if not (module.training and torch.is_grad_enabled()):
+        return forward(*args, **kwargs)
+    return run_checkpointed(forward, *args, **kwargs)

@@ -6,39 +6,43 @@ A module that the layers do not describe well enough to rebuild it gives a Netwo
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from joulecast.errors import NetError
 from joulecast.kinds import Work, network_work
 from joulecast.records import Network, Setup, StepTotals, name_layout
-from joulecast.runtimes.torch.block_detection import find_blocks, fuse_plain_modules
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.example_inputs import find_first_tensor, resize_batch
-from joulecast.runtimes.torch.losses import LossFunction, mean_square_loss
-from joulecast.runtimes.torch.memory_format import make_empty_input
-from joulecast.runtimes.torch.module_checks import (
-    check_trainable_types,
-    has_other_precision,
-    list_module_notes,
-    run_uncompiled,
-    unwrap_compiled,
+from joulecast.runtimes.torch.inputs import find_first_tensor, make_empty_input, resize_batch
+from joulecast.runtimes.torch.losses import LossFunction, cross_entropy_loss, mean_square_loss
+from joulecast.runtimes.torch.network_assembly import (
+    assemble_network,
+    find_blocks,
+    fuse_plain_modules,
 )
-from joulecast.runtimes.torch.network_assembly import assemble_network
 from joulecast.runtimes.torch.op_readers import name_leaf_module
 from joulecast.runtimes.torch.trace_events import Trace
-from joulecast.runtimes.torch.tracer import trace_on_fake_tensors, trace_on_real_tensors
+from joulecast.runtimes.torch.tracer import (
+    OTHER_PRECISIONS,
+    trace_on_fake_tensors,
+    trace_on_real_tensors,
+)
 from joulecast.user_errors import describe_user_error
 
 # A buildable network may leave at most this share of FLOPs and parameters to no layer.
 _MAX_UNATTRIBUTED_SHARE = 0.01
 # Samples of a step on real tensors: at full batch, a Whisper took 14 GiB and 89 s.
 _REAL_BATCH = 2
+_QUANTISED_PACKAGES = tuple(
+    f"torch.{package}.quantized" for package in ("ao.nn", "ao.nn.intrinsic", "nn", "nn.intrinsic")
+)
 
 
 def read_net(
@@ -64,13 +68,20 @@ def read_net(
         warnings.simplefilter("ignore")
         trace = _trace_net(net, inputs, loss or mean_square_loss)
         per_sample = _trace_one_sample(net, inputs, loss or mean_square_loss, trace)
-    batch, wanted = _find_batch(trace.inputs), _find_batch(_list_tensors(inputs))
+    batch, wanted = _find_batch(trace.inputs), _find_batch(inputs)
     try:
         network, calls_between = assemble_network(trace, batch, name or type(net).__name__)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise NetError(f"the module calls a function in an unsupported way: {error}") from error
     if trace.is_real:
-        notes.append(_describe_real_trace(batch, wanted))
+        reason = "The module's control flow depends on values, so it ran on real tensors"
+        scaled = (
+            ": another batch may take another path."
+            if batch == wanted
+            else f", with {batch} samples; counts were scaled to {wanted}, and other samples may "
+            "take another path."
+        )
+        notes.append(reason + scaled)
     totals = _count_totals(trace, network, batch)
     totals = replace(
         totals,
@@ -90,17 +101,12 @@ def read_net(
     return replace(network, totals=totals, buildable=is_complete)
 
 
-class FoundBlocks(NamedTuple):
-    """The names of modules that a module repeats, and whether it checkpoints any of them."""
-
-    paths: tuple[str, ...]
-    is_checkpointed: bool
-
-
 def find_block_modules(
     net: nn.Module, inputs: Any, loss: LossFunction | None = None
-) -> FoundBlocks:
-    """Return the modules that a module repeats as blocks, in call order.
+) -> tuple[list[str], bool]:
+    """Return the paths of modules that a module repeats as blocks, in call order.
+
+    Also return whether the module checkpoints any call itself.
 
     Raises:
         NetError: Forward or backward fails.
@@ -109,15 +115,16 @@ def find_block_modules(
         warnings.simplefilter("ignore")
         trace = _trace_net(unwrap_compiled(net), inputs, loss or mean_square_loss)
     calls = find_blocks(trace, fuse_plain_modules(trace))
-    paths = tuple(dict.fromkeys(call.path for call in calls))
-    return FoundBlocks(paths, any(event.is_recomputed for event in trace.events))
+    paths = list(dict.fromkeys(call.path for call in calls))
+    return paths, any(event.is_recomputed for event in trace.events)
 
 
 def _trace_net(net: nn.Module, inputs: Any, loss: LossFunction) -> Trace:
     """Trace a step on fake tensors; where that fails, on real ones with few samples."""
     error: BaseException | None = None
     # Weights of another precision are counted in that of the setup, as all formulas are.
-    for in_float32 in (True, False) if has_other_precision(net) else (False,):
+    has_other_precision = any(p.dtype in OTHER_PRECISIONS for p in net.parameters())
+    for in_float32 in (True, False) if has_other_precision else (False,):
         try:
             return trace_on_fake_tensors(net, inputs, loss, name_leaf_module, in_float32)
         except NetError:
@@ -127,8 +134,7 @@ def _trace_net(net: nn.Module, inputs: Any, loss: LossFunction) -> Trace:
     assert error is not None
     if any(value.device.type == "meta" for value in net.parameters()):
         raise NetError(_describe_failure(error)) from error
-    first = find_first_tensor(inputs)
-    if first is not None and first.dim() and first.shape[0] > _REAL_BATCH:
+    if _find_batch(inputs) > _REAL_BATCH:
         inputs = resize_batch(inputs, _REAL_BATCH)
     try:
         return trace_on_real_tensors(net, inputs, loss, name_leaf_module)
@@ -141,7 +147,7 @@ def _trace_net(net: nn.Module, inputs: Any, loss: LossFunction) -> Trace:
 def _trace_one_sample(net: nn.Module, inputs: Any, loss: LossFunction, trace: Trace) -> Work:
     """Return the cost of one more sample, for a step that ran with fewer samples than wanted."""
     batch = _find_batch(trace.inputs)
-    if batch == _find_batch(_list_tensors(inputs)):
+    if batch == _find_batch(inputs):
         return Work()
     share = 1.0 / batch
     try:
@@ -156,24 +162,11 @@ def _describe_failure(error: BaseException) -> str:
     return f"the training step fails on the example input: {describe_user_error(error)}"
 
 
-def _describe_real_trace(batch: int, wanted: int) -> str:
-    reason = "The module's control flow depends on values, so it ran on real tensors"
-    if batch == wanted:
-        return f"{reason}: another batch may take another path."
-    return (
-        f"{reason}, with {batch} samples; counts were scaled to {wanted}, and other samples may "
-        "take another path."
-    )
-
-
-def _list_tensors(inputs: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
-
-
-def _find_batch(inputs: list[torch.Tensor]) -> int:
-    if not inputs or not inputs[0].shape:
+def _find_batch(inputs: Any) -> int:
+    first = find_first_tensor(inputs)
+    if first is None or not first.shape:
         raise NetError("the example input needs a tensor whose first axis is the batch")
-    return int(inputs[0].shape[0])
+    return int(first.shape[0])
 
 
 def _keeps_memory_formats(network: Network, batch: int) -> bool:
@@ -235,3 +228,82 @@ def _share_missing(total: float, explained: float) -> float:
 
 def _share_exceeded(total: float, explained: float) -> float:
     return max(0.0, explained / total - 1.0) if total else 0.0
+
+
+# ---------------------------------------------------------------------------------------------
+# What a module is: compiled, quantised, frozen, of another precision
+
+
+def unwrap_compiled(net: nn.Module) -> nn.Module:
+    """Return the module that ``torch.compile`` wraps; any other module unchanged."""
+    while type(net).__name__ == "OptimizedModule" and isinstance(net._orig_mod, nn.Module):
+        net = net._orig_mod
+    return net
+
+
+@contextlib.contextmanager
+def run_uncompiled() -> Iterator[None]:
+    """Run compiled modules and functions as they are written."""
+    # Importing the compiler takes seconds, and without it nothing can have been compiled.
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def check_trainable_types(net: nn.Module) -> None:
+    """Raise NetError for a module that was quantised for inference."""
+    for path, module in net.named_modules():
+        if type(module).__module__.startswith(_QUANTISED_PACKAGES):
+            raise NetError(
+                f"{path or 'the module'} is quantised ({type(module).__name__}) and cannot be "
+                "trained: give the floating-point module"
+            )
+
+
+def list_module_notes(net: nn.Module) -> list[str]:
+    """Return what a reader of an estimate should know about a module, in sentences."""
+    notes = []
+    if any(
+        type(module).__name__ == "OptimizedModule"
+        or getattr(module, "_compiled_call_impl", None) is not None
+        for module in net.modules()
+    ):
+        notes.append(
+            "torch.compile was left out: the module was read as it runs without, which costs more."
+        )
+    params = list(net.parameters())
+    types = {p.dtype for p in params}
+    names = sorted(OTHER_PRECISIONS[one] for one in types if one in OTHER_PRECISIONS)
+    if names:
+        share = "All" if len(types) == 1 else "Some"
+        advice = (
+            "no setup describes that, and the real step costs more than estimated"
+            if "float64" in names
+            else "the estimate is for the precision of the setup, so give the one that you train in"
+        )
+        notes.append(f"{share} weights are {' and '.join(names)}: {advice}.")
+    packed = sum(not (p.is_floating_point() or p.is_complex()) for p in params)
+    if packed:
+        notes.append(
+            f"{packed} weights are integers (quantised): what their operators multiply is only "
+            "counted where PyTorch shows it."
+        )
+    if params and not any(p.requires_grad for p in params):
+        notes.append("No weight requires a gradient: a step is a forward pass and the loss.")
+    return notes
+
+
+def count_step_totals(network: Network, batch: int) -> StepTotals:
+    """Count the operators of one step without the formulas of ``kinds``; allocate no memory.
+
+    Raises:
+        NetError: The network cannot be built.
+    """
+    with torch.device("meta"):
+        net = build_net(network)
+        inputs = make_empty_input(network, batch)
+    totals = read_net(net, inputs, cross_entropy_loss).totals
+    assert totals is not None, "read_net always counts the step"
+    return totals

@@ -9,33 +9,43 @@ results.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from joulecast.errors import InputError
-from joulecast.kinds import Shape, check_chain, find_kind, output_shape
+from joulecast.kinds import KINDS, Shape, Work, check_chain, find_kind, output_shape
 from joulecast.records import Input, Layer, Network, Op, Sizes
 from joulecast.records.network import group_by_block, order_operands
-from joulecast.runtimes.buildable import can_build_op
-from joulecast.runtimes.torch.block_detection import find_blocks, fuse_plain_modules
-from joulecast.runtimes.torch.compute_readers import find_shared_operand
-from joulecast.runtimes.torch.event_arguments import (
+from joulecast.runtimes.building import can_build_op
+from joulecast.runtimes.torch.build import Block
+from joulecast.runtimes.torch.inputs import find_image, is_channels_last, is_transposed
+from joulecast.runtimes.torch.op_readers import (
+    PACKED_SDPA,
+    find_shared_operand,
+    read_costly_view,
+    read_op,
+)
+from joulecast.runtimes.torch.trace_events import (
+    INPUT,
+    Event,
+    ModuleCall,
+    Trace,
     find_largest_constant,
     function_name,
     sample_shape,
 )
-from joulecast.runtimes.torch.index_readers import read_costly_view
-from joulecast.runtimes.torch.memory_format import find_image, is_channels_last, is_transposed
-from joulecast.runtimes.torch.op_readers import read_op
-from joulecast.runtimes.torch.trace_events import INPUT, Event, Trace
 
 _JOINS = {"add", "mul", "concat"}
 # Views are layers where their gradients, which are padded with zeros or copied, together move this
 # share of the bytes of a step: more than a fifth where attention takes queries, keys and values out
 # of one tensor, and more than everything else in a scan that slices every token.
 _MIN_VIEW_SHARE = 0.01
+_CONTAINERS = {"Sequential", "ModuleList", "ModuleDict"}
+# A class that covers this share of the heavy events of the best class competes with it.
+_COVERAGE_SHARE = 0.9
 
 
 def assemble_network(trace: Trace, batch: int, name: str) -> tuple[Network, int]:
@@ -91,7 +101,11 @@ class _NetworkAssembler:
         )
         self.layers_of_call: dict[tuple[str, int], int] = Counter()
         self.costly_views = _find_costly_views(trace)
-        self.calls_between = sum(_is_between_layers(event) for event in trace.events)
+        # Calls that handle masks or positions; a norm's batch counter is not counted.
+        self.calls_between = sum(
+            not event.is_dynamic and bool(event.input_ids or event.name != "add_")
+            for event in trace.events
+        )
 
     def assemble(self, name: str) -> Network:
         """Return the Network of all events."""
@@ -110,8 +124,11 @@ class _NetworkAssembler:
         )
         buildable = self.buildable and _can_build(network)
         if not buildable:
+            # Views matter where permutes determine the memory format.
+            views_matter = any(layer.channels_last for layer in layers)
+            shapes = [draft.shape if views_matter else None for draft in self.drafts]
             self.calls_between += sum(len(layer.tail) for layer in layers)
-            layers = tuple(map(_drop_views, layers, self._list_shapes(layers)))
+            layers = tuple(map(_drop_views, layers, shapes))
             self.calls_between -= sum(len(layer.tail) for layer in layers)
         return replace(network, layers=layers, buildable=buildable)
 
@@ -123,7 +140,9 @@ class _NetworkAssembler:
                 event.param_names += (name,)
                 if event.matmuls:
                     event.has_trainable_params |= self.params[name].requires_grad
-                    event.needs_input_grad = _first_requires_grad(event)
+                    # The weight beside the first argument is not an input.
+                    first = event.args[0] if event.args else None
+                    event.needs_input_grad = getattr(first, "requires_grad", False)
         op = self._add_constant(read_op(event, self.batch), event)
         is_sole_reader = self._is_sole_reader(index, event)
         if op is None or (find_kind(op.kind).is_view and not is_sole_reader):
@@ -288,11 +307,6 @@ class _NetworkAssembler:
             draft.sources = tuple(new_index[source] for source in draft.sources)
         return merged
 
-    def _list_shapes(self, layers: tuple[Layer, ...]) -> list[Shape | None]:
-        """Return output shapes where views matter: permutes determine the memory format."""
-        views_matter = any(layer.channels_last for layer in layers)
-        return [draft.shape if views_matter else None for draft in self.drafts]
-
     def _find_block(self, index: int) -> int:
         for block, call in enumerate(self.blocks):
             if call.start <= index < call.stop:
@@ -308,12 +322,6 @@ class _NetworkAssembler:
                     vocabulary = draft.op.sizes["vocabulary"]
                     break
         return Input(tuple(int(size) for size in first.shape[1:]), vocabulary)
-
-
-def _first_requires_grad(event: Event) -> bool:
-    """Return whether the first argument gets a gradient; the weight beside it is not an input."""
-    first = event.args[0] if event.args else None
-    return isinstance(first, torch.Tensor) and first.requires_grad
 
 
 def _find_costly_views(trace: Trace) -> set[str]:
@@ -333,11 +341,6 @@ def _is_costly_view(event: Event) -> bool:
     """
     is_view = event.outputs and not event.forward.launches and not event.param_names
     return bool(is_view and event.is_dynamic and event.backward.launches)
-
-
-def _is_between_layers(event: Event) -> bool:
-    """Return whether it handles masks or positions; a norm's batch counter is not counted."""
-    return not event.is_dynamic and bool(event.input_ids or event.name != "add_")
 
 
 def _with_size(op: Op, name: str, value: int) -> Op:
@@ -417,22 +420,13 @@ def _name_layer(draft: _LayerDraft) -> str:
 
 def _drop_views(layer: Layer, shape: Shape | None) -> Layer:
     """Return a layer without its views, unless they are known to give the shape that they gave."""
-    if shape is not None and _find_output_shape(layer) == shape:
-        return layer
-    kept = (op for op in layer.tail if not _only_reshapes(op))
+    with suppress(InputError, IndexError):
+        if shape is not None and output_shape(layer) == shape:
+            return layer
+    kinds = [find_kind(op.kind) for op in layer.tail]
+    only_reshapes = [kind.is_view and not kind.selects_elements for kind in kinds]
+    kept = (op for op, drops in zip(layer.tail, only_reshapes, strict=True) if not drops)
     return replace(layer, tail=tuple(kept))
-
-
-def _only_reshapes(op: Op) -> bool:
-    kind = find_kind(op.kind)
-    return kind.is_view and not kind.selects_elements
-
-
-def _find_output_shape(layer: Layer) -> Shape | None:
-    try:
-        return output_shape(layer)
-    except (InputError, IndexError):
-        return None
 
 
 def _can_build(network: Network) -> bool:
@@ -446,3 +440,94 @@ def _can_build(network: Network) -> bool:
     except InputError:
         return False
     return True
+
+
+# ---------------------------------------------------------------------------------------------
+# Groups of events: hand-written activations, and repeated blocks of layers
+
+
+def fuse_plain_modules(trace: Trace) -> list[Event]:
+    """Return the events with each module without weights, children and products as one event.
+
+    Hand-written activations are such modules: several small functions in a row.
+    """
+    events = list(trace.events)
+    computed_tensors = [t for event in events if event.is_dynamic for t in event.outputs]
+    computed_tensors += trace.inputs
+    for call in trace.calls:
+        inside = [event for event in trace.events[call.start : call.stop] if event.is_dynamic]
+        # One function that casts its input before is itself.
+        is_several = sum(event.forward.launches > 0 for event in inside) > 1
+        if not call.is_leaf or not is_several or not all(map(_is_plain, inside)):
+            continue
+        if any(find_largest_constant(event, computed_tensors, batch=1) for event in inside):
+            continue
+        computed = {value for event in inside for value in event.output_ids}
+        pairs = [pair for event in inside for pair in event.list_inputs()]
+        read = {value: tensor for value, tensor in reversed(pairs) if value not in computed}
+        order = dict.fromkeys(value for value, _ in pairs if value in read)
+        events[call.start] = replace(
+            inside[-1],
+            name=call.class_name.lower(),
+            args=inside[0].args,
+            kwargs={},
+            input_ids=tuple(order),
+            input_tensors=tuple(read[value] for value in order),
+            forward=sum((event.forward for event in inside), Work()),
+            backward=sum((event.backward for event in inside), Work()),
+            recomputed=sum((event.recomputed for event in inside), Work()),
+            needs_input_grad=inside[0].needs_input_grad,
+            is_fused=True,
+        )
+        for index in range(call.start + 1, call.stop):
+            events[index] = replace(events[index], is_dynamic=False)
+    return events
+
+
+def find_blocks(trace: Trace, events: list[Event]) -> list[ModuleCall]:
+    """Return the calls of the module class that a network repeats, in order.
+
+    Candidates are classes that are called at least twice, with at least two heavy events per call.
+    Of those that cover nearly as many heavy events as the best one, the most often called wins.
+    """
+
+    def get_range(call: ModuleCall) -> tuple[int, int]:
+        return call.start, call.stop
+
+    is_heavy = [event.forward.flops > 0 for event in events]
+    by_class: dict[str, list[ModuleCall]] = {}
+    for call in trace.calls:
+        is_candidate = call.path and call.class_name not in _CONTAINERS
+        if is_candidate and sum(is_heavy[call.start : call.stop]) > 1:
+            by_class.setdefault(call.class_name, []).append(call)
+    if Block.__name__ in by_class:
+        return sorted(by_class[Block.__name__], key=get_range)
+    repeated = {name: calls for name, calls in by_class.items() if len(calls) > 1}
+    if not repeated:
+        return []
+    coverage = {
+        name: sum(sum(is_heavy[call.start : call.stop]) for call in calls)
+        for name, calls in repeated.items()
+    }
+    best = max(coverage.values())
+    rivals = [name for name in repeated if coverage[name] >= _COVERAGE_SHARE * best]
+    chosen = max(rivals, key=lambda name: (len(repeated[name]), coverage[name]))
+    calls = sorted(repeated[chosen], key=get_range)
+    ranges = list(map(get_range, calls))
+    # Drop ranges inside another one: a class may contain instances of itself.
+    return [
+        call
+        for call, r in zip(calls, ranges, strict=True)
+        if not any(o != r and o[0] <= r[0] and r[1] <= o[1] for o in ranges)
+    ]
+
+
+def _is_plain(event: Event) -> bool:
+    """Return whether an event has no weights, no products and no kind of its own."""
+    if event.param_names or event.matmuls:
+        return False
+    name = function_name(event)
+    kind = KINDS.get(name)
+    # A convolution with a fixed kernel, such as a blur, is fused all the same.
+    is_layer = kind is not None and not kind.can_be_in_tail and not kind.is_convolution
+    return not is_layer and name != PACKED_SDPA and "attention" not in name

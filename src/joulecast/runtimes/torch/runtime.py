@@ -7,40 +7,31 @@ rejected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
 from torch import nn
 
-from joulecast.errors import (
-    InputError,
-    JoulecastError,
-    NetError,
-    NotTrainingError,
-    OutOfMemoryError,
-)
+from joulecast.errors import InputError, NotTrainingError
 from joulecast.records import MODES, Device, Execution, Network, Setup, Trial
+from joulecast.runtimes.building import needs_input_gradient
 from joulecast.runtimes.setup_checks import refuse_cuda_graphs, refuse_int8, refuse_processor
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.compiled import (
-    CompiledStep,
-    compile_replicas,
-    explain_compile_errors,
-)
+from joulecast.runtimes.torch.inputs import call_net, format_input
 from joulecast.runtimes.torch.losses import LossFunction, make_loss
-from joulecast.runtimes.torch.memory_format import format_input
-from joulecast.runtimes.torch.step_settings import HALF_DTYPES, apply_settings, convert_floats
 from joulecast.runtimes.torch.training_step import (
+    HALF_DTYPES,
     Replica,
     TorchStep,
-    call_net,
-    is_out_of_memory,
+    apply_settings,
+    compile_replicas,
+    convert_floats,
+    explain_compile_errors,
+    forget_compiled,
+    one_line_errors,
     prepare_step,
 )
-from joulecast.runtimes.wiring import needs_input_gradient
-from joulecast.user_errors import describe_user_error
 
 _MAX_SEEDS = 5
 
@@ -59,24 +50,16 @@ class TorchRuntime:
         self.name = "torch-" + torch.__version__.split("+")[0]
         self.modes: tuple[str, ...] = MODES if self.torch_device.type == "cuda" else ("eager",)
 
-    def prepare(self, trial: Trial) -> TorchStep | CompiledStep:
+    def prepare(self, trial: Trial) -> TorchStep:
         """Build a trial's network, compile it if the setup says so, and return its checked step."""
         self._check_setup(trial.setup)
-        if not trial.setup.compiled:
-            return self._prepare_any_seed(trial)
-        CompiledStep.forget_compiled()
-        with explain_compile_errors(self.torch_device):
-            return CompiledStep(self._prepare_any_seed(trial))
-
-    def _prepare_any_seed(self, trial: Trial) -> TorchStep:
         seed = int(trial.key[:8], 16)
-        for attempt in range(_MAX_SEEDS):
-            try:
-                return self._prepare_seeded(trial, seed + attempt)
-            except NotTrainingError:
-                if attempt == _MAX_SEEDS - 1:
-                    raise
-        raise AssertionError("unreachable")
+        compiles = trial.setup.compiled
+        with explain_compile_errors(self.torch_device) if compiles else nullcontext():
+            for attempt in range(_MAX_SEEDS - 1):
+                with suppress(NotTrainingError):
+                    return self._prepare_seeded(trial, seed + attempt)
+            return self._prepare_seeded(trial, seed + _MAX_SEEDS - 1)
 
     def prepare_net(
         self,
@@ -85,17 +68,15 @@ class TorchRuntime:
         loss: LossFunction | None,
         setup: Setup,
         execution: Execution = Execution(),
-    ) -> OwnNetStep | CompiledStep:
+    ) -> TorchStep:
         """Return a checked step of a user's module, whose weights the step will change."""
         self._check_setup(setup)
-        if setup.compiled:
-            CompiledStep.forget_compiled()
         generator = torch.Generator().manual_seed(0)
-        replica = self._make_replica(net, inputs, loss, setup, generator)
-        with _one_line_errors(self.torch_device):
-            replicas = _compile_if_asked([replica], setup)
-            step = OwnNetStep(prepare_step(replicas, setup, execution, self.torch_device))
-        return CompiledStep(step) if setup.compiled else step
+        replicas = [self._make_replica(net, inputs, loss, setup, generator)]
+        with one_line_errors(self.torch_device):
+            if setup.compiled:
+                replicas = compile_replicas(replicas, setup)
+            return prepare_step(replicas, setup, execution, self.torch_device, is_users_net=True)
 
     def _check_setup(self, setup: Setup) -> None:
         refuse_int8(setup, "PyTorch")
@@ -104,6 +85,8 @@ class TorchRuntime:
             refuse_cuda_graphs(setup, f"PyTorch on {self.torch_device}")
         if setup.precision == "tf32" and self.torch_device.type != "cuda":
             raise InputError("tf32 is a number format of NVIDIA GPUs: give fp32 on a processor")
+        if setup.compiled:
+            forget_compiled()
 
     def _prepare_seeded(self, trial: Trial, seed: int) -> TorchStep:
         # Drawn on the device: drawing a large batch on the CPU takes longer than measuring it.
@@ -113,11 +96,12 @@ class TorchRuntime:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             for _ in range(trial.execution.copies):
-                with _one_line_errors(device), device:
+                with one_line_errors(device), device:
                     net = build_net(trial.network)
                     inputs = draw_inputs(trial.network, trial.setup, generator)
                 replicas.append(self._make_replica(net, inputs, None, trial.setup, generator))
-        replicas = _compile_if_asked(replicas, trial.setup)
+        if trial.setup.compiled:
+            replicas = compile_replicas(replicas, trial.setup)
         return prepare_step(replicas, trial.setup, trial.execution, device)
 
     def _make_replica(
@@ -128,7 +112,7 @@ class TorchRuntime:
         setup: Setup,
         generator: torch.Generator,
     ) -> Replica:
-        with _one_line_errors(self.torch_device):
+        with one_line_errors(self.torch_device):
             net = net.to(self.torch_device).train(setup.phase == "train")
             net = convert_floats(net, setup)
             inputs = convert_floats(move_inputs(inputs, self.torch_device), setup)
@@ -136,31 +120,6 @@ class TorchRuntime:
                 with torch.no_grad(), apply_settings(setup, self.torch_device):
                     loss = make_loss(setup, call_net(net, inputs), generator)
         return Replica(net, inputs, loss)
-
-
-class OwnNetStep:
-    """A step of a user's module, whose errors name a line of the user's code."""
-
-    def __init__(self, step: TorchStep) -> None:
-        self._step = step
-
-    def run(self, count: int) -> None:
-        """Issue ``count`` steps without waiting for them."""
-        with _one_line_errors(self._step.device):
-            self._step.run(count)
-
-    def wait(self) -> None:
-        """Wait until the device has finished."""
-        with _one_line_errors(self._step.device):
-            self._step.wait()
-
-    def peak_memory_bytes(self) -> int:
-        """Return the peak of allocated device memory; 0 where it is unknown."""
-        return self._step.peak_memory_bytes()
-
-    def close(self) -> None:
-        """Release all tensors."""
-        self._step.close()
 
 
 def find_torch_device(on: str) -> torch.device:
@@ -206,23 +165,3 @@ def move_inputs(inputs: Any, device: torch.device) -> Any:
     if isinstance(inputs, (tuple, list)):
         return tuple(move_inputs(value, device) for value in inputs)
     return inputs
-
-
-def _compile_if_asked(replicas: list[Replica], setup: Setup) -> list[Replica]:
-    return compile_replicas(replicas, setup) if setup.compiled else replicas
-
-
-@contextmanager
-def _one_line_errors(device: torch.device) -> Iterator[None]:
-    """Raise one line that explains why a module cannot be built, called or trained on a device."""
-    try:
-        yield
-    except JoulecastError:
-        raise
-    except (Exception, SystemExit) as error:
-        if is_out_of_memory(error):
-            raise OutOfMemoryError(
-                f"the network does not fit into the memory of {device}: use a smaller batch or "
-                "network"
-            ) from error
-        raise NetError(f"the step fails on {device}: {describe_user_error(error)}") from error

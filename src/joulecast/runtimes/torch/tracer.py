@@ -6,7 +6,7 @@
 
 The backward pass runs too. Its operators are attributed to the Event that created them by autograd
 sequence numbers; the rest is counted as unattributed. Functions that it calls are compared with the
-events of the forward pass: activation checkpointing runs them again.
+events of the forward pass: activation checkpointing runs them again (``RecomputeLog``).
 """
 
 from __future__ import annotations
@@ -14,27 +14,45 @@ from __future__ import annotations
 import bisect
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
+from joulecast.errors import NetError
 from joulecast.kinds import Work
 from joulecast.runtimes.torch.aten_costs import count_op_cost, lacks_cost_rule, matmul_sizes
+from joulecast.runtimes.torch.inputs import call_net, list_tensors
 from joulecast.runtimes.torch.losses import LossFunction, first_float_tensor
-from joulecast.runtimes.torch.module_checks import OTHER_PRECISIONS
-from joulecast.runtimes.torch.recomputed_calls import RecomputeLog, assign_run, next_sequence_number
-from joulecast.runtimes.torch.replaced_results import replace_result
 from joulecast.runtimes.torch.trace_events import INPUT, Event, ModuleCall, Trace
-from joulecast.runtimes.torch.trace_limits import TraceLimits
+from joulecast.units import format_bytes
 
+OTHER_PRECISIONS = {
+    torch.float64: "float64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+}
+"""Types of weights that are counted as if they were float32, with their names."""
+
+MAX_TRACE_S = 60.0
+# Weights are copied and get gradients, so that the module is not changed.
+_COPIES_OF_WEIGHTS = 2
+# Share of the free memory that a trace may take.
+_MEMORY_SHARE = 0.7
+# A random number that decides whether a layer is skipped: most are not.
+_TYPICAL_DRAW = 0.5
+# What adds up the gradients of weights has no number of its own.
+_NO_SEQUENCE_NUMBER = 2**64 - 1
 _BACKWARD = (torch.autograd.backward, torch.Tensor.backward)
+
 LeafNamer = Callable[[nn.Module], str]
 
 
@@ -57,16 +75,29 @@ def trace_on_fake_tensors(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def fake(value: torch.Tensor) -> torch.Tensor:
-        made = _make_fake(mode, value)
+        if isinstance(value, FakeTensor):
+            made: torch.Tensor = value
+        else:
+            if value.device.type == "meta":
+                made = FakeTensor(mode, value.detach(), torch.device("cpu"))
+            else:
+                made = mode.from_tensor(value.detach())
+            made.requires_grad_(value.requires_grad)
         if not in_float32 or value.dtype not in OTHER_PRECISIONS:
             return made
         with mode:
             return made.detach().float().requires_grad_(value.requires_grad)
 
     state = {name: fake(value) for name, value in _named_state(net).items()}
-    fake_inputs = pytree.tree_map_only(torch.Tensor, fake, inputs)
-    with mode, _training_mode(net), _mute_logger("torch._subclasses.fake_tensor"):
-        return _trace(net, state, fake_inputs, loss, name_leaf)
+    fake_inputs = tree_map_only(torch.Tensor, fake, inputs)
+    # This logger prints tracebacks of attempts that are allowed to fail.
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        with mode:
+            return _trace(net, state, fake_inputs, loss, name_leaf)
+    finally:
+        logger.disabled = was_disabled
 
 
 def trace_on_real_tensors(
@@ -82,53 +113,20 @@ def trace_on_real_tensors(
         name: value.detach().clone().requires_grad_(value.requires_grad)
         for name, value in _named_state(net).items()
     }
-    with _training_mode(net), torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return _trace(net, state, inputs, loss, name_leaf, limits)
 
 
-def _trace(
-    net: nn.Module,
-    state: dict[str, torch.Tensor],
-    inputs: Any,
-    loss: LossFunction,
-    name_leaf: LeafNamer,
-    limits: TraceLimits | None = None,
-) -> Trace:
-    tracer = _Tracer(net, state, inputs, name_leaf)
-    tracer.limits = limits
-    args, kwargs = _as_arguments(inputs)
-    step = _TracedStep(net, tracer, loss)
-    values = {f"net.{name}": value for name, value in state.items()}
-    with tracer.installed(), _restored_state(net):
-        output_id = torch.func.functional_call(step, values, args, kwargs)
-    return tracer.finish(output_id)
-
-
-class _TracedStep(nn.Module):
-    """Forward, loss and backward as one module, so that backward may call forward again."""
-
-    def __init__(self, net: nn.Module, tracer: _Tracer, loss: LossFunction) -> None:
-        super().__init__()
-        self.net = net
-        # In a tuple, because the loss may be a module, too.
-        self.tools = (tracer, loss)
-
-    def forward(self, *args: Any, **kwargs: Any) -> int:
-        tracer, loss = self.tools
-        output = self.net(*args, **kwargs)
-        output_id = tracer.find_id(first_float_tensor(output))
-        tracer.enter_loss()
-        value = loss(output)
-        if value.requires_grad:
-            _run_backward(value)
-        return output_id
-
-
-def _as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, dict):
-        return (), inputs
-    return (tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)), {}
+@contextlib.contextmanager
+def kept_training_modes(net: nn.Module) -> Iterator[None]:
+    """Restore the training mode of every module afterwards."""
+    modes = [(module, module.training) for module in net.modules()]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def _named_state(net: nn.Module) -> dict[str, torch.Tensor]:
@@ -147,57 +145,62 @@ def _restored_state(net: nn.Module) -> Iterator[None]:
             module._buffers.update(buffers)
 
 
-def _make_fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
-    if isinstance(tensor, FakeTensor):
-        return tensor
-    if tensor.device.type == "meta":
-        fake: torch.Tensor = FakeTensor(mode, tensor.detach(), torch.device("cpu"))
-        return fake.requires_grad_(tensor.requires_grad)
-    return mode.from_tensor(tensor.detach()).requires_grad_(tensor.requires_grad)
+def _trace(
+    net: nn.Module,
+    state: dict[str, torch.Tensor],
+    inputs: Any,
+    loss: LossFunction,
+    name_leaf: LeafNamer,
+    limits: TraceLimits | None = None,
+) -> Trace:
+    tracer = _Tracer(net, state, inputs, name_leaf, limits)
+    values = {f"net.{name}": value for name, value in state.items()}
+    with kept_training_modes(net), tracer.installed(), _restored_state(net):
+        net.train()
+        step = _TracedStep(net, tracer, loss)
+        output_id = torch.func.functional_call(step, values, (inputs,))
+    return tracer.finish(output_id)
 
 
-@contextlib.contextmanager
-def _mute_logger(name: str) -> Iterator[None]:
-    """Mute a logger that prints tracebacks of attempts that are allowed to fail."""
-    logger = logging.getLogger(name)
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
+class _TracedStep(nn.Module):
+    """Forward, loss and backward as one module, so that backward may call forward again."""
 
+    def __init__(self, net: nn.Module, tracer: _Tracer, loss: LossFunction) -> None:
+        super().__init__()
+        self.net = net
+        # In a tuple, because the loss may be a module, too.
+        self.tools = (tracer, loss)
 
-@contextlib.contextmanager
-def _training_mode(net: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in net.modules()]
-    net.train()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-@dataclass(frozen=True)
-class _OpenCall:
-    """A module call that has not returned yet."""
-
-    path: str
-    index: int
-    start: int
-    class_name: str
-    is_leaf: bool
+    def forward(self, inputs: Any) -> int:
+        tracer, loss = self.tools
+        output = call_net(self.net, inputs)
+        output_id = tracer.value_ids.get(id(first_float_tensor(output)), INPUT)
+        tracer.enter_loss()
+        value = loss(output)
+        if value.requires_grad:
+            # ``value.backward()`` would itself be a call, inside which the function mode sees
+            # nothing.
+            torch.autograd.Variable._execution_engine.run_backward(
+                (value,), (torch.ones_like(value),), False, False, (), True, True
+            )
+        return output_id
 
 
 class _Tracer:
     """Collects events while the hooks and both modes are installed."""
 
     def __init__(
-        self, net: nn.Module, state: dict[str, torch.Tensor], inputs: Any, name_leaf: LeafNamer
+        self,
+        net: nn.Module,
+        state: dict[str, torch.Tensor],
+        inputs: Any,
+        name_leaf: LeafNamer,
+        limits: TraceLimits | None,
     ) -> None:
         self.net = net
         self.name_leaf = name_leaf
-        self.inputs = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
+        self.limits = limits
+        self.inputs = list_tensors(inputs)
         self.state_names = {id(value): name for name, value in state.items()}
         param_names = {name for name, _ in net.named_parameters()}
         self.params = {name: value for name, value in state.items() if name in param_names}
@@ -205,7 +208,7 @@ class _Tracer:
         self.is_constant: dict[int, bool] = {INPUT - i: False for i in range(len(self.inputs))}
         # Holding the tensors keeps Python from reusing their id().
         self.alive: list[Any] = [*self.inputs]
-        self.open_calls: list[_OpenCall] = []
+        self.open_calls: list[ModuleCall] = []
         self.call_counts: dict[str, int] = {}
         self.calls: list[ModuleCall] = []
         self.events: list[Event] = []
@@ -217,7 +220,6 @@ class _Tracer:
         self.in_loss = False
         self.ops_without_rule: dict[str, int] = {}
         self.uncounted_bytes = 0.0
-        self.limits: TraceLimits | None = None
         self.recomputed = RecomputeLog()
         self.in_operator = False
 
@@ -235,20 +237,17 @@ class _Tracer:
             stack.enter_context(_FunctionMode(self))
             yield
 
-    def find_id(self, tensor: torch.Tensor) -> int:
-        """Return the value id of a tensor."""
-        return self.value_ids.get(id(tensor), INPUT)
-
     def enter_loss(self) -> None:
         """Attribute everything from here on to the loss."""
         self.in_loss = True
-        self.first_sequence_numbers.append(next_sequence_number())
+        self.first_sequence_numbers.append(_next_sequence_number())
 
     def finish(self, output_id: int) -> Trace:
         """Return what was recorded."""
-        for run in self.recomputed.runs:
-            if not assign_run(run, self.events):
-                self._count_backward(run.sequence_number, run.work)
+        for sequence_number, calls in self.recomputed.runs:
+            if not assign_run(calls, self.events):
+                work = sum((call.forward for call in calls), Work())
+                self._count_backward(sequence_number, work)
         return Trace(
             self.events,
             self.calls,
@@ -269,8 +268,9 @@ class _Tracer:
             index = self.call_counts.get(path, 0)
             self.call_counts[path] = index + (not self.in_loss)
             is_leaf = not any(True for _ in module.children())
-            class_name = type(module).__name__
-            self.open_calls.append(_OpenCall(path, index, len(self.events), class_name, is_leaf))
+            start = len(self.events)
+            call = ModuleCall(path, type(module).__name__, index, start, start, is_leaf)
+            self.open_calls.append(call)
             name = self.name_leaf(module)
             if name and self.leaf_event is None and not self._is_ignored():
                 self.leaf_event = self._open_event(name, args, kwargs, module)
@@ -282,13 +282,8 @@ class _Tracer:
         if self.leaf_event is not None and self.leaf_event.leaf_module is module:
             event, self.leaf_event = self.leaf_event, None
             self._close_event(event, output)
-        if self.in_loss:
-            return
-        self.calls.append(
-            ModuleCall(
-                call.path, call.class_name, call.index, call.start, len(self.events), call.is_leaf
-            )
-        )
+        if not self.in_loss:
+            self.calls.append(replace(call, stop=len(self.events)))
 
     # -- functions -------------------------------------------------------------------------
 
@@ -322,17 +317,19 @@ class _Tracer:
         if self.in_loss:
             self.recomputed.open_call(event, self.state_names)
         else:
-            self.first_sequence_numbers.append(next_sequence_number())
+            self.first_sequence_numbers.append(_next_sequence_number())
             self.events.append(event)
         return event
 
     def _record_inputs(self, event: Event, values: Any) -> None:
         """Add what a call reads; values computed inside a leaf module have no id."""
-        for tensor in pytree.tree_leaves(values):
-            if not isinstance(tensor, torch.Tensor):
-                continue
-            if id(tensor) in self.state_names:
-                self._record_state(event, self.state_names[id(tensor)])
+        for tensor in list_tensors(values):
+            name = self.state_names.get(id(tensor))
+            if name is not None:
+                if name in self.params and name not in event.param_names:
+                    event.param_names += (name,)
+                    event.is_dynamic = True
+                    event.has_trainable_params |= self.params[name].requires_grad
             elif id(tensor) in self.value_ids:
                 value_id = self.value_ids[id(tensor)]
                 if event.leaf_module is None or value_id not in event.input_ids:
@@ -342,16 +339,10 @@ class _Tracer:
                     event.is_dynamic = True
                     event.needs_input_grad |= tensor.requires_grad
 
-    def _record_state(self, event: Event, name: str) -> None:
-        if name in self.params and name not in event.param_names:
-            event.param_names += (name,)
-            event.is_dynamic = True
-            event.has_trainable_params |= self.params[name].requires_grad
-
     def _close_event(self, event: Event, out: Any) -> None:
         if out is None and event.name == "__setitem__":
             out = event.args[0]  # changed in place
-        tensors = [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
+        tensors = list_tensors(out)
         if self.in_loss:
             self.recomputed.close_call(event, bool(tensors))
             return
@@ -382,24 +373,16 @@ class _Tracer:
             self.ops_without_rule[name] = self.ops_without_rule.get(name, 0) + 1
             self.uncounted_bytes += work.size_bytes
         node: Any = torch._C._current_autograd_node()
-        again = self.leaf_event or self.current
-        if node is not None and again is not None:
-            again.forward += work
-        elif node is not None:
-            self._count_backward(node._sequence_nr(), work)
-        elif self.in_loss:
-            self.loss += work
-        else:
-            self._count_forward(func, args, work)
-
-    def _count_forward(self, func: Any, args: tuple[Any, ...], work: Work) -> None:
         event = self.leaf_event or self.current
-        if event is None:
-            return
-        event.forward += work
-        sizes = matmul_sizes(func, args)
-        if sizes[0]:
-            event.matmuls.append(sizes)
+        if node is not None and event is None:
+            self._count_backward(node._sequence_nr(), work)
+        elif node is None and self.in_loss:
+            self.loss += work
+        elif event is not None:
+            event.forward += work
+            sizes = matmul_sizes(func, args)
+            if node is None and sizes[0]:
+                event.matmuls.append(sizes)
 
     def _count_backward(self, sequence_number: int, work: Work) -> None:
         # A node created while event i was open has a number between those of i and i + 1.
@@ -411,16 +394,6 @@ class _Tracer:
             self.loss += work
         elif index >= 0:
             self.events[index].backward += work
-
-
-def _run_backward(value: torch.Tensor) -> None:
-    """Run the backward pass so that the function mode sees what it calls.
-
-    ``value.backward()`` would itself be a call, inside which the mode sees nothing.
-    """
-    torch.autograd.Variable._execution_engine.run_backward(
-        (value,), (torch.ones_like(value),), False, False, (), True, True
-    )
 
 
 class _FunctionMode(TorchFunctionMode):
@@ -450,3 +423,169 @@ class _DispatchMode(TorchDispatchMode):
         finally:
             self.tracer.in_operator = before
         return out
+
+
+# ---------------------------------------------------------------------------------------------
+# Limits of a trace on real tensors
+
+
+class TraceLimits:
+    """The time and memory that a trace on real tensors may still take.
+
+    Raises:
+        NetError: Copies of the module's weights alone take too much memory.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        self.deadline_s = time.monotonic() + MAX_TRACE_S
+        self.limit_bytes = _MEMORY_SHARE * find_available_bytes()
+        self.used_bytes = 0.0
+        for _ in range(_COPIES_OF_WEIGHTS):
+            self.spend(list(net.parameters()))
+
+    def spend(self, out: Any) -> None:
+        """Count an operator's result, which the trace keeps.
+
+        Raises:
+            NetError: The trace takes too long, or too much memory.
+        """
+        self.used_bytes += sum(t.numel() * t.element_size() for t in list_tensors(out))
+        limit = ""
+        if self.used_bytes > self.limit_bytes:
+            limit = f"memory than is free ({format_bytes(self.limit_bytes)})"
+        elif time.monotonic() > self.deadline_s:
+            limit = f"than {MAX_TRACE_S:.0f} s on this CPU"
+        if limit:
+            raise NetError(
+                "its control flow depends on values, and a step of two samples takes more "
+                f"{limit}: give smaller inputs"
+            )
+
+
+def find_available_bytes() -> float:
+    """Return the memory that is free on this machine; infinite where that is unknown."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024.0 * int(line.split()[1])
+    return float("inf")
+
+
+# ---------------------------------------------------------------------------------------------
+# Results that a trace cannot leave to PyTorch
+
+
+def replace_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the result of an operator that a trace cannot leave to PyTorch; None for all others.
+
+    A random number that decides which layers run (LayerDrop) must not decide what is read, and on
+    fake tensors PyTorch refuses grouped products of all types but bfloat16 and of strides that its
+    kernels pad.
+    """
+    name = func._schema.name
+    if name == "aten::_grouped_mm" and isinstance(args[0], FakeTensor):
+        left, right = args[:2]
+        if left.dim() == right.dim() == 2:
+            offsets: Any = kwargs.get("offs", args[2] if len(args) > 2 else None)
+            return left.new_empty(offsets.shape[0], left.shape[0], right.shape[1])
+        if left.dim() == right.dim():
+            return left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+        return left.new_empty(left.shape[-2], right.shape[-1])
+    if name == "aten::rand" and list(args[0]) == []:
+        out: torch.Tensor = func(*args, **kwargs)
+        if not isinstance(out, FakeTensor):
+            return out.fill_(_TYPICAL_DRAW)
+        if out.constant is None:
+            with unset_fake_temporarily():
+                out.constant = torch.full((), _TYPICAL_DRAW, dtype=out.dtype, device="cpu")
+        return out
+    return None
+
+
+# ---------------------------------------------------------------------------------------------
+# Calls that activation checkpointing runs again
+
+
+class RecomputeLog:
+    """Records calls during backward, which may be calls of the forward pass that run again.
+
+    A checkpoint calls the same functions on the same parameters in the same order once more, while
+    autograd runs one node: PyTorch's node of the checkpoint, or the node that needs the first
+    result. Runs that do not repeat calls of the forward pass are not checkpoints: backward passes
+    that are written in Python call functions, too.
+
+    Attributes:
+        runs: The calls while autograd ran one node, with the sequence number of the node.
+    """
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[int, list[Event]]] = []
+        self.calls: list[Event] = []
+        self.first_numbers: list[int] = []
+
+    def open_call(self, event: Event, weights: Collection[int]) -> None:
+        """Record a call; ``weights`` are the ids of parameters and buffers, which are no inputs."""
+        node: Any = torch._C._current_autograd_node()
+        number = node._sequence_nr()
+        if not self.runs or self.runs[-1][0] != number:
+            self.runs.append((number, []))
+        self.runs[-1][1].append(event)
+        self.calls.append(event)
+        self.first_numbers.append(_next_sequence_number())
+        event.needs_input_grad = any(
+            value.requires_grad
+            for value in list_tensors((event.args, event.kwargs))
+            if id(value) not in weights
+        )
+
+    def close_call(self, event: Event, has_result: bool) -> None:
+        """Forget a call that neither computed nor returned anything."""
+        calls = self.runs[-1][1]
+        if not has_result and not event.forward.launches and calls[-1] is event:
+            calls.pop()
+
+    def find_call(self, sequence_number: int) -> Event | None:
+        """Return the recorded call that created a node of autograd, by the node's number."""
+        index = bisect.bisect_right(self.first_numbers, sequence_number) - 1
+        is_numbered = sequence_number < _NO_SEQUENCE_NUMBER
+        return self.calls[index] if index >= 0 and is_numbered else None
+
+
+def assign_run(calls: list[Event], events: list[Event]) -> bool:
+    """Add the cost of a run to the events that it repeats; return whether they were found.
+
+    The last ones that are not repeated yet are taken, because backward starts at the end.
+    """
+    for tried in _list_trimmed(calls):
+        for start in range(len(events) - len(tried), -1, -1):
+            repeated = events[start : start + len(tried)]
+            if all(map(_repeats, tried, repeated)):
+                for call, event in zip(tried, repeated, strict=True):
+                    event.recomputed += call.forward
+                    event.backward += call.backward
+                    event.needs_input_grad |= call.needs_input_grad
+                    # The last call of a run may be stopped before it computes anything.
+                    event.is_recomputed = call.forward.launches > 0 or not event.forward.launches
+                return True
+    return False
+
+
+def _list_trimmed(calls: list[Event]) -> Iterator[list[Event]]:
+    """Yield the calls, and without views at either end: PyTorch itself makes some of them."""
+    computing = [at for at, call in enumerate(calls) if call.forward.launches]
+    if not computing:
+        return
+    for start in range(computing[0] + 1):
+        for stop in range(len(calls), computing[-1], -1):
+            yield calls[start:stop]
+
+
+def _repeats(call: Event, event: Event) -> bool:
+    is_same = (call.name, call.param_names) == (event.name, event.param_names)
+    return is_same and not event.is_recomputed
+
+
+def _next_sequence_number() -> int:
+    """Return the number that autograd gives to the next node it creates."""
+    number: int = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+    return number

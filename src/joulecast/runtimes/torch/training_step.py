@@ -1,35 +1,54 @@
 """Run training steps of a module again and again on one batch that stays on the device.
 
 A step is forward, loss, backward and update; with accumulation, several times forward, loss and
-backward before one update. ``prepare_step`` checks it first: after two steps the
-loss must be finite and every trainable weight must have changed, so that only real training is
-measured.
+backward before one update. ``prepare_step`` checks it first: after two steps the loss must be
+finite and every trainable weight must have changed, so that only real training is measured.
 
 A stage that runs alone runs as often as in a step, and reuses results of a whole step before it:
 ``backward`` repeats the backward pass of one retained graph, ``update`` repeats the update with the
 same gradients.
+
+Modules are compiled by ``torch.compile`` when their step is first run, before anything is measured;
+optimizers and losses are not compiled. What was compiled is forgotten when no compiled step is
+left: PyTorch would otherwise give up after a few networks, which share the code of
+``BuiltNet.forward``, and run them eagerly.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
-from joulecast.errors import InputError, NetError, NotTrainingError, OutOfMemoryError
+from joulecast.errors import (
+    InputError,
+    JoulecastError,
+    NetError,
+    NotTrainingError,
+    OutOfMemoryError,
+)
+from joulecast.kinds import uses_autocast
 from joulecast.records import Execution, Setup
+from joulecast.runtimes.torch.inputs import call_net, list_tensors
 from joulecast.runtimes.torch.losses import LossFunction, first_float_tensor
-from joulecast.runtimes.torch.step_settings import apply_settings
+from joulecast.user_errors import describe_user_error
 
+HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _LEARNING_RATES = {"sgd": 0.01, "adam": 1e-3, "adamw": 1e-3}
 _GRAPH_WARMUP_STEPS = 3
 # Learning rate while steps are measured, as a share of the usual one. Trained again and again on
 # one batch, a network's units die and its energy falls (a wide CNN on a GPU: by 6 % within 2 s).
 _MEASURED_LEARNING_RATE_SHARE = 1e-4
+# Compiling in this process leaves none that could disturb the measurement.
+_COMPILE_OPTIONS: dict[str, str | int | bool] = {"compile_threads": 1}
+_LONGEST_MESSAGE = 300
 
 
 @dataclass
@@ -42,9 +61,13 @@ class Replica:
 
 
 def prepare_step(
-    replicas: list[Replica], setup: Setup, execution: Execution, device: torch.device
+    replicas: list[Replica],
+    setup: Setup,
+    execution: Execution,
+    device: torch.device,
+    is_users_net: bool = False,
 ) -> TorchStep:
-    """Return a checked step, ready to be repeated.
+    """Return a checked step, ready to be repeated; errors of a user's net name a line of its code.
 
     Raises:
         NetError: The step cannot be captured as a CUDA graph.
@@ -57,7 +80,7 @@ def prepare_step(
         torch.cuda.reset_peak_memory_stats(device)
     step = None
     try:
-        step = TorchStep(replicas, setup, execution, device)
+        step = TorchStep(replicas, setup, execution, device, is_users_net)
         step.check()
         step.prepare()
         return step
@@ -65,18 +88,28 @@ def prepare_step(
         if step is not None:
             step.close()
         if is_out_of_memory(error):
-            raise OutOfMemoryError(
-                f"the step does not fit into the memory of {device}: use a smaller batch or network"
-            ) from error
+            raise _make_memory_error("step", device) from error
         raise
 
 
 class TorchStep:
     """A step on one device: see ``runtimes.base.Step``."""
 
+    open_compiled: ClassVar[int] = 0
+    """How many steps of compiled modules are not closed."""
+
     def __init__(
-        self, replicas: list[Replica], setup: Setup, execution: Execution, device: torch.device
+        self,
+        replicas: list[Replica],
+        setup: Setup,
+        execution: Execution,
+        device: torch.device,
+        is_users_net: bool = False,
     ) -> None:
+        self.is_closed = False
+        self.explain_errors = (
+            partial(one_line_errors, device) if is_users_net else contextlib.nullcontext
+        )
         self.replicas = replicas
         self.setup = setup
         self.execution = execution
@@ -91,29 +124,33 @@ class TorchStep:
         is_fp16 = setup.precision == "fp16" and device.type == "cuda"
         needs_scaler = has_scalable_loss and self.is_training and is_fp16
         self.scaler = torch.amp.GradScaler(device.type) if needs_scaler else None
-        self.grad_inputs = [x for replica in replicas for x in list_grad_inputs(replica.inputs)]
+        inputs = list_tensors([replica.inputs for replica in replicas])
+        self.grad_inputs = [x for x in inputs if x.requires_grad]
         self.output_grads: list[torch.Tensor] = []
         self.last_losses: list[torch.Tensor] = []
         self.retained_roots: list[torch.Tensor] = []
         self.graph: torch.cuda.CUDAGraph | None = None
         self.run_once = self._choose_stage()
+        TorchStep.open_compiled += setup.compiled
 
     # -- the interface of a Step -----------------------------------------------------------
 
     def run(self, count: int) -> None:
         """Issue ``count`` steps without waiting for them."""
-        if self.graph is not None:
-            for _ in range(count):
-                self.graph.replay()
-            return
-        with apply_settings(self.setup, self.device):
-            for _ in range(count):
-                self.run_once()
+        with self.explain_errors():
+            if self.graph is not None:
+                for _ in range(count):
+                    self.graph.replay()
+                return
+            with apply_settings(self.setup, self.device):
+                for _ in range(count):
+                    self.run_once()
 
     def wait(self) -> None:
         """Wait until the device has finished."""
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+            with self.explain_errors():
+                torch.cuda.synchronize(self.device)
 
     def peak_memory_bytes(self) -> int:
         """Return the peak of allocated device memory; 0 where it is unknown."""
@@ -122,7 +159,10 @@ class TorchStep:
         return 0
 
     def close(self) -> None:
-        """Release all tensors."""
+        """Release all tensors, and what was compiled if no other step needs it."""
+        if self.is_closed:
+            return
+        self.is_closed = True
         self.replicas, self.weights, self.grad_inputs = [], [], []
         self.output_grads, self.retained_roots, self.last_losses = [], [], []
         self.optimizer = None
@@ -130,6 +170,9 @@ class TorchStep:
         self.run_once = _raise_closed
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        if self.setup.compiled:
+            TorchStep.open_compiled -= 1
+            forget_compiled()
 
     # -- checks and preparation ------------------------------------------------------------
 
@@ -151,7 +194,9 @@ class TorchStep:
             self._step()
             self._step()
         self.wait()
-        self._lower_learning_rate()
+        # Keep the weights nearly constant from here on; the work stays the same.
+        for group in self.optimizer.param_groups if self.optimizer is not None else ():
+            group["lr"] *= _MEASURED_LEARNING_RATE_SHARE
         for loss in self.last_losses:
             if not math.isfinite(float(loss)):
                 raise NotTrainingError(f"the loss is {float(loss)} after two steps: not measured")
@@ -170,11 +215,6 @@ class TorchStep:
             if _is_graph(self.setup, self.execution):
                 self._capture_graph()
 
-    def _lower_learning_rate(self) -> None:
-        """Keep the weights nearly constant from here on; the work stays the same."""
-        for group in self.optimizer.param_groups if self.optimizer is not None else ():
-            group["lr"] *= _MEASURED_LEARNING_RATE_SHARE
-
     def _check_weights_changed(self, before: list[torch.Tensor]) -> None:
         """Raise unless each weight changed, or has a tiny gradient and a sibling that changed.
 
@@ -184,21 +224,21 @@ class TorchStep:
         names = [
             f"{number}.{name}"
             for number, replica in enumerate(self.replicas)
-            for name, weight in _find_module(replica.net).named_parameters()
+            # Weights keep their names inside what ``torch.compile`` returned.
+            for name, weight in getattr(replica.net, "_orig_mod", replica.net).named_parameters()
             if weight.requires_grad
         ]
-        unchanged = [
-            torch.equal(old, new.detach()) for old, new in zip(before, self.weights, strict=True)
-        ]
-        changed_modules = {
-            _module_path(name)
-            for name, is_same in zip(names, unchanged, strict=True)
-            if not is_same
+        pairs = list(zip(names, self.weights, strict=True))
+        unchanged = {
+            name
+            for (name, new), old in zip(pairs, before, strict=True)
+            if torch.equal(old, new.detach())
         }
+        changed_modules = {name.rpartition(".")[0] for name in names if name not in unchanged}
         rate = _LEARNING_RATES[self.setup.optimizer]
-        for name, is_same, weight in zip(names, unchanged, self.weights, strict=True):
-            is_excused = weight.grad is not None and _module_path(name) in changed_modules
-            if is_same and not is_excused and not _is_update_below_precision(weight, rate):
+        for name, weight in pairs:
+            is_excused = weight.grad is not None and name.rpartition(".")[0] in changed_modules
+            if name in unchanged and not (is_excused or _is_update_below_precision(weight, rate)):
                 raise NotTrainingError(
                     f"weight {name.partition('.')[2]} did not change in two steps: not measured; "
                     "if it should not train, set requires_grad=False"
@@ -257,8 +297,7 @@ class TorchStep:
         roots = []
         for replica in self.replicas:
             output = call_net(replica.net, replica.inputs)
-            is_random = self.execution.upstream == "random"
-            if is_random:
+            if self.execution.upstream == "random":
                 roots.append(first_float_tensor(output))
             else:
                 assert replica.loss is not None, "inference has no backward pass"
@@ -322,20 +361,6 @@ class TorchStep:
         self._update()
 
 
-def call_net(net: nn.Module, inputs: Any) -> Any:
-    """Call a module on one tensor, a tuple of positional or a dict of named inputs."""
-    if isinstance(inputs, dict):
-        return net(**inputs)
-    return net(*inputs) if isinstance(inputs, (tuple, list)) else net(inputs)
-
-
-def list_grad_inputs(inputs: Any) -> list[torch.Tensor]:
-    """Return the inputs that require a gradient."""
-    tensors = inputs.values() if isinstance(inputs, dict) else inputs
-    tensors = tensors if isinstance(inputs, (dict, tuple, list)) else [inputs]
-    return [x for x in tensors if isinstance(x, torch.Tensor) and x.requires_grad]
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether PyTorch or Python ran out of memory."""
     text = str(error).lower()
@@ -352,16 +377,6 @@ def _is_graph(setup: Setup, execution: Execution) -> bool:
 
 def _raise_closed() -> None:
     raise InputError("this step is closed: prepare it again")
-
-
-def _find_module(net: nn.Module) -> nn.Module:
-    """Return the module inside what ``torch.compile`` returned, whose weights have its names."""
-    inner = getattr(net, "_orig_mod", net)
-    return inner if isinstance(inner, nn.Module) else net
-
-
-def _module_path(weight_name: str) -> str:
-    return weight_name.rpartition(".")[0]
 
 
 def _is_update_below_precision(weight: torch.Tensor, rate: float) -> bool:
@@ -387,3 +402,120 @@ def _make_optimizer(
     if setup.optimizer == "adam":
         return torch.optim.Adam(weights, lr=rate, capturable=is_capturable)
     return torch.optim.AdamW(weights, lr=rate, fused=is_cuda, capturable=is_capturable)
+
+
+# ---------------------------------------------------------------------------------------------
+# Settings
+
+
+@contextlib.contextmanager
+def apply_settings(setup: Setup, device: torch.device) -> Iterator[None]:
+    """Set threads, TF32, ``cudnn.benchmark`` and autocast; restore them afterwards."""
+    with contextlib.ExitStack() as stack:
+        if setup.threads:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(setup.threads)
+        if device.type == "cuda":
+            is_tf32 = setup.precision == "tf32"
+            for owner, name, value in (
+                (torch.backends.cuda.matmul, "allow_tf32", is_tf32),
+                (torch.backends.cudnn, "allow_tf32", is_tf32),
+                (torch.backends.cudnn, "benchmark", setup.cudnn_benchmark),
+            ):
+                stack.callback(setattr, owner, name, getattr(owner, name))
+                setattr(owner, name, value)
+        if uses_autocast(setup):
+            dtype = HALF_DTYPES[setup.precision]
+            # A captured graph must not hold casts cached by another step.
+            stack.enter_context(torch.autocast(device.type, dtype=dtype, cache_enabled=False))
+        yield
+
+
+def convert_floats(values: Any, setup: Setup) -> Any:
+    """Return a module or inputs in the format of inference: half precision converts them.
+
+    Training keeps weights in full precision, and autocast converts as it goes.
+    """
+    if setup.phase == "train" or setup.precision not in HALF_DTYPES:
+        return values
+    dtype = HALF_DTYPES[setup.precision]
+    if isinstance(values, nn.Module):
+        return values.to(dtype)
+
+    def convert(x: torch.Tensor) -> torch.Tensor:
+        return x.to(dtype) if x.is_floating_point() else x
+
+    return tree_map_only(torch.Tensor, convert, values)
+
+
+# ---------------------------------------------------------------------------------------------
+# Compiling, and errors
+
+
+def forget_compiled() -> None:
+    """Forget all that was compiled in this process, unless a step needs it."""
+    if not TorchStep.open_compiled:
+        torch.compiler.reset()
+
+
+def compile_replicas(replicas: list[Replica], setup: Setup) -> list[Replica]:
+    """Return replicas that are compiled when they are first called.
+
+    In inference several are compiled as one module: each call of a compiled module takes time on
+    the host, which a network pays once.
+    """
+    if setup.phase == "train" or len(replicas) == 1:
+        return [replace(one, net=compile_module(one.net)) for one in replicas]
+    together = ModulesTogether(one.net for one in replicas)
+    return [Replica(compile_module(together), tuple(one.inputs for one in replicas), None)]
+
+
+class ModulesTogether(nn.Module):
+    """Modules that are called one after another, each on its own input."""
+
+    def __init__(self, nets: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nets)
+
+    def forward(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        return [net(x) for net, x in zip(self.nets, inputs, strict=True)]
+
+
+def compile_module(net: nn.Module) -> nn.Module:
+    """Return a module that is compiled when it is first called."""
+    return cast(nn.Module, torch.compile(net, dynamic=False, options=dict(_COMPILE_OPTIONS)))
+
+
+@contextlib.contextmanager
+def explain_compile_errors(device: torch.device) -> Iterator[None]:
+    """Raise one line that says why a module cannot be compiled for a device."""
+    try:
+        yield
+    except JoulecastError:
+        raise
+    except RuntimeError as error:
+        # What follows explains how to debug PyTorch.
+        text = " ".join(str(error).split()).partition(" Set TORCHDYNAMO")[0][:_LONGEST_MESSAGE]
+        advice = "run it without --compile"
+        if "compiler" in text.lower() and device.type == "cpu":
+            advice = "install g++, or name a C++ compiler in CXX"
+        raise NetError(f"torch.compile fails on {device} ({text}): {advice}") from error
+
+
+@contextlib.contextmanager
+def one_line_errors(device: torch.device) -> Iterator[None]:
+    """Raise one line that explains why a module cannot be built, called or trained on a device."""
+    try:
+        yield
+    except JoulecastError:
+        raise
+    except (Exception, SystemExit) as error:
+        if is_out_of_memory(error):
+            raise _make_memory_error("network", device) from error
+        raise NetError(f"the step fails on {device}: {describe_user_error(error)}") from error
+
+
+def _make_memory_error(what: str, device: torch.device) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"the {what} does not fit into the memory of {device}: use a smaller batch or network"
+    )

@@ -18,7 +18,7 @@ Not modelled: slowdown of jobs that run at the same time, charging losses, cold 
 and moving data between devices.
 """
 
-from joulecast.features.forecast import BatteryForecast, RunForecast, will_finish
+from joulecast.estimators.forecast import BatteryForecast, RunForecast, will_finish
 from joulecast.uses.plan.job_costs import JobCost, estimate_jobs, make_problem
 from joulecast.uses.plan.left_out import LeftOut, LeftOutReason
 from joulecast.uses.plan.plan_file import parse_plan_request, read_plan_request

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from joulecast.errors import InputError
 from joulecast.estimators import AUTO, fit_profile
 from joulecast.estimators.additive.observations import find_idle_power
-from joulecast.features.forecast import RunForecast, forecast_run
+from joulecast.estimators.forecast import RunForecast, forecast_run
 from joulecast.kinds import network_work, peak_memory
 from joulecast.records import Network, Profile, Setup
 from joulecast.uses.plan.plan_request import DeviceSpec, Job, PlanRequest

@@ -1,0 +1,480 @@
+"""Keep the progress of campaigns, the devices and requests of a fleet, and finished evaluations.
+
+    run of a campaign      running ──▶ done         a limit was reached, or the target is known
+                              ├──────▶ stopped      by request
+                              ├──────▶ failed       by an error
+                              └──────▶ interrupted  its process was interrupted or killed
+
+    campaign of a fleet    waiting ──▶ running ──▶ done
+                              │           ├──────▶ failed   it would fail again
+                              └───────────┼──────▶ away     the device does not answer
+                                          └──────▶ parked   it stayed away, and is not waited for
+
+A fleet tries devices that are away or parked again, and remembers nothing outside of the store: the
+programs that coordinate and measure may be killed. A run holds a claim as long as it lives, by
+which other processes, such as the dashboard, see whether it still runs. Every method is one
+transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from joulecast.errors import MissingError, StoreError
+from joulecast.records import Json, stable_hash
+from joulecast.store.claims import Claims
+from joulecast.store.database import (
+    CAMPAIGN_PROGRESS,
+    CAMPAIGNS,
+    EVALUATIONS,
+    FLEET_CAMPAIGNS,
+    FLEET_DEVICES,
+    FLEET_REQUESTS,
+    Transactions,
+)
+
+READY, REFUSED = "ready", "refused"
+WAITING, RUNNING, AWAY, PARKED = "waiting", "running", "away", "parked"
+DONE, FAILED, STOPPED, INTERRUPTED = "done", "failed", "stopped", "interrupted"
+OPEN_STATES = (WAITING, RUNNING, AWAY, PARKED)
+"""States of a fleet's campaigns that are still to be finished."""
+MOST_LISTED = 200
+"""How many runs of campaigns are listed, the latest first."""
+
+
+@dataclass(frozen=True)
+class CampaignProgress:
+    """A moment of a run.
+
+    Attributes:
+        uncertainty_share: Uncertainty of the estimate; None before it is known.
+        elapsed_s: Device time of this run so far.
+    """
+
+    elapsed_s: float
+    points: int
+    uncertainty_share: float | None
+
+
+@dataclass(frozen=True)
+class RecordedCampaign:
+    """A run of a campaign.
+
+    Attributes:
+        name: What is profiled: a network, or the atlas.
+        device: Name of the device.
+        profile_key: The profile that its observations belong to.
+        state: ``running``, ``done``, ``stopped``, ``failed`` or ``interrupted``.
+        reason: What is measured next and why, or why it ended.
+        points: Observations that the target can use, those of earlier runs included.
+        total: Number of points at which it ends at the latest; None if that is unknown.
+        left_s: Estimated remaining time; None while no limit applies.
+        started_at_s: In seconds since 1970, as ``changed_at_s``.
+    """
+
+    key: str
+    name: str
+    device: str
+    profile_key: str
+    provenance: str
+    state: str = RUNNING
+    reason: str = ""
+    points: int = 0
+    total: int | None = None
+    uncertainty_share: float | None = None
+    elapsed_s: float = 0.0
+    left_s: float | None = None
+    is_stop_requested: bool = False
+    started_at_s: float = 0.0
+    changed_at_s: float = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it still measures."""
+        return self.state == RUNNING
+
+
+@dataclass(frozen=True)
+class StoredDevice:
+    """A device of the fleet, and what is known about it.
+
+    Attributes:
+        payload: What the fleet file says about it, as JSON values.
+        state: ``ready``, ``away``, ``parked``, or ``refused`` if something is to be corrected.
+        reason: The whole sentence.
+        profile_key: The profile that its observations belong to; empty before it answered once.
+        description: Device, runtime and meter, as the agent found them.
+        changed_at_s: When this became known, in seconds since 1970.
+    """
+
+    name: str
+    payload: Json
+    state: str
+    reason: str
+    profile_key: str
+    description: str
+    changed_at_s: float
+
+
+@dataclass(frozen=True)
+class StoredCampaign:
+    """A campaign on one device of a fleet.
+
+    Attributes:
+        request_key: What was requested; the same for all devices.
+        name: Name of the network.
+        points: Observations that the target can use so far.
+        uncertainty_share: Uncertainty of the estimate so far; None before it is known.
+        elapsed_s: Device time so far, earlier attempts included.
+    """
+
+    request_key: str
+    name: str
+    device: str
+    state: str
+    reason: str
+    points: int
+    uncertainty_share: float | None
+    elapsed_s: float
+    requested_at_s: float
+    changed_at_s: float
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still to be finished."""
+        return self.state in OPEN_STATES
+
+
+@dataclass(frozen=True)
+class StoredEvaluation:
+    """The result of an evaluation.
+
+    Attributes:
+        name: Identifies the evaluation.
+        profile_key: The profile of its device.
+        payload: The result, as ``Evaluation.to_dict`` wrote it.
+        made_at_s: When it was computed, in seconds since 1970.
+    """
+
+    name: str
+    profile_key: str
+    payload: Json
+    made_at_s: float
+
+
+@dataclass(frozen=True)
+class CampaignTables:
+    """The campaigns that were run with a store; ``Store.campaigns`` returns them."""
+
+    transactions: Transactions
+    claims: Claims
+    now: Callable[[], float]
+
+    @contextmanager
+    def add(self, name: str, device: str, profile_key: str, provenance: str) -> Iterator[str]:
+        """Add a run and hold its claim while a block runs; yield its key.
+
+        Args:
+            name: What is profiled.
+            device: Name of the device.
+            profile_key: The profile that its observations belong to.
+            provenance: That of its observations.
+
+        Raises:
+            StoreError: The run cannot be claimed.
+        """
+        key = secrets.token_hex(8)
+        # Before it is added, or readers could take it for dead.
+        with self.claims.hold(_name_claim(key), 0.0) as is_held:
+            if not is_held:
+                raise StoreError("the campaign cannot be claimed in the store: start it again")
+            row = RecordedCampaign(
+                key, name, device, profile_key, provenance, started_at_s=self.now()
+            )
+            values = {**asdict(row), "changed_at_s": row.started_at_s}
+            insert = self.transactions.insert(CAMPAIGNS).values(**values)
+            self.transactions.execute(insert.on_conflict_do_nothing())
+            yield key
+
+    def change(
+        self,
+        key: str,
+        moments: Sequence[CampaignProgress],
+        *,
+        reason: str = "",
+        left_s: float | None = None,
+        total: int | None = None,
+    ) -> None:
+        """Store the progress of a run.
+
+        Args:
+            key: The run.
+            moments: Those since the last change, at least one, in order.
+            reason: What is measured next and why.
+            left_s: Estimated remaining time.
+            total: Number of points at which it ends at the latest.
+        """
+        rows = [{"campaign_key": key, **asdict(one)} for one in moments]
+        values = {"reason": reason, "left_s": left_s, "total": total, "changed_at_s": self.now()}
+
+        def write(connection: sa.Connection) -> None:
+            change = sa.update(CAMPAIGNS).where(CAMPAIGNS.c.key == key)
+            connection.execute(change.values(**asdict(moments[-1]), **values))
+            connection.execute(sa.insert(CAMPAIGN_PROGRESS), rows)
+
+        self.transactions.write(write)
+
+    def finish(self, key: str, state: str, reason: str) -> None:
+        """Store how a run ended."""
+        values = {"state": state, "reason": reason, "left_s": None, "changed_at_s": self.now()}
+        self.transactions.execute(
+            sa.update(CAMPAIGNS).where(CAMPAIGNS.c.key == key).values(**values)
+        )
+
+    def request_stop(self, key: str) -> RecordedCampaign:
+        """Ask a run to stop after its current measurement; return it.
+
+        Raises:
+            MissingError: There is no such run, or it has ended.
+        """
+        found = self.find(key)
+        if not found.is_running:
+            raise MissingError(f"the campaign of {found.name} on {found.device} has ended")
+        statement = sa.update(CAMPAIGNS).where(CAMPAIGNS.c.key == key)
+        self.transactions.execute(statement.values(is_stop_requested=True))
+        return replace(found, is_stop_requested=True)
+
+    def is_stop_requested(self, key: str) -> bool:
+        """Return whether a run is to stop."""
+        query = sa.select(CAMPAIGNS.c.is_stop_requested).where(CAMPAIGNS.c.key == key)
+        return any(row["is_stop_requested"] for row in self.transactions.select(query))
+
+    def list_all(self) -> tuple[RecordedCampaign, ...]:
+        """Return the runs, the latest first."""
+        order = sa.desc(CAMPAIGNS.c.started_at_s), CAMPAIGNS.c.key
+        return self._select(sa.select(CAMPAIGNS).order_by(*order).limit(MOST_LISTED))
+
+    def find(self, key: str) -> RecordedCampaign:
+        """Return a run.
+
+        Raises:
+            MissingError: There is none with this key.
+        """
+        found = self._select(sa.select(CAMPAIGNS).where(CAMPAIGNS.c.key == key))
+        if not found:
+            raise MissingError("there is no such campaign: choose one that the list shows")
+        return found[0]
+
+    def list_progress(self, key: str) -> tuple[CampaignProgress, ...]:
+        """Return the moments of a run, in order."""
+        table = CAMPAIGN_PROGRESS.c
+        query = (
+            sa.select(table.elapsed_s, table.points, table.uncertainty_share)
+            .where(table.campaign_key == key)
+            .order_by(table.id)
+        )
+        return tuple(CampaignProgress(**row) for row in self.transactions.select(query))
+
+    def _select(self, query: sa.Select[Any]) -> tuple[RecordedCampaign, ...]:
+        found = [RecordedCampaign(**row) for row in self.transactions.select(query)]
+        return tuple(map(self._notice_death, found))
+
+    def _notice_death(self, one: RecordedCampaign) -> RecordedCampaign:
+        """Return a run as interrupted if its process has died, which could not say so itself."""
+        if not one.is_running or not self.claims.is_free(_name_claim(one.key)):
+            return one
+        reason = "its process was killed; the same command resumes it"
+        return replace(one, state=INTERRUPTED, reason=reason, left_s=None)
+
+
+@dataclass(frozen=True)
+class FleetTables:
+    """The fleet of a store; ``Store.fleet`` returns it."""
+
+    transactions: Transactions
+    claims: Claims
+    now: Callable[[], float]
+
+    def claim_device(self, name: str, wait_s: float) -> AbstractContextManager[bool]:
+        """Claim a device, so that no other process measures on it; yield whether it succeeded."""
+        return self.claims.hold(stable_hash(["fleet device", name]), wait_s)
+
+    def claim_fleet(self, wait_s: float = 0.0) -> AbstractContextManager[bool]:
+        """Claim the whole fleet, as its coordinator does; yield whether it succeeded."""
+        return self.claims.hold(stable_hash(["fleet coordinator"]), wait_s)
+
+    def renew_claims(self) -> None:
+        """Claim again what a server forgot when it restarted."""
+        self.claims.renew()
+
+    def is_up(self) -> bool:
+        """Return whether a coordinator is running."""
+        with self.claim_fleet() as is_free:
+            return not is_free
+
+    def list_devices(self) -> tuple[StoredDevice, ...]:
+        """Return the devices of the fleet by name."""
+        rows = self.transactions.select(sa.select(FLEET_DEVICES).order_by(FLEET_DEVICES.c.name))
+        return tuple(StoredDevice(**_parse_payload(row)) for row in rows)
+
+    def replace_devices(self, devices: Mapping[str, Json]) -> None:
+        """Make these the devices of the fleet; those that left lose their open campaigns.
+
+        Args:
+            devices: Descriptions by name.
+        """
+        new = {"state": AWAY, "reason": "", "profile_key": "", "description": ""}
+
+        def write(connection: sa.Connection) -> None:
+            gone = FLEET_DEVICES.c.name.not_in(devices)
+            connection.execute(sa.delete(FLEET_DEVICES).where(gone))
+            for name, payload in devices.items():
+                row = {"name": name, "payload": json.dumps(payload)}
+                insert = self.transactions.insert(FLEET_DEVICES)
+                insert = insert.values(**row, **new, changed_at_s=self.now())
+                connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=row))
+
+        self.transactions.write(write)
+
+    def change_device(
+        self,
+        name: str,
+        state: str,
+        reason: str = "",
+        *,
+        profile_key: str = "",
+        description: str = "",
+    ) -> None:
+        """Store what was found out about a device.
+
+        Args:
+            name: The device.
+            state: A state of ``StoredDevice``.
+            reason: Why it is not ready.
+            profile_key: Its profile; empty keeps the known one.
+            description: What its agent found; empty keeps the known one.
+        """
+        known = {"profile_key": profile_key, "description": description}
+        values = {key: value for key, value in known.items() if value}
+        values |= {"state": state, "reason": reason}
+        self._update(FLEET_DEVICES, FLEET_DEVICES.c.name == name, values)
+
+    def add_request(self, name: str, payload: Json, devices: Iterable[str]) -> str:
+        """Request a campaign on devices; return the key of the request.
+
+        What is already requested and not finished continues; what was finished starts again.
+
+        Args:
+            name: Name of the network.
+            payload: What each campaign has to do, as JSON values.
+            devices: Names of devices.
+        """
+        key = stable_hash(payload)
+        start = {
+            "state": WAITING, "reason": "", "points": 0, "uncertainty_share": None,
+            "elapsed_s": 0.0, "requested_at_s": self.now(), "changed_at_s": self.now(),
+        }  # fmt: skip
+
+        def write(connection: sa.Connection) -> None:
+            insert = self.transactions.insert
+            row = {"key": key, "name": name, "payload": json.dumps(payload)}
+            connection.execute(insert(FLEET_REQUESTS).values(**row).on_conflict_do_nothing())
+            for device in devices:
+                statement = insert(FLEET_CAMPAIGNS).values(request_key=key, device=device, **start)
+                connection.execute(
+                    statement.on_conflict_do_update(
+                        index_elements=["request_key", "device"],
+                        set_=start,
+                        where=FLEET_CAMPAIGNS.c.state.not_in((WAITING, RUNNING)),
+                    )
+                )
+
+        self.transactions.write(write)
+        return key
+
+    def load_request(self, key: str) -> Json:
+        """Return what a request says, as JSON values."""
+        query = sa.select(FLEET_REQUESTS.c.payload).where(FLEET_REQUESTS.c.key == key)
+        (row,) = self.transactions.select(query)
+        payload: Json = json.loads(row["payload"])
+        return payload
+
+    def list_campaigns(
+        self, request_key: str | None = None, states: Sequence[str] | None = None
+    ) -> tuple[StoredCampaign, ...]:
+        """Return campaigns, the earliest request first.
+
+        Args:
+            request_key: Only those of one request.
+            states: Only those in one of these states.
+        """
+        table = FLEET_CAMPAIGNS
+        query = (
+            sa.select(table, FLEET_REQUESTS.c.name)
+            .join(FLEET_REQUESTS, FLEET_REQUESTS.c.key == table.c.request_key)
+            .order_by(table.c.requested_at_s, table.c.request_key, table.c.device)
+        )
+        if request_key is not None:
+            query = query.where(table.c.request_key == request_key)
+        if states is not None:
+            query = query.where(table.c.state.in_(states))
+        return tuple(StoredCampaign(**row) for row in self.transactions.select(query))
+
+    def change_campaign(self, request_key: str, device: str, **values: Any) -> None:
+        """Store the progress of a campaign.
+
+        Args:
+            request_key: The request.
+            device: The device.
+            values: Fields of ``StoredCampaign``.
+        """
+        table = FLEET_CAMPAIGNS
+        is_campaign = (table.c.request_key == request_key) & (table.c.device == device)
+        self._update(table, is_campaign, values)
+
+    def _update(self, table: sa.Table, where: sa.ColumnElement[bool], values: Json) -> None:
+        statement = sa.update(table).where(where).values(**values, changed_at_s=self.now())
+        self.transactions.execute(statement)
+
+
+@dataclass(frozen=True)
+class EvaluationTable:
+    """The latest result of each evaluation; ``Store.evaluations`` returns them."""
+
+    transactions: Transactions
+    now: Callable[[], float]
+
+    def save(self, name: str, profile_key: str, payload: Json) -> None:
+        """Store the result of an evaluation; it replaces another one of the same name."""
+        row = {
+            "profile_key": profile_key,
+            "payload": json.dumps(payload),
+            "made_at_s": self.now(),
+        }
+        insert = self.transactions.insert(EVALUATIONS).values(name=name, **row)
+        # An evaluation that is computed again with the same result stays as it is.
+        is_new = EVALUATIONS.c.payload != row["payload"]
+        self.transactions.execute(
+            insert.on_conflict_do_update(index_elements=["name"], set_=row, where=is_new)
+        )
+
+    def list_all(self) -> tuple[StoredEvaluation, ...]:
+        """Return the evaluations, the latest first."""
+        query = sa.select(EVALUATIONS).order_by(sa.desc(EVALUATIONS.c.made_at_s))
+        rows = self.transactions.select(query)
+        return tuple(StoredEvaluation(**_parse_payload(row)) for row in rows)
+
+
+def _parse_payload(row: sa.RowMapping) -> dict[str, Any]:
+    return {**row, "payload": json.loads(row["payload"])}
+
+
+def _name_claim(key: str) -> str:
+    return stable_hash(["campaign", key])

@@ -1,0 +1,318 @@
+"""Pieces of networks: memory layouts, blocks, repeated calls and tied weights."""
+
+from dataclasses import replace
+
+import pytest
+
+from joulecast.errors import InputError
+from joulecast.estimators.additive.layers import (
+    find_class,
+    group_alike,
+    set_up_layer,
+    split_layers,
+    split_passes,
+)
+from joulecast.families import make_family
+from joulecast.kinds import layer_work, make_layer, make_op
+from joulecast.kinds.check import check_layer
+from joulecast.records import Input, Layer, Network, Setup, fold_blocks
+from joulecast.variants import Part, curve_key, describe_part, split_blocks, split_network
+
+CONV = make_layer(
+    "conv2d", (make_op("batch_norm"),), cin=8, cout=16, space=(9, 9), kernel=3, padding=1
+)
+RELU = make_op("elementwise", fn="relu")
+FLAGS = ("channels_last", "channels_last_weights")
+
+
+SETUP = Setup(4)
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_channels_last_makes_another_piece_and_curve(flag: str) -> None:
+    setup = Setup()
+    default = Part("hidden", (CONV,))
+    other = Part("hidden", (replace(CONV, **{flag: True}),))
+    one, two = set_up_layer(default, setup), set_up_layer(other, setup)
+    assert (one.label, two.label) == ("conv2d fp32", "conv2d channels last fp32")
+    assert one.key != two.key
+    assert one.structure != two.structure
+    assert one.point == two.point
+    assert curve_key(default, setup) != curve_key(other, setup)
+    assert "channels last" in describe_part(other)
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_channels_last_blocks_have_another_structure(flag: str) -> None:
+    network = make_family("resnet18")
+    layers = tuple(set_flag(layer, flag) for layer in network.layers)
+    changed = replace(network, layers=layers)
+    assert list_blocks(network).isdisjoint(list_blocks(changed))
+    assert list_folded(network).isdisjoint(list_folded(changed))
+
+
+def set_flag(layer: Layer, flag: str) -> Layer:
+    return replace(layer, **{flag: True}) if layer.kind == "conv2d" else layer
+
+
+def list_blocks(network: Network) -> set[str]:
+    labels = {set_up_layer(placed.part, Setup()).label for placed in split_blocks(network)}
+    return {label for label in labels if label.startswith("block:")}
+
+
+def list_folded(network: Network) -> set[str]:
+    kinds = {layer.kind for layer in fold_blocks(network).layers}
+    found = {kind for kind in kinds if kind.startswith("block:")}
+    assert found
+    return found
+
+
+def test_keys_of_default_layouts_are_stable() -> None:
+    """Profiles that were measured before layouts were distinguished keep their meaning."""
+    piece = set_up_layer(Part("hidden", (CONV,)), Setup())
+    assert (piece.key, piece.structure) == ("2630feb9bb0f23ee", "968ab81f7392bbf9")
+    assert curve_key(Part("hidden", (CONV,)), Setup()) == "f4bf6bcc8dc7b264"
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        replace(make_layer("linear", cin=4, cout=4), channels_last=True),
+        replace(make_layer("linear", cin=4, cout=4, lead=(3, 3)), channels_last_weights=True),
+        replace(
+            make_layer("conv1d", cin=4, cout=4, space=(5,), kernel=3), channels_last_weights=True
+        ),
+    ],
+)
+def test_layout_that_a_layer_cannot_have_is_refused(layer: Layer) -> None:
+    with pytest.raises(InputError, match="channels_last"):
+        check_layer(layer)
+
+
+def test_blocks_are_sums_of_the_operators_of_their_layers() -> None:
+    network, setup = make_family("transformer:64,2"), Setup(batch=32)
+    blocks = [one.layer for one in split_layers(network, setup) if one.layer.is_block]
+    assert len(blocks) == 2
+    opened: dict[str, float] = {}
+    for placed in split_network(network):
+        if set_up_layer(placed.part, setup).flops and placed.part.role == "hidden":
+            for leaf, count in set_up_layer(placed.part, setup).own_operators:
+                opened[leaf.kind] = opened.get(leaf.kind, 0.0) + count
+    inside: dict[str, float] = {}
+    for block in blocks:
+        for leaf, count in block.operators:
+            assert not leaf.operators
+            inside[leaf.kind] = inside.get(leaf.kind, 0.0) + count
+    assert inside["linear"] == opened["linear"]
+    assert inside["sdpa"] == opened["sdpa"] == 2
+
+
+def test_operators_of_a_layer_and_the_loss_are_leaves() -> None:
+    part = Part("output", (replace(make_layer("linear", cin=8, cout=4), tail=(RELU,)),))
+    piece = set_up_layer(part, Setup(batch=2))
+    assert [leaf.kind for leaf, _ in piece.own_operators] == [
+        "linear",
+        "relu",
+        "cross_entropy loss",
+    ]
+    inference = set_up_layer(part, Setup(batch=2, phase="inference"))
+    assert [leaf.kind for leaf, _ in inference.own_operators] == ["linear", "relu"]
+
+
+def test_single_operator_is_its_own_leaf() -> None:
+    piece = set_up_layer(Part("hidden", (make_layer("linear", cin=8, cout=4),)), Setup())
+    assert piece.own_operators == ((piece, 1.0),)
+
+
+@pytest.mark.parametrize(("groups", "kind"), [(1, "conv2d"), (4, "grouped"), (8, "depthwise")])
+def test_grouped_convolutions_are_a_kind_of_their_own(groups: int, kind: str) -> None:
+    layer = make_layer("conv2d", cin=8, cout=8, space=(9, 9), kernel=3, groups=groups)
+    piece = set_up_layer(Part("hidden", (layer,)), Setup())
+    assert kind in piece.label
+    assert ("grouped" in piece.operator_class) == (groups > 1)
+
+
+def test_weights_that_are_called_again_are_updated_once() -> None:
+    """A linear layer that a step calls eight times updates its weights once."""
+    setup = Setup(batch=4, optimizer="adamw")
+    wide = make_layer("linear", cin=512, cout=512)
+    output = make_layer("linear", cin=512, cout=10)
+    network = Network((replace(wide, calls=8), output), Input((512,)))
+    first = split_layers(network, setup)[0]
+    work = layer_work(wide, setup)
+    expected_bytes = 8 * (work.forward + work.backward).size_bytes + work.update.size_bytes
+    # Products hardly count beside the update.
+    assert first.count * first.layer.size_bytes == pytest.approx(expected_bytes, rel=0.02)
+
+
+def test_tied_head_loses_its_update_but_not_its_products() -> None:
+    """The products of a head that shares its weights with an embedding are most of its cost."""
+    tokens, width = 5_000, 256
+    head = replace(make_layer("linear", cin=width, cout=tokens, lead=(64,), bias=0), tied=True)
+    table = make_layer("embedding", vocabulary=tokens, width=width, lead=(64,))
+    setup = Setup(batch=32, optimizer="adamw")
+    tied = Network((table, head), Input((64,), tokens))
+    untied = replace(tied, layers=(table, replace(head, tied=False)))
+    counts = [
+        [one.count for one in split_layers(network, setup) if one.layer.flops > 1e9]
+        for network in (tied, untied)
+    ]
+    assert counts[1] == [1.0]
+    # By bytes alone a fifth would be lost.
+    assert len(counts[0]) == 1 and 0.85 < counts[0][0] < 0.95
+
+
+def test_layer_without_work_is_not_a_piece() -> None:
+    view = make_layer("view", shape=(4, 4), out=(16,))
+    network = Network((make_layer("linear", cin=4, cout=4, lead=(4,)), view), Input((4, 4)))
+    pieces = split_layers(network, Setup(batch=2, phase="inference"))
+    assert [one.layer.label for one in pieces] == ["linear fp32 inference"]
+
+
+def test_transposed_inputs_make_another_piece_and_curve() -> None:
+    setup = Setup()
+    linear = make_layer("linear", cin=12, cout=16, lead=(8,))
+    default = Part("hidden", (linear,))
+    other = Part("hidden", (replace(linear, transposed=(0,)),))
+    one, two = set_up_layer(default, setup), set_up_layer(other, setup)
+    assert (one.label, two.label) == ("linear fp32", "linear transposed fp32")
+    assert one.key != two.key
+    assert one.structure != two.structure
+    assert two.size_bytes > one.size_bytes
+    assert curve_key(default, setup) != curve_key(other, setup)
+
+
+def test_blocks_written_in_another_order_are_the_same_piece() -> None:
+    """Operands of a sum may be swapped, and a shortcut may be computed first."""
+    linear = make_layer("linear", cin=8, cout=8)
+    shortcut = make_layer("linear", cin=8, cout=8, bias=0)
+    total = replace(
+        make_layer("elementwise", fn="add", inputs=2, shape=(8,)), join="add", reads=(2, 1)
+    )
+    blocks = [
+        (linear, linear, replace(shortcut, reads=(3,)), total),
+        (linear, linear, replace(shortcut, reads=(3,)), replace(total, reads=(1, 2))),
+        (shortcut, replace(linear, reads=(2,)), linear, replace(total, reads=(3, 1))),
+    ]
+    pieces = {set_up_layer(Part("block", layers), Setup()) for layers in blocks}
+    assert len(pieces) == len({piece.label for piece in pieces}) == 1
+    assert len({piece.structure for piece in pieces}) == 1
+
+
+def test_networks_with_the_same_kinds_of_layers_are_one_group() -> None:
+    bf16 = replace(SETUP, precision="bf16")
+    pairs = [
+        (make_family("lenet5"), SETUP),
+        (make_family("transformer"), SETUP),
+        (make_family("lenet5"), SETUP),
+        (make_family("lenet5"), bf16),
+    ]
+    assert group_alike([split_layers(*pair) for pair in pairs]) == [[0, 2], [1], [3]]
+
+
+def test_operands_that_no_layer_computes_make_another_kind() -> None:
+    kinds = [
+        set_up_layer(
+            Part("hidden", (make_layer("elementwise", fn="mul", shape=(7, 8), **sizes),)), SETUP
+        ).kind
+        for sizes in ({}, {"params": 8}, {"constant": 56})
+    ]
+    assert kinds == ["mul", "mul parameter", "mul constant"]
+
+
+def test_own_cross_entropy_is_the_loss_of_other_networks() -> None:
+    layer = make_layer("elementwise", fn="cross_entropy", shape=(7, 50), out=(1,))
+    own = set_up_layer(Part("hidden", (layer,)), SETUP)
+    head = make_layer("linear", cin=8, cout=50, lead=(7,))
+    loss = set_up_layer(Part("output", (head,)), SETUP).operators[-1][0]
+    assert own.label == loss.label
+    assert own.point[:3] == loss.point[:3]
+
+
+def test_accumulated_batches_update_weights_once() -> None:
+    network = make_family("cnn5:4,8,8,16")
+    one = split_layers(network, Setup(8))
+    four = split_layers(network, Setup(8, accumulate=4))
+    updating = {placed.layer.key: placed.count for placed in one}
+    counts: dict[str, float] = {}
+    for placed in four:
+        counts[placed.layer.key] = counts.get(placed.layer.key, 0.0) + placed.count
+    assert sum(counts.values()) == pytest.approx(4 * sum(updating.values()))
+    for key, count in updating.items():
+        has_weights = counts[key] == count
+        assert has_weights or counts[key] == pytest.approx(4 * count)
+    moved = [sum(placed.layer.size_bytes * placed.count for placed in some) for some in (one, four)]
+    assert 3 * moved[0] < moved[1] < 4 * moved[0]
+
+
+CONV_PIECE_NAMES = make_layer("conv2d", cin=8, cout=8, space=(8, 8), kernel=3, padding=1)
+DEPTHWISE = make_layer("conv2d", cin=8, cout=8, space=(8, 8), kernel=3, padding=1, groups=8)
+GROUPED = make_layer("conv2d", cin=8, cout=8, space=(8, 8), kernel=3, padding=1, groups=2)
+
+
+def test_grouped_convolutions_have_names_and_a_class_of_their_own():
+    names = [
+        set_up_layer(Part("hidden", (layer,)), Setup()).kind
+        for layer in (CONV_PIECE_NAMES, DEPTHWISE, GROUPED)
+    ]
+    assert names == ["conv2d", "conv2d depthwise", "conv2d grouped"]
+    assert find_class(CONV_PIECE_NAMES) == "convolution"
+    assert find_class(DEPTHWISE) == find_class(GROUPED) == "grouped convolution"
+
+
+def test_memory_formats_and_losses_show_in_names():
+    last = replace(CONV_PIECE_NAMES, channels_last=True)
+    assert set_up_layer(Part("hidden", (last,)), Setup()).kind == "conv2d channels last"
+    linear = make_layer("linear", cin=8, cout=8)
+    assert (
+        set_up_layer(Part("hidden", (replace(linear, transposed=(0,)),)), Setup()).kind
+        == "linear transposed"
+    )
+    assert set_up_layer(Part("output", (linear,)), Setup()).kind == "linear+loss"
+
+
+LARGE = {
+    "linear": make_layer("linear", cin=256, cout=512, lead=(64,), bias=0),
+    "grouped_linear": make_layer("grouped_linear", cin=256, cout=512, lead=(64,), experts=4),
+    "matmul": make_layer("matmul", count=8, m=64, k=32, n=64),
+    "conv2d": make_layer("conv2d", cin=32, cout=64, space=32, kernel=3, padding=1),
+    "softmax": make_layer("elementwise", fn="softmax", shape=(64, 128)),
+    "layer_norm": make_layer("layer_norm", shape=(64, 256)),
+    "embedding": make_layer("embedding", vocabulary=1000, width=256, lead=(64,)),
+    "lstm": make_layer("lstm", cin=128, hidden=128, tokens=16),
+    "attention": make_layer("attention", width=256, heads=4, tokens=64, kv_tokens=64),
+}
+
+
+def list_leaves(layer, setup):
+    piece = set_up_layer(Part("hidden", (layer,)), setup)
+    return [leaf for leaf, _ in piece.operators_alone]
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_passes_conserve_flops(name, precision):
+    for leaf in list_leaves(LARGE[name], Setup(batch=16, precision=precision)):
+        passes = split_passes(leaf)
+        assert sum(n * one.flops for one, n in passes) == pytest.approx(leaf.flops, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_passes_move_the_bytes_of_their_leaf(name, precision):
+    for leaf in list_leaves(LARGE[name], Setup(batch=16, precision=precision)):
+        moved = sum(n * one.size_bytes for one, n in split_passes(leaf))
+        assert moved == pytest.approx(leaf.size_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_inference_is_one_pass(name):
+    for leaf in list_leaves(LARGE[name], Setup(batch=16, phase="inference")):
+        assert split_passes(leaf) == ((leaf, 1.0),)
+
+
+def test_backward_of_a_product_is_two_products():
+    (leaf,) = list_leaves(LARGE["linear"], Setup(batch=16))
+    products = [one for one, _ in split_passes(leaf) if one.flops]
+    assert sum(n for one, n in split_passes(leaf) if one.flops) == 3.0
+    assert all(one.phase == "inference" for one in products)

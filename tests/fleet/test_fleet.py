@@ -1,0 +1,414 @@
+"""Devices of a fleet are checked, and their campaigns end where they should despite any failure."""
+
+import sys
+from concurrent.futures import Future
+from dataclasses import replace
+
+import pytest
+
+from agent_processes import TOKEN, start_agent
+from fleet_examples import NETWORKS, REQUEST, AgentHere, make_device
+from joulecast.errors import (
+    DeviceAwayError,
+    FileError,
+    InputError,
+    MeasurementError,
+    MeterLostError,
+    MissingError,
+    StoreError,
+)
+from joulecast.fleet import fleet_devices
+from joulecast.fleet.cluster import open_cluster, run_campaigns
+from joulecast.fleet.device_campaign import name_requests, run_device_campaign
+from joulecast.fleet.fleet_devices import FleetDevice, check_devices, open_device, read_fleet
+from joulecast.meters.simulated import SimulatedMeter
+from joulecast.store import open_store
+
+PHONE = make_device()
+
+# -- the file -----------------------------------------------------------------------------------
+
+WHOLE = """
+[[device]]
+name = "phone"
+address = "http://phone.local:8377"
+token_file = "phone.token"
+runtime = "mnn"
+meter = "battery"
+power_mode = "balanced"
+battery_wh = 15
+charge = "60%"
+reserve = 0.2
+rest_w = 0.8
+memory = "4GiB"
+
+[[device]]
+name = "board"
+address = "ssh://me@board"
+"""
+NAMED = '[[device]]\nname = "a"\naddress = "http://a"\n'
+
+
+@pytest.fixture
+def read(tmp_path):
+    def write_and_read(text):
+        file = tmp_path / "fleet.toml"
+        file.write_text(text)
+        return read_fleet(file)
+
+    return write_and_read
+
+
+def test_devices_are_read_in_joules_bytes_and_shares(read, tmp_path):
+    phone, board = read(WHOLE)
+    assert phone == FleetDevice(
+        "phone",
+        "http://phone.local:8377",
+        str(tmp_path / "phone.token"),
+        "mnn",
+        "battery",
+        "balanced",
+        battery_j=54_000.0,
+        charge_share=0.6,
+        reserve_share=0.2,
+        rest_w=0.8,
+        memory_bytes=4 * 2**30,
+    )
+    assert board.battery_j is None and board.token_file == ""
+    # The store gets no path of a token.
+    assert "token" not in str(phone.to_dict())
+    assert FleetDevice.from_dict(phone.to_dict()).battery_j == 54_000.0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", r"\[\[device\]\] is missing"),
+        ('[[device]]\naddress = "http://a"', "number 1 has no name"),
+        ('[[device]]\nname = "a"', "a: address is missing"),
+        (NAMED.replace('"a"', '"a,b"'), "without commas"),
+        (NAMED.replace("http:", "ftp:"), "a: address is 'ftp://a'"),
+        (NAMED.replace("//a", "//u:pw@a"), "must not contain a token"),
+        (f'{NAMED}charge = "5%"', "charge needs battery_wh"),
+        (f"{NAMED}battery_wh = 0", "above 0"),
+        (f"{NAMED}colour = 1", "unknown key 'colour'"),
+        (f'{NAMED}memory = "lots"', "8GiB"),
+        ("[[fleet]]", "unknown key 'fleet'"),
+        ("device = 3", r"\[\[device\]\] is missing"),
+        (NAMED * 2, r"two \[\[device\]\] are called 'a'"),
+        (f'{NAMED}token_file = "../secret"', "a: token_file is '../secret'"),
+        (f'{NAMED}token_file = "/etc/hostname"', "a: token_file is"),
+        (f'{NAMED}token_file = "link"', "a: token_file is 'link'"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_one_line_that_names_it(read, tmp_path, text, words):
+    (tmp_path / "link").symlink_to("/etc/hostname")
+    with pytest.raises(FileError, match=words) as caught:
+        read(text)
+    assert "\n" not in str(caught.value) and "fleet.toml: " in str(caught.value)
+
+
+# -- checks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "found", "wanted", "is_right"),
+    [
+        ("meter", None, "simulated", True),
+        ("meter", None, "rapl", False),
+        ("power_mode", None, "MAXN", False),
+        ("runtime", None, "simulated", True),
+        ("runtime", "torch-2.13.0", "torch", True),
+        ("runtime", "torch-2.13.0", "torch-2.13.0", True),
+        ("runtime", "torch-2.13.0", "torch-2.1", False),
+        ("runtime", "onnxruntime-1.31.1", "onnx", True),
+        ("runtime", "onnxruntime-1.31.1", "onnxruntime", True),
+        ("runtime", "onnxruntime-1.31.1", "torch", False),
+    ],
+)
+def test_device_must_be_what_the_file_says(monkeypatch, key, found, wanted, is_right):
+    agent = AgentHere()
+    monkeypatch.setattr(fleet_devices, "open_remote_measurer", lambda *_, **__: agent.open(PHONE))
+    if found is not None:
+        monkeypatch.setattr("joulecast.runtimes.simulated.SimulatedRuntime.name", found)
+    device = make_device(**{key: wanted})
+    if is_right:
+        with open_device(device) as measurer:
+            assert measurer.runtime.device.name == "simulated-5"
+    else:
+        with pytest.raises(InputError, match=f"{key} .*not {wanted!r}"):
+            open_device(device)
+
+
+def test_each_device_is_reported_ready_away_or_refused(tmp_path):
+    """Ask a real agent with the right and a wrong token, and an address where nobody listens."""
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    right.write_text(TOKEN)
+    wrong.write_text(f"{TOKEN}-of-another")
+    for file in (right, wrong):
+        file.chmod(0o600)
+    with start_agent("simulated:4", "--token-file", str(right)) as agent:
+        devices = [
+            FleetDevice("board", agent.address, str(right)),
+            FleetDevice("stranger", agent.address, str(wrong)),
+            FleetDevice("shelf", "http://127.0.0.1:9", str(right)),
+            FleetDevice("bare", agent.address, str(tmp_path / "missing")),
+        ]
+        bare, board, shelf, stranger = checks = check_devices(devices)
+    assert [one.state for one in checks] == ["refused", "ready", "away", "refused"]
+    assert board.is_ready and len(board.profile_key) == 16
+    assert board.description == "simulated-4, simulated, simulated"
+    assert "refuses the token" in stranger.reason and "there is no file" in bare.reason
+    assert "cannot be reached" in shelf.reason
+    assert all(TOKEN not in one.reason for one in checks)
+
+
+# -- a campaign ---------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """What a worker does not survive."""
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path / "store.sqlite") as opened:
+        opened.fleet.replace_devices({PHONE.name: PHONE.to_dict()})
+        yield opened
+
+
+def request_campaign(store, request=REQUEST, device=PHONE.name):
+    return store.fleet.add_request("lenet5", request.to_dict(), [device])
+
+
+def list_stored(store):
+    (device,) = store.fleet.list_devices()
+    return store.load_observations(device.profile_key)
+
+
+class Clock:
+    """A clock that only pauses advance; after the last one the worker is killed."""
+
+    def __init__(self, pauses=0):
+        self.now_s, self.pauses, self.on_pause = 0.0, pauses, lambda: None
+
+    def wait(self, pause_s):
+        if not self.pauses:
+            raise Killed
+        self.pauses -= 1
+        self.now_s += pause_s
+        self.on_pause()
+
+
+def run(store, agent, key, clock=None):
+    """Run a campaign; return its state and that of its device."""
+    clock = clock or Clock()
+    options = {"now": lambda: clock.now_s, "wait": clock.wait}
+    opens = agent.open if isinstance(agent, AgentHere) else agent
+    try:
+        run_device_campaign(store, PHONE, key, 10.0, open_measurer=opens, **options)
+    finally:
+        (campaign,), (device,) = store.fleet.list_campaigns(), store.fleet.list_devices()
+    return campaign, device
+
+
+def test_campaign_leaves_a_profile_with_a_fit_and_is_not_run_again(store):
+    agent, key = AgentHere(), request_campaign(store)
+    campaign, device = run(store, agent, key)
+    assert (campaign.state, campaign.reason) == ("done", "4 networks were measured")
+    assert campaign.elapsed_s > 0 and device.state == "ready"
+    profile = store.load_profile(device.profile_key)
+    assert "constant" in profile.fits and len(profile.observations) == agent.measured
+    (run_id,) = {one.run for one in profile.observations}
+    count = agent.measured
+    assert run(store, agent, key)[0].state == "done" and agent.measured == count
+    # A successor names requests like the worker before it.
+    trial = profile.observations[0].trial
+    first = name_requests(run_id, [])("measure", trial)
+    after, again = (name_requests(run_id, profile.observations)("measure", trial) for _ in "ab")
+    assert first != after == again
+    assert name_requests("other", profile.observations)("measure", trial) not in (first, after)
+
+
+@pytest.mark.parametrize("moment", [1, 2, 5])
+def test_worker_that_is_killed_before_it_stores_an_answer_loses_and_doubles_nothing(store, moment):
+    agent, key, seen = AgentHere(), request_campaign(store), []
+
+    def kill_once(_agent):
+        seen.append(1)
+        if len(seen) == moment:
+            raise Killed
+
+    agent.fails = kill_once
+    with pytest.raises(Killed):
+        run(store, agent, key)
+    before = list_stored(store) if moment > 1 else ()
+    assert len(before) == moment - 1 and agent.measured == moment
+    assert run(store, agent, key)[0].state == "done"
+    after = list_stored(store)
+    assert after[: len(before)] == before
+    # The answer that was on its way is there, and was not measured again.
+    assert len(after) == agent.measured
+    loads = [one.trial.key for one in after if one.trial.network.layers]
+    assert len(loads) == len(set(loads))
+
+
+@pytest.mark.parametrize("error", [DeviceAwayError, MeterLostError])
+def test_device_or_meter_that_vanishes_is_waited_for_and_parked(store, error):
+    agent, key, states = AgentHere(), request_campaign(store), []
+
+    def vanish(here):
+        if here.measured >= 2:
+            raise error("it is gone: plug it in")
+
+    def look():
+        (campaign,), (device,) = store.fleet.list_campaigns(), store.fleet.list_devices()
+        assert campaign.is_open and campaign.reason == device.reason == "it is gone: plug it in"
+        assert campaign.state == device.state
+        states.append((campaign.state, clock.now_s))
+        if len(states) == 6:
+            agent.fails = None
+
+    agent.fails, clock = vanish, Clock(6)
+    clock.on_pause = look
+    campaign, device = run(store, agent, key, clock)
+    assert (campaign.state, device.state, device.reason) == ("done", "ready", "")
+    away, parked = ([s for state, s in states if state == name] for name in ("away", "parked"))
+    # It is tried less and less often, and parked after 10 s.
+    assert away == [1.0, 3.0, 7.0, 15.0] and parked == [31.0, 63.0]
+    assert len(list_stored(store)) == agent.measured
+
+
+def test_meter_that_vanishes_on_the_device_is_named_here_and_no_trial_is_left_out(store):
+    agent, key, stop = AgentHere(), request_campaign(store), SimulatedMeter._stop
+
+    def vanish(meter):
+        if agent.measured == 2:
+            raise MeasurementError("a hwmon sensor can no longer be read: check its driver")
+        return stop(meter)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(SimulatedMeter, "_stop", vanish)
+        run(store, agent, key)
+    (campaign,) = store.fleet.list_campaigns()
+    assert campaign.state == "away" and campaign.reason.endswith("check its driver")
+    before = list_stored(store)
+    assert len(before) == 2
+    assert run(store, agent, key)[0].state == "done"
+    after = list_stored(store)
+    assert after[:2] == before and not any(one.refusal for one in after)
+    assert {one.trial.network for one in after} >= set(NETWORKS)
+
+
+def test_time_of_earlier_attempts_counts(store):
+    agent, key = AgentHere(), request_campaign(store, replace(REQUEST, seconds=8.0))
+    store.fleet.change_campaign(key, PHONE.name, elapsed_s=7.9)
+    assert run(store, agent, key)[0].state == "done"
+    # One trial and the idle device: the rest of the time is not enough for more.
+    assert agent.measured == 2
+
+
+def test_failures_that_would_repeat_end_the_campaign_with_the_reason(store):
+    def refuse(_device):
+        raise InputError("the agent refuses the token")
+
+    campaign, device = run(store, refuse, request_campaign(store))
+    assert (campaign.state, device.state) == ("failed", "refused")
+    assert campaign.reason == device.reason == "the agent refuses the token"
+    store.fleet.replace_devices({})
+    store.fleet.replace_devices({PHONE.name: PHONE.to_dict()})
+    campaign, device = run(
+        store, AgentHere(), request_campaign(store, replace(REQUEST, members=()))
+    )
+    assert (campaign.state, device.state, device.reason) == ("failed", "ready", "")
+    assert campaign.reason.startswith("no step with energy")
+
+
+def test_only_one_program_measures_on_a_device(store, monkeypatch):
+    monkeypatch.setattr("joulecast.fleet.device_campaign._CLAIM_WAIT_S", 0.0)
+    agent, key = AgentHere(), request_campaign(store)
+    with store.fleet.claim_device(PHONE.name, 0.0), pytest.raises(Killed):
+        run(store, agent, key)
+    (campaign,) = store.fleet.list_campaigns()
+    assert campaign.state == "away" and "another program" in campaign.reason
+    assert agent.measured == 0
+
+
+def test_store_that_fails_is_waited_for_and_not_blamed_on_the_device(store, monkeypatch):
+    key, clock, seen = request_campaign(store), Clock(1), []
+
+    def fail(*_):
+        raise StoreError("the disk is full")
+
+    def look_and_repair():
+        (campaign,), (device,) = store.fleet.list_campaigns(), store.fleet.list_devices()
+        seen.append((campaign.state, campaign.reason, device.state))
+        monkeypatch.undo()
+
+    monkeypatch.setattr(store, "add_observation", fail)
+    clock.on_pause = look_and_repair
+    assert run(store, AgentHere(), key, clock)[0].state == "done"
+    assert seen == [("away", "the disk is full", "ready")]
+
+
+# -- the coordinator ----------------------------------------------------------------------------
+
+
+def test_coordinator_submits_open_campaigns_once_and_tells_what_happens(store, monkeypatch):
+    monkeypatch.setattr("joulecast.fleet.cluster._POLL_S", 0.0)
+    tables, events, futures = store.fleet, [], {}
+    devices = [make_device(name) for name in ("a", "b", "c")]
+    tables.replace_devices({name: {} for name in ("a", "b", "c", "stranger")})
+    keys = {name: request_campaign(store, device=name) for name in ("a", "b", "c", "stranger")}
+    # As a coordinator that was killed left them.
+    tables.change_campaign(keys["b"], "b", state="running")
+    tables.change_campaign(keys["c"], "c", state="parked", reason="it is gone")
+
+    def submit(device, key):
+        assert device.name not in futures
+        return futures.setdefault(device.name, Future())
+
+    def end(name, **values):
+        tables.change_campaign(keys[name], name, **values)
+        futures.pop(name).set_result(None)
+
+    steps = iter(
+        [
+            lambda: None,
+            lambda: None,
+            lambda: tables.change_campaign(keys["a"], "a", state="running"),
+            lambda: end("b", state="done", reason="4 points"),
+            lambda: end("c", state="failed", reason="the token is wrong"),
+            lambda: futures.pop("a").set_exception(TypeError("no such\nargument")),
+            lambda: request_campaign(store, device="b"),
+            lambda: None,
+        ]
+    )
+
+    def is_over():
+        step = next(steps, None)
+        if step is not None:
+            step()
+        return step is None
+
+    run_campaigns(tables, devices, submit, lambda *event: events.append(": ".join(event)), is_over)
+    assert events == [
+        "b: profiling lenet5",
+        "c: parked: it is gone",
+        "a: profiling lenet5",
+        "b: lenet5 is profiled: 4 points",
+        "c: failed: the token is wrong",
+        "a: failed: TypeError: no such argument",
+    ]
+    assert set(futures) == {"b"}
+    states = {one.device: one.state for one in tables.list_campaigns()}
+    assert states == {"a": "failed", "b": "waiting", "c": "failed", "stranger": "waiting"}
+
+
+def test_cluster_without_dask_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with (
+        pytest.raises(MissingError, match=r"pip install 'joulecast\[fleet\]'"),
+        open_cluster([PHONE], "store.sqlite", 1, 0.0),
+    ):
+        pass

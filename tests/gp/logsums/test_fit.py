@@ -1,0 +1,161 @@
+"""MAP estimates of the hyper-parameters."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulecast.gp.logsums import fit as outliers
+from joulecast.gp.logsums.fit import SumObjective, discount_outliers, fit_logsums, select_subset
+from joulecast.gp.logsums.inputs import LogObservations, sort_by_cell
+from joulecast.gp.logsums.posterior import condition_logsums, linearise
+from joulecast.gp.logsums.prior import discrepancy_covariance, log_prior_covariance, prior_log_mean
+from joulecast.gp.logsums.selection import keep_linearisation
+from joulecast.gp.logsums.totals import predict_log_totals
+from logsums_examples import draw_fitted, draw_inputs, make_process
+
+
+def test_fit_finds_what_the_observations_were_drawn_from():
+    fitted, _ = draw_fitted(np.random.default_rng(0), size=150, singles=130, several=40)
+    found = fit_logsums(fitted.process, fitted.inputs, fitted.observations)
+    assert found.hyper.noise_sd == pytest.approx(0.02, rel=0.7)
+    assert found.hyper.terms[3].variance == pytest.approx(0.25, rel=0.7)
+    assert found.linear is not None
+    predicted = predict_log_totals(condition_logsums(found), found.inputs, found.observations.sums)
+    assert predicted.log_mean == pytest.approx(found.observations.log_values, abs=0.15)
+
+
+def test_single_inputs_are_fitted_in_one_round():
+    fitted, _ = draw_fitted(np.random.default_rng(1), size=60, singles=60, several=0)
+    found = fit_logsums(fitted.process, fitted.inputs, fitted.observations)
+    assert np.isfinite(found.theta).all()
+
+
+def test_subset_has_all_strata_and_few_inputs():
+    fitted, _ = draw_fitted(np.random.default_rng(2), size=200, singles=150, several=100)
+    sums = fitted.observations.sums
+    strata = np.where(np.arange(250) < 240, 0, np.arange(250))
+    observations = LogObservations(sums, np.zeros(250), np.zeros(250), strata)
+    rows = select_subset(observations, 60)
+    assert len(rows) == 60
+    assert set(range(240, 250)) <= set(rows.tolist())
+    rows = select_subset(observations, 250, max_inputs=40)
+    several = sums.take(rows[rows >= 150])
+    assert len(np.unique(several.counts.column)) <= 40
+
+
+def test_subset_without_large_sums():
+    fitted, _ = draw_fitted(np.random.default_rng(3), size=200, singles=50, several=100)
+    counts = fitted.observations.sums.counts
+    inputs = np.bincount(counts.row, minlength=counts.size)
+    rows = select_subset(fitted.observations, 150, max_row_inputs=2)
+    assert inputs.max() > 2 and len(rows) == np.count_nonzero(inputs <= 2)
+    assert inputs[rows].max() <= 2
+
+
+def make_objective(seed, caps=False, leaves_out=False):
+    rng = np.random.default_rng(seed)
+    fitted, values = draw_fitted(rng)
+    inputs = replace(draw_inputs(np.random.default_rng(seed), 30, caps=caps))
+    index, observations = sort_by_cell(inputs, fitted.observations)
+    linear = linearise(observations.sums.counts, values[index])
+    inputs = inputs.take(index)
+    process = make_process(leaves_out=leaves_out)
+    return SumObjective(process, inputs, observations, linear), observations, linear
+
+
+@pytest.mark.parametrize(("caps", "leaves_out"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_gradient_equals_finite_differences(seed, caps, leaves_out):
+    objective, _, _ = make_objective(seed, caps, leaves_out)
+    prior = objective.process.prior
+    theta = prior.means + 0.3 * np.random.default_rng(seed).normal(size=len(prior.means))
+    evaluate = objective.negative_log_posterior
+    steps = 1e-5 * np.eye(len(theta))
+    differences = [evaluate(theta + step)[0] - evaluate(theta - step)[0] for step in steps]
+    assert evaluate(theta)[1] == pytest.approx(np.array(differences) / 2e-5, abs=2e-5)
+
+
+def test_gradient_by_basis_functions_of_the_logarithm():
+    rng = np.random.default_rng(5)
+    fitted, values = draw_fitted(rng)
+    index, observations = sort_by_cell(fitted.inputs, fitted.observations)
+    inputs = replace(fitted.inputs, log_basis=rng.normal(size=(fitted.inputs.size, 1))).take(index)
+    coefficients = (*fitted.process.coefficients, (0.7, 0.7))
+    process = replace(fitted.process, coefficients=coefficients)
+    linear = linearise(observations.sums.counts, values[index])
+    evaluate = SumObjective(process, inputs, observations, linear).negative_log_posterior
+    theta, step = process.prior.means, np.zeros(len(process.prior.means))
+    step[len(coefficients) - 1] = 1e-5
+    difference = evaluate(theta + step)[0] - evaluate(theta - step)[0]
+    expected = pytest.approx(difference / 2e-5, abs=2e-5)
+    assert evaluate(theta)[1][len(coefficients) - 1] == expected
+
+
+@pytest.mark.parametrize("leaves_out", [False, True])
+def test_likelihood_equals_that_of_a_dense_normal(leaves_out):
+    objective, observations, linear = make_objective(4, leaves_out=leaves_out)
+    process, inputs, sums = objective.process, objective.inputs, observations.sums
+    theta = process.prior.means + 0.1
+    hyper = process.unpack(theta)
+    weights = linear.weights.to_matrix(inputs.size)
+    cov = weights @ log_prior_covariance(process, hyper, inputs, inputs) @ weights.T
+    cov += discrepancy_covariance(hyper, sums, sums)
+    cov += np.diag(hyper.noise_sd**2 + observations.log_variance)
+    mean = prior_log_mean(inputs, hyper.coefficients)
+    residual = observations.log_values - linear.offsets - weights @ mean
+    dense = 0.5 * residual @ np.linalg.solve(cov, residual) + 0.5 * np.linalg.slogdet(cov)[1]
+    value, _ = objective.negative_log_posterior(theta)
+    assert value == pytest.approx(dense + process.prior.negative_log_density(theta)[0], rel=1e-10)
+
+
+def test_repeated_inputs_are_refused():
+    objective, observations, linear = make_objective(5)
+    inputs = replace(objective.inputs, identities=np.zeros(objective.inputs.size, int))
+    with pytest.raises(ValueError, match="only 1 are distinct"):
+        SumObjective(objective.process, inputs, observations, linear)
+
+
+CLIFF = 7
+
+
+@pytest.fixture
+def fitted(monkeypatch):
+    monkeypatch.setattr(outliers, "_FEWEST_ROWS", 50)
+    found, _ = draw_fitted(np.random.default_rng(0), size=120, singles=100, several=20)
+    return keep_linearisation(found)
+
+
+def slow_down(fitted, rows, factor):
+    """Return the process with some observations that took so many times as long."""
+    log_values = fitted.observations.log_values.copy()
+    log_values[rows] += np.log(factor)
+    observations = replace(fitted.observations, log_values=log_values)
+    return keep_linearisation(replace(fitted, observations=observations))
+
+
+def test_ordinary_observations_are_kept(fitted):
+    assert discount_outliers(fitted) is None
+
+
+def test_outlier_gets_the_variance_of_its_residual(fitted):
+    found = discount_outliers(slow_down(fitted, [CLIFF], 1000.0))
+    added = found.log_variance - fitted.observations.log_variance
+    assert np.flatnonzero(added).tolist() == [CLIFF]
+    assert added[CLIFF] == pytest.approx(np.log(1000.0) ** 2, rel=0.5)
+
+
+def test_few_observations_all_count(fitted, monkeypatch):
+    monkeypatch.setattr(outliers, "_FEWEST_ROWS", 1000)
+    assert discount_outliers(slow_down(fitted, [CLIFF], 1000.0)) is None
+
+
+def test_one_outlier_does_not_change_the_fit(fitted):
+    plain, slow = (
+        fit_logsums(one.process, one.inputs, one.observations)
+        for one in (fitted, slow_down(fitted, [CLIFF], 1000.0))
+    )
+    others = np.arange(fitted.inputs.size) != fitted.observations.sums.counts.column[CLIFF]
+    expected, found = (one.mean.predict(one.inputs)[others] for one in (plain, slow))
+    assert found == pytest.approx(expected, abs=0.25)
+    assert np.abs(found - expected).mean() < 0.05
