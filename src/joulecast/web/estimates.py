@@ -10,8 +10,8 @@ All take data only. A family is looked up by its name; no name is a file or a fu
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -34,7 +34,7 @@ from joulecast.features.parallel import MOST_GPUS
 from joulecast.features.profiles import SHORT_KEY
 from joulecast.files import decode_network
 from joulecast.input_files import parse_json
-from joulecast.records import FLOAT_PRECISIONS, OPTIMIZERS, Network
+from joulecast.records import FLOAT_PRECISIONS, OPTIMIZERS, Estimate, Network
 from joulecast.store import ProfileSummary
 from joulecast.units import GRIDS
 from joulecast.web.answers import DashboardPage, render
@@ -163,35 +163,12 @@ else:
 # Replies
 
 
-class ReplyLayer(BaseModel):
-    """The energy of one layer in a step."""
-
-    name: str
-    kind: str
-    energy_j: float
-    calls: int = 1
-    seen: bool = True
-
-
-class EstimateReply(BaseModel):
+class RunReply(BaseModel):
     """Energy and duration of a step and of the run, and what they rest on."""
 
     model_config = ConfigDict(extra="allow")
 
-    energy_j: float = Field(description="Mean energy of a step.")
-    interval_j: tuple[float, float] = Field(description="Credible interval of the energy.")
-    level: float
-    duration_s: float
-    peak_memory_bytes: int
     fits_memory: bool | None
-    layers: list[ReplyLayer]
-    unseen_share: float
-    provenance: str = Field(description="measured, imported, modelled, datasheet or simulated.")
-    covers: str = Field(description="What the meter behind it covers.")
-    device: str
-    estimator: str
-    runtime: str
-    notes: list[str]
     net: str
     setup: dict[str, Any]
     gpus: int
@@ -205,6 +182,15 @@ class EstimateReply(BaseModel):
     cost: float | None = None
     currency: str | None = None
     battery_share: float | None = None
+
+
+# Fields of an Estimate that every reply has.
+_STEP_FIELDS: dict[str, Any] = {
+    one.name: (get_type_hints(Estimate)[one.name], ...)
+    for one in fields(Estimate)
+    if one.default is MISSING and one.default_factory is MISSING
+}
+EstimateReply: Any = create_model("EstimateReply", __base__=RunReply, **_STEP_FIELDS)
 
 
 class NetworkReply(BaseModel):

@@ -126,11 +126,13 @@ def make_result_page(page: ResultPage) -> DashboardPage:
     )
     async def report_dropped(request: Request, dropped: Dropped) -> Response:
         """Return a result in words and numbers; it is not kept."""
-        return await answer_json(request, _convert_dropped, page, dropped)
+        return await answer_json(request, lambda: _convert(_report_dropped(page, dropped)))
 
     @router.post(f"{page.path}/preview", include_in_schema=False, response_class=HTMLResponse)
     async def preview_dropped(request: Request, dropped: Dropped) -> HTMLResponse:
-        return await find_work_queue(request).run(_render_dropped, page, request, dropped)
+        return await find_work_queue(request).run(
+            lambda: render(request, "fragment.html", report=_report_dropped(page, dropped))
+        )
 
     return DashboardPage(page.path, page.title, page.summary, router)
 
@@ -161,14 +163,6 @@ def _list_results(page: ResultPage, request: Request, key: str) -> ResultList:
     data = chosen.load()
     report = _convert(report_result(data, chosen.title))
     return ResultList(listed, chosen.key, report, data)
-
-
-def _convert_dropped(page: ResultPage, dropped: Any) -> ReportData:
-    return _convert(_report_dropped(page, dropped))
-
-
-def _render_dropped(page: ResultPage, request: Request, dropped: Any) -> HTMLResponse:
-    return render(request, "fragment.html", report=_report_dropped(page, dropped))
 
 
 def _report_dropped(page: ResultPage, data: Any) -> Report:
