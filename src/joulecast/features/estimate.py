@@ -258,7 +258,7 @@ def estimate_run(
     cost = add_up_run(step, source.setup, schedule, evaluation, wait)
     return make_run_estimate(
         source.network, source.setup, step, cost, source.profile, is_plain=is_plain, grid=grid,
-        price=price, battery=battery, charge=charge, reserve=reserve, rest_w=rest_w,
+        price=price, battery=battery, charge_share=charge, reserve_share=reserve, rest_w=rest_w,
         warnings=warnings,
     )  # fmt: skip
 
@@ -274,8 +274,8 @@ def make_run_estimate(
     grid: str | None = None,
     price: str | None = None,
     battery: str | None = None,
-    charge: float | None = None,
-    reserve: float | None = None,
+    charge_share: float | None = None,
+    reserve_share: float | None = None,
     rest_w: float | None = None,
     warnings: Iterable[str] = (),
 ) -> RunEstimate:
@@ -289,8 +289,8 @@ def make_run_estimate(
             average_step(step, cost),
             cost.schedule.steps * cost.schedule.runs,
             parse_energy(battery),
-            1.0 if charge is None else charge,
-            reserve or 0.0,
+            1.0 if charge_share is None else charge_share,
+            reserve_share or 0.0,
             rest_w or 0.0,
         )
     totals = make_bill(1, grid, price).compute_totals(
