@@ -12,7 +12,6 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -23,8 +22,6 @@ SCREENSHOTS = "JOULECAST_SCREENSHOTS"
 """Name of a variable: the folder that pictures of pages are written to."""
 PHONE = {"width": 360, "height": 740}
 DESKTOP = {"width": 1280, "height": 900}
-FITS = "() => document.documentElement.scrollWidth <= window.innerWidth"
-"""For ``page.wait_for_function``: plots follow the size of the window a moment later."""
 _START_S = 30.0
 # Of the graphics of a browser without a screen, not of the page.
 _HARMLESS = ("GPU stall due to ReadPixels", "willReadFrequently", "Automatic fallback to software")
@@ -50,7 +47,7 @@ def dashboard_data(tmp_path_factory):
 def dashboard_url(dashboard_data):
     """Yield the address of a running dashboard."""
     from joulecast.web.app import create_app
-    from joulecast.web.web_settings import WebSettings
+    from joulecast.web.settings import WebSettings
 
     settings = WebSettings(str(dashboard_data.store), dashboard_data.results, requests_per_second=0)
     with run_server(create_app(settings)) as url:
@@ -66,87 +63,45 @@ def fetch(dashboard_url):
         yield client.get
 
 
-@pytest.fixture(scope="module")
-def find_context(chromium):
-    """Return a function that returns a browser context; alike ones share what they downloaded."""
-    contexts = {}
+class Visitor:
+    """A browser that opens pages of the dashboard, and collects the errors in their consoles.
 
-    def find(theme, size, bypass_csp=False):
-        key = (theme, size["width"], bypass_csp)
-        if key not in contexts:
-            contexts[key] = chromium.new_context(
-                viewport=size,
-                color_scheme=theme,
-                reduced_motion="reduce",
-                locale="en-GB",
-                bypass_csp=bypass_csp,
-            )
-        return contexts[key]
-
-    yield find
-    for context in contexts.values():
-        context.close()
-
-
-@pytest.fixture
-def visit(find_context, dashboard_url):
-    """Return a function that opens a page of the dashboard; errors in the console fail the test.
-
-    ``visit("/devices", theme="dark", size=PHONE)`` returns a playwright Page. All pages are checked
-    and closed when the test ends.
+    ``visitor.open("/devices", "dark", PHONE)`` returns a playwright Page.
     """
-    visits = []
 
-    def open_page(path, *, theme="light", size=DESKTOP, is_checked=True):
-        page = find_context(theme, size).new_page()
-        visits.append(Visit(page, is_checked))
-        page.goto(dashboard_url + path, wait_until="load")
+    def __init__(self, chromium, url):
+        self.chromium, self.url, self.errors = chromium, url, []
+
+    def open(self, path, theme="light", size=DESKTOP, bypass_csp=False):
+        context = self.chromium.new_context(
+            viewport=size,
+            color_scheme=theme,
+            reduced_motion="reduce",
+            locale="en-GB",
+            bypass_csp=bypass_csp,
+        )
+        page = context.new_page()
+        page.on("console", self._add_message)
+        page.on("pageerror", lambda error: self.errors.append(f"uncaught: {error}"))
+        page.goto(self.url + path, wait_until="load")
         return page
-
-    yield open_page
-    for one in visits:
-        one.page.close()
-    found = [line for one in visits if one.is_checked for line in one.errors]
-    # Helpers get no explained assertions.
-    assert not found, "\n".join(found)
-
-
-@pytest.fixture
-def check_access(find_context, dashboard_url):
-    """Return a function that runs axe on a page of the dashboard and fails on violations."""
-    from axe_core_python.sync_playwright import Axe
-
-    def check(path, *, theme="light", size=DESKTOP, prepare=None):
-        # axe is injected as a script, which the content security policy forbids.
-        page = find_context(theme, size, bypass_csp=True).new_page()
-        try:
-            page.goto(dashboard_url + path, wait_until="load")
-            if prepare is not None:
-                prepare(page)
-            found = Axe().run(page, options={"resultTypes": ["violations"]})["violations"]
-        finally:
-            page.close()
-        assert not found, "\n".join(map(_describe_violation, found))
-
-    return check
-
-
-@dataclass
-class Visit:
-    """A page, and the errors and warnings in its console."""
-
-    page: object
-    is_checked: bool
-    errors: list = field(default_factory=list)
-
-    def __post_init__(self):
-        self.page.on("console", self._add_message)
-        self.page.on("pageerror", lambda error: self.errors.append(f"uncaught: {error}"))
 
     def _add_message(self, message):
         is_bad = message.type in ("error", "warning")
         if is_bad and not any(text in message.text for text in _HARMLESS):
             self.errors.append(f"{message.type}: {message.text}")
+
+
+def list_violations(page):
+    """Return what axe finds wrong with a page that was opened with ``bypass_csp``."""
+    from axe_core_python.sync_playwright import Axe
+
+    found = Axe().run(page, options={"resultTypes": ["violations"]})["violations"]
+    return [
+        f"{one['id']}: {one['help']} at "
+        + ", ".join(" ".join(map(str, node["target"])) for node in one["nodes"][:4])
+        for one in found
+    ]
 
 
 def save_screenshot(page, name):
@@ -191,8 +146,3 @@ def run_server(app):
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         server.should_exit = True
         thread.join(_START_S)
-
-
-def _describe_violation(found):
-    places = ", ".join(" ".join(map(str, node["target"])) for node in found["nodes"][:4])
-    return f"{found['id']}: {found['help']} at {places}"

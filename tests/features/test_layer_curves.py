@@ -51,9 +51,9 @@ def test_sampled_curve_passes_through_its_points(profile, curves):
     curve = find_layer_curve(curves, kind="conv2d", image="48x48")
     sampled = sample_layer_curve(fit_profile(profile), curve)
     assert len(sampled.means_j) == len(sampled.axes[0]) * len(sampled.axes[1])
-    assert max(abs(point.error_percent) for point in sampled.training_points) < 10
+    assert max(abs(point.error_percent) for point in sampled.points) < 10
     widths, energy_j = sampled.next_point
-    assert widths not in {point.widths for point in sampled.training_points}
+    assert widths not in {point.widths for point in sampled.points}
     assert min(sampled.means_j) <= energy_j <= max(sampled.means_j)
 
 

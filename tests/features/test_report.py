@@ -1,14 +1,175 @@
-"""``joulecast.report`` takes profiles, results and their files."""
+"""Reports say what was found, name what was not measured, and are one file that needs no other."""
 
+import base64
+import hashlib
+import html.parser
 import json
+import random
+import re
+from dataclasses import replace
 
 import pytest
 
 import joulecast
+from benchmarks.robustness.hostile_inputs import damage_value
 from joulecast.errors import FileError, InputError, MissingError
+from joulecast.features.campaigns import CampaignDetails
+from joulecast.features.device_score import DeviceScores, score_published
+from joulecast.features.fleet_report import report_fleet
+from joulecast.features.report import RESULT_KINDS, recognise_result, report_profile, report_result
+from joulecast.records import Profile
 from joulecast.store import open_store, write_profile
+from joulecast.store.campaigns import (
+    CampaignProgress,
+    RecordedCampaign,
+    StoredCampaign,
+    StoredDevice,
+)
 from joulecast.testing.stores import make_observation, make_profile
-from report_examples import PRUNING, SCORE, make_evaluation, make_plan
+from joulecast.views.html import render_page
+from joulecast.views.report import Heading, Picture, Table, Text
+from joulecast.views.terminal import format_report
+from report_examples import PRUNING, SCORE, list_results, make_evaluation, make_plan
+
+RESULTS = list_results()
+
+
+def list_cells(report):
+    tables = [one for one in report.blocks if isinstance(one, Table)]
+    return [cell for table in tables for row in table.rows for cell in row]
+
+
+def find_lead(report):
+    return next(one.text for one in report.blocks if isinstance(one, Text) and one.role == "lead")
+
+
+@pytest.fixture(scope="module")
+def simulated_profile(tmp_path_factory):
+    place = str(tmp_path_factory.mktemp("reports") / "store.sqlite")
+    options = {"on": "simulated:5", "batch": 8, "store": place, "points": 14}
+    joulecast.profile("lenet5:4,8,16,16", estimator="subtractive", **options)
+    return joulecast.profile("lenet5:4,8,16,16", **{**options, "points": 20})
+
+
+@pytest.mark.parametrize("kind", RESULT_KINDS)
+def test_results_are_recognised_by_their_content(kind):
+    assert recognise_result(RESULTS[kind]) == kind
+    report = report_result(RESULTS[kind], "it")
+    assert report.kind == kind and report.title and find_lead(report)
+    # The same report serves the terminal.
+    assert find_lead(report)[:40] in format_report(report)
+    rng = random.Random(5)
+    for _ in range(40):
+        damaged = damage_value(RESULTS[kind], rng)
+        try:
+            assert report_result(damaged, "it").title
+        except InputError as error:
+            assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "plots", "cells", "lead"),
+    [
+        (
+            "evaluation",
+            ["agreement", "errors", "error-shares", "error-time", "profiling-time", "time-energy"],
+            {"lenet5:1", "+50.0 %", "additive"},
+            "MAPE 2.0 %",
+        ),
+        ("pruning", ["layers"], {"8 → 4"}, "49.0 % of what it took before"),
+        ("plan", ["plan"], {"night", "phone", "modelled"}, "1 job on 1 device"),
+        ("score", [], {"1 thread"}, "label"),
+    ],
+)
+def test_content(kind, plots, cells, lead):
+    report = report_result(RESULTS[kind], "it")
+    assert [plot.name for plot in report.plots] == plots
+    assert cells <= set(list_cells(report)) and lead in find_lead(report)
+
+
+def test_scores_of_several_devices_are_compared():
+    phones = DeviceScores(tuple(phone.score for phone in score_published())).report()
+    assert sum(isinstance(one, Picture) for one in phones.blocks) == 8
+    assert phones.provenance == "imported"
+    assert "scores-performance" in [plot.name for plot in phones.plots]
+    with pytest.raises(InputError, match="no score"):
+        DeviceScores(()).report()
+
+
+def test_profile_shows_what_it_rests_on(simulated_profile):
+    report = report_profile(simulated_profile)
+    headings = [one.text for one in report.blocks if isinstance(one, Heading)]
+    assert headings == [
+        "Device and meter", "Observations", "Errors of the fit", "Curves of layers", "Fits",
+    ]  # fmt: skip
+    names = {plot.name for plot in report.plots}
+    assert {"observations", "time-energy", "agreement", "error-shares", "layer-1"} <= names
+    assert any(name.startswith("curve-") for name in names)
+    assert all("(simulated)" in plot.title for plot in report.plots)
+    empty = Profile(make_evaluation().device, "torch-2.13.0", "board", "measured")
+    assert report_profile(empty).plots == ()
+
+
+def test_campaign_shows_how_far_it_is():
+    campaign = RecordedCampaign(
+        "k", "lenet5", "phone", "p", "modelled", points=4, uncertainty_share=0.2, left_s=30.0,
+        total=9,
+    )  # fmt: skip
+    moments = tuple(CampaignProgress(float(at), at, 1.0 / (1 + at)) for at in range(1000))
+    report = CampaignDetails(campaign, moments).report()
+    assert find_lead(report) == "Running: 4 points."
+    assert {"± 20.0 %", "4 of 9", "0 s", "30.0 s"} <= set(list_cells(report))
+    (plot,) = report.plots
+    assert len(plot.data.rows) <= 400 and plot.data.rows[-1][1] == "999"
+    stopping = CampaignDetails(replace(campaign, is_stop_requested=True), ())
+    assert find_lead(stopping.report()).startswith("Stopping after the current measurement")
+
+
+def test_fleet_names_faults():
+    devices = [
+        StoredDevice("a", {}, "ready", "", "k", "a phone", 1e9),
+        StoredDevice("b", {}, "away", "it does not answer", "", "", 1e9),
+    ]
+    failed = StoredCampaign("r", "lenet5", "a", "failed", "too large", 3, None, 4.0, 1e9, 1e9)
+    report = report_fleet(devices, [failed], {"k": 12}, is_up=True)
+    assert find_lead(report) == "The fleet is up: 1 of 2 devices ready, 0 open campaigns."
+    assert [row[0] for row in report.blocks[-1].rows] == ["b", "a: lenet5"]
+    assert "12" in list_cells(report)
+
+
+class Collector(html.parser.HTMLParser):
+    """Collects elements and addresses of a page."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.addresses = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        found = dict(attrs)
+        self.addresses += [found[name] for name in ("src", "href", "xlink:href") if name in found]
+        assert "style" not in found and not any(name.startswith("on") for name in found)
+
+
+def test_page_needs_no_other_file_and_has_no_script():
+    page = render_page(report_result(PRUNING, "it"))
+    found = Collector(page)
+    assert all(one.startswith(("#", "data:")) for one in found.addresses)
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy.startswith("default-src 'none'") and "unsafe" not in policy
+    (styles,) = re.findall(r"<style>(.*?)</style>", page, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(styles.encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in policy
+    assert "script" not in found.tags and found.tags.count("h1") == 1 and "svg" in found.tags
+    assert "The energies are modelled, not measured" in page and len(page) < 100_000
+
+
+def test_names_in_results_cannot_become_markup():
+    name = "</svg><script>alert(1)</script><b>x"
+    layers = [{**one, "name": name} for one in PRUNING["layers"]]
+    found = Collector(render_page(report_result({**PRUNING, "layers": layers}, "it")))
+    assert not {"b", "script"} & set(found.tags)
 
 
 @pytest.mark.parametrize(
@@ -22,27 +183,24 @@ from report_examples import PRUNING, SCORE, make_evaluation, make_plan
         (make_profile(make_observation()), "profile"),
     ],
 )
-def test_results_are_reported_as_they_are(what, kind):
+def test_python_reports_results_as_they_are(what, kind):
     assert joulecast.report(what).kind == kind
 
 
-def test_files_are_recognised_by_their_content(tmp_path):
-    result, profile = tmp_path / "result.json", tmp_path / "profile.json"
+def test_python_recognises_files_and_devices(tmp_path):
+    result, profile = tmp_path / "result.json", make_profile(make_observation())
     result.write_text(json.dumps(PRUNING))
-    write_profile(make_profile(make_observation()), profile)
-    out = tmp_path / "page.html"
+    write_profile(profile, tmp_path / "profile.json")
+    out, place = tmp_path / "page.html", str(tmp_path / "store.sqlite")
     assert joulecast.report(result, out=out).kind == "pruning"
     assert out.read_text().startswith("<!doctype html>")
-    assert joulecast.report(str(profile)).kind == "profile"
-
-
-def test_device_with_a_profile_is_reported_by_name(tmp_path):
-    place = str(tmp_path / "store.sqlite")
-    profile = make_profile(make_observation())
+    assert joulecast.report(str(tmp_path / "profile.json")).kind == "profile"
     with open_store(place) as store:
         store.import_profile(profile)
     found = joulecast.report(profile.device.name, store=place)
     assert found.title == f"Profile of {profile.device.name}"
+    with pytest.raises(FileError, match="cannot write"):
+        joulecast.report(result, out=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -50,29 +208,53 @@ def test_device_with_a_profile_is_reported_by_name(tmp_path):
     [
         ("", InputError, "nothing to report"),
         ("none.json", FileError, "there is no file"),
+        ("damaged.json", FileError, "not JSON"),
+        ("network.json", FileError, "not a joulecast-profile file"),
+        ("estimate.json", FileError, "not a result"),
         ("no such device", MissingError, "no profile"),
         (3, InputError, "a int cannot be reported"),
         ([1], InputError, "a list cannot be reported"),
-        ({}, FileError, "not a result"),
+        ({"devices": []}, FileError, "not a result"),
     ],
 )
 def test_what_cannot_be_reported_is_refused(what, error, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "damaged.json").write_text("{")
+    (tmp_path / "estimate.json").write_text('{"energy_j": 1}')
+    network = '{"format": "joulecast-network", "version": 1, "network": {}}'
+    (tmp_path / "network.json").write_text(network)
     with pytest.raises(error, match=text):
         joulecast.report(what, store=str(tmp_path / "none"))
 
 
-def test_network_file_is_not_a_result(tmp_path):
-    path = tmp_path / "net.json"
-    path.write_text('{"format": "joulecast-network", "version": 1, "network": {}}')
-    with pytest.raises(FileError, match="not a joulecast-profile file"):
-        joulecast.report(path)
+def test_command_writes_one_file_or_pictures(shell, write):
+    write("pruning.json", json.dumps(PRUNING))
+    assert "pruned to 50% for board (modelled)" in shell("report", "pruning.json").stdout
+    assert (shell.folder / "report.html").exists()
+    (shell.folder / "report.html").unlink()
+    found = json.loads(shell("report", "pruning.json", "--svg", "pictures", "--json").stdout)
+    assert found["files"] == ["pictures/layers.svg"] and found["provenance"] == "modelled"
+    assert not (shell.folder / "report.html").exists()
+    done = shell("report", "pruning.json", "--svg", "pictures", "--out", "page.html")
+    assert "Wrote page.html" in done.stdout and (shell.folder / "page.html").exists()
 
 
-def test_profile_has_the_curves_of_its_layers(tmp_path):
-    place = str(tmp_path / "store.sqlite")
-    options = {"on": "simulated:3", "batch": 8, "points": 14, "store": place}
-    profile = joulecast.profile("lenet5:4,8,16,16", **options)
-    found = joulecast.report(profile)
-    assert "Curves of layers" in [one.heading for one in found.sections]
-    assert "(simulated)" in found.plots["layer-1"].heading
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (("pruning.json", "--out", "page.pdf"), 2, "page.pdf"),
+        (("pruning.json", "--out", "none/page.html"), 2, "there is no folder none"),
+        (("none.json",), 1, "there is no file none.json"),
+        ((), 2, "WHAT"),
+    ],
+)
+def test_command_refuses_in_one_line(shell, words, code, text):
+    assert text in shell.fails("report", *words, code=code)
+
+
+def test_estimate_shows_itself(simulated_profile):
+    found = joulecast.estimate("lenet5:4,8,16,16", device=simulated_profile, batch=8)
+    text = str(found)
+    assert "A step takes" in text and "95 % interval" in text and "simulated" in text
+    assert found.layers[0].name in text and "<table" in found._repr_html_()
+    assert repr(found).startswith("Estimate(")

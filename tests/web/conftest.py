@@ -8,17 +8,10 @@ import pytest
 from starlette.testclient import TestClient
 
 import joulecast
-from dashboard_browser import (  # noqa: F401
-    check_access,
-    dashboard_data,
-    dashboard_url,
-    fetch,
-    find_context,
-    visit,
-)
+from dashboard_browser import dashboard_data, dashboard_url, fetch  # noqa: F401
 from joulecast.web.app import create_app
-from joulecast.web.web_settings import WebSettings
-from web_examples import PROFILED
+from joulecast.web.settings import WebSettings
+from web_examples import ELSEWHERE, HERE, PROFILED, TOKEN
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +34,7 @@ def no_shipped_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 def make_client(web_store: str, no_shipped_profiles: None) -> Callable[..., TestClient]:
     """Return a function that returns a client of a new dashboard."""
 
-    def make(base_url: str = "http://127.0.0.1:8378", **settings: object) -> TestClient:
+    def make(base_url: str = HERE, **settings: object) -> TestClient:
         given = {"store": web_store, "requests_per_second": 0, **settings}
         app = create_app(WebSettings(**given))
         return TestClient(app, base_url, raise_server_exceptions=False, follow_redirects=False)
@@ -54,3 +47,9 @@ def client(make_client: Callable[..., TestClient]) -> Iterator[TestClient]:
     """Return a client of a dashboard without a token."""
     with make_client() as opened:
         yield opened
+
+
+@pytest.fixture
+def guarded(make_client: Callable[..., TestClient]) -> TestClient:
+    """Return a client of a dashboard with a token."""
+    return make_client(ELSEWHERE, token=TOKEN)

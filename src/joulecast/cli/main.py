@@ -28,7 +28,13 @@ import click
 from joulecast.cli.commands import CommandExtras, make_command
 from joulecast.cli.fleet import show_fleet, up
 from joulecast.cli.interruptions import EXIT_INTERRUPTED, keep_if, keep_trials
-from joulecast.cli.progress import show_profiling, show_pruning, show_report, show_steps
+from joulecast.cli.progress import (
+    show_profiling,
+    show_pruning,
+    show_report,
+    show_reporting,
+    show_steps,
+)
 from joulecast.cli.settings import name_variables, read_settings
 from joulecast.cli.streams import (
     ReaderGoneError,
@@ -134,6 +140,11 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
     "profiles export": ("stored_profiles", "export_profile", CommandExtras(has_out=False)),
     "profiles import": ("stored_profiles", "import_profile", CommandExtras(has_out=False)),
     "profiles remove": ("stored_profiles", "remove_profile", CommandExtras(has_out=False)),
+    "report": (
+        "report",
+        "write_report",
+        CommandExtras(has_out=False, progress=show_reporting),
+    ),
 }
 """Commands that are made of a verb: module and function in ``features``, and what they add."""
 GROUPS = {

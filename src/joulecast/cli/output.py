@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from joulecast.cli.terminal import Json, format_json, print_json
 from joulecast.errors import FileError
+from joulecast.views.report import Plot
 
-if TYPE_CHECKING:
-    from joulecast.figures import Plot
-
-PLOT_SUFFIXES = (".html", ".svg", ".png")
+PLOT_SUFFIXES = (".html", ".svg", ".png", ".pdf")
 
 
 @dataclass(frozen=True)
@@ -54,20 +52,8 @@ def write_json(path: str, data: Any) -> None:
         raise FileError(f"cannot write {path} ({reason}): give another --out") from error
 
 
-def save_plots(path: str, plots: Mapping[str, Plot]) -> None:
-    """Write plots to a file; several plots share a page, or become ``NAME-plot.svg`` each.
+def save_plots(path: str, plots: Sequence[Plot]) -> None:
+    """Write plots to a file that ends in one of ``PLOT_SUFFIXES``."""
+    from joulecast.views.plots import save_plots
 
-    Args:
-        path: A file that ends in one of ``PLOT_SUFFIXES``.
-        plots: Plots by name.
-    """
-    from joulecast.figures import save_html, save_png, save_svg
-
-    file = Path(path)
-    if file.suffix.lower() == ".html":
-        save_html(list(plots.values()), file)
-        return
-    save = save_svg if file.suffix.lower() == ".svg" else save_png
-    for name, plot in plots.items():
-        one = file if len(plots) == 1 else file.with_name(f"{file.stem}-{name}{file.suffix}")
-        save(plot, one)
+    save_plots(plots, Path(path))

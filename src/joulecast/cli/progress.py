@@ -76,6 +76,11 @@ def show_report() -> Iterator[Callable[[ProgressReport], None]]:
         yield lambda now: update(now.done / now.total, format_report(now), now.detail)
 
 
+def show_reporting(values: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Show that a report is being prepared."""
+    return show_activity("preparing the report")
+
+
 def show_profiling(
     values: Mapping[str, Any],
 ) -> AbstractContextManager[Callable[[Progress], None]]:

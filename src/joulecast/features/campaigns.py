@@ -1,4 +1,4 @@
-"""See the campaigns of a store, and stop one that runs in another process."""
+"""See and report the campaigns of a store, and stop one that runs in another process."""
 
 from __future__ import annotations
 
@@ -7,17 +7,48 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from joulecast.errors import MissingError
+from joulecast.units import format_duration, format_share
+from joulecast.views.plot_kinds import CampaignMoment, plot_campaign
+from joulecast.views.report import Block, Report, Reportable, Text, list_facts
+from joulecast.views.words import format_time, plural
 
 if TYPE_CHECKING:
     from joulecast.store.campaigns import CampaignProgress, RecordedCampaign
 
+# An atlas has thousands of moments.
+_MOST_MOMENTS = 400
+
 
 @dataclass(frozen=True)
-class CampaignDetails:
+class CampaignDetails(Reportable):
     """A campaign, and how it got so far."""
 
     campaign: RecordedCampaign
     progress: tuple[CampaignProgress, ...]
+
+    def report(self) -> Report:
+        """Return its state, its figures, and how its uncertainty fell."""
+        campaign = self.campaign
+        # At most so many moments as can be seen, the last one included.
+        step = -(-len(self.progress) // _MOST_MOMENTS) or 1
+        moments = [
+            CampaignMoment(one.elapsed_s, one.points, one.uncertainty_share)
+            for one in self.progress[::-1][::step][::-1]
+        ]
+        facts = (
+            *list_campaign_figures(campaign),
+            ("Profile", campaign.profile_key),
+            ("Provenance", campaign.provenance),
+            ("Started", format_time(campaign.started_at_s)),
+        )
+        blocks: list[Block] = [
+            Text(f"{describe_state(campaign)}: {plural(campaign.points, 'point')}.", "lead"),
+            *([Text(campaign.reason)] if campaign.reason else []),
+            list_facts(facts),
+            *([plot_campaign(moments, campaign.provenance)] if moments else []),
+        ]
+        title = f"Campaign for {campaign.name} on {campaign.device}"
+        return Report(title, tuple(blocks), campaign.provenance, "campaign")
 
 
 def list_campaigns(store: str | None = None) -> Sequence[RecordedCampaign]:
@@ -55,3 +86,22 @@ def stop_campaign(key: str, store: str | None = None) -> RecordedCampaign:
         if not opened.exists:
             raise MissingError(f"there is no store at {opened.place}, so there are no campaigns")
         return opened.campaigns.request_stop(key)
+
+
+def describe_state(campaign: RecordedCampaign) -> str:
+    """Return the state of a campaign in words."""
+    if campaign.is_running and campaign.is_stop_requested:
+        return "Stopping after the current measurement"
+    return "Stopped by request" if campaign.state == "stopped" else campaign.state.capitalize()
+
+
+def list_campaign_figures(campaign: RecordedCampaign) -> tuple[tuple[str, str], ...]:
+    """Return the figures of a campaign that change while it runs."""
+    share, left_s = campaign.uncertainty_share, campaign.left_s
+    of = f" of {campaign.total:,}" if campaign.total else ""
+    return (
+        ("Uncertainty", "not known yet" if share is None else f"± {format_share(share)}"),
+        ("Points", f"{campaign.points:,}{of}"),
+        ("Elapsed", format_duration(campaign.elapsed_s)),
+        ("Time left", "–" if left_s is None else format_duration(left_s)),
+    )

@@ -30,6 +30,7 @@ from joulecast.features.parallel import ParallelOptions, make_gpu_group
 from joulecast.features.profiles import load_profile
 from joulecast.features.run import (
     DataWait,
+    RunCost,
     RunSchedule,
     add_up_run,
     average_step,
@@ -255,7 +256,30 @@ def estimate_run(
         )
     wait = None if loader is None else _time_wait(step, source, loader)
     cost = add_up_run(step, source.setup, schedule, evaluation, wait)
-    bill = make_bill(1, grid, price)
+    return make_run_estimate(
+        source.network, source.setup, step, cost, source.profile, is_plain=is_plain, grid=grid,
+        price=price, battery=battery, charge_share=charge, reserve_share=reserve, rest_w=rest_w,
+        warnings=warnings,
+    )  # fmt: skip
+
+
+def make_run_estimate(
+    network: Network,
+    setup: Setup,
+    step: Estimate,
+    cost: RunCost,
+    profile: Profile | None = None,
+    *,
+    is_plain: bool = True,
+    grid: str | None = None,
+    price: str | None = None,
+    battery: str | None = None,
+    charge_share: float | None = None,
+    reserve_share: float | None = None,
+    rest_w: float | None = None,
+    warnings: Iterable[str] = (),
+) -> RunEstimate:
+    """Return the estimate of a run in every unit that is asked for."""
     finish = None
     if battery is not None:
         # Imports NumPy.
@@ -263,19 +287,22 @@ def estimate_run(
 
         finish = will_finish(
             average_step(step, cost),
-            schedule.steps * schedule.runs,
+            cost.schedule.steps * cost.schedule.runs,
             parse_energy(battery),
-            1.0 if charge is None else charge,
-            reserve or 0.0,
+            1.0 if charge_share is None else charge_share,
+            reserve_share or 0.0,
             rest_w or 0.0,
         )
+    totals = make_bill(1, grid, price).compute_totals(
+        cost.energy_j, cost.interval_j, cost.duration_s
+    )
     return RunEstimate(
-        source.network,
-        source.setup,
+        network,
+        setup,
         step,
         cost,
-        source.profile,
-        bill.compute_totals(cost.energy_j, cost.interval_j, cost.duration_s),
+        profile,
+        totals,
         is_plain,
         grid,
         battery,

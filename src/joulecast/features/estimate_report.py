@@ -90,7 +90,7 @@ class RunEstimate(Reportable):
     Attributes:
         step: Estimate of one step.
         run: What all runs cost, with their parts.
-        profile: What the estimate rests on.
+        profile: What the estimate rests on; None if it is not at hand.
         totals: Totals of all runs as JSON values, in every unit that was asked for.
         is_plain: Whether it is one run of steps alone.
         finish: Whether the run finishes on a battery; None without one.
@@ -101,7 +101,7 @@ class RunEstimate(Reportable):
     setup: Setup
     step: Estimate
     run: RunCost
-    profile: Profile
+    profile: Profile | None
     totals: Json
     is_plain: bool = True
     grid: str | None = None
@@ -228,9 +228,29 @@ class RunEstimate(Reportable):
             )
         notes += _explain_interval(step)
         if step.unseen_share > 0:
-            setups = [one for one, _ in summarise_observations(self.profile.observations).setups]
+            observations = self.profile.observations if self.profile else ()
+            setups = [one for one, _ in summarise_observations(observations).setups]
             notes.append(_explain_unseen(step, setup, setups))
         return notes
+
+
+def report_step(step: Estimate) -> Report:
+    """Return the report of one step: energy, duration, memory, the costliest layers and notes."""
+    where = f"{step.gpus} × {step.device}" if step.gpus > 1 else step.device
+    energy = format_with_interval(step.energy_j, step.interval_j, step.level, step.provenance)
+    warnings = _explain_memory(step)
+    notes = [
+        _describe_memory(step),
+        f"Provenance: {_describe_source(step)}; {describe_coverage(step.provenance, step.covers)}.",
+        *(note for note in step.notes if note not in warnings),
+    ]
+    blocks: tuple[Block, ...] = (
+        Text(f"A step takes {energy} and {format_duration(step.duration_s)}.", "lead"),
+        *(Text(warning, "warning") for warning in warnings),
+        tabulate_layers(step),
+        *(Text(note, "note") for note in notes),
+    )
+    return Report(f"Estimate for {where}", blocks, step.provenance, "estimate")
 
 
 def list_run_lines(cost: RunCost, setup: Setup, gpus: int = 1) -> list[str]:

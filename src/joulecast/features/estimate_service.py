@@ -10,6 +10,7 @@ called from several threads.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -21,10 +22,11 @@ from joulecast.catalogue import DATASHEET, DataSheet, find_data_sheet, make_shee
 from joulecast.errors import InputError, NetError
 from joulecast.families import FAMILIES, is_family, parse_params
 from joulecast.features.catalogue import summarise_sheet
-from joulecast.features.estimate import estimate_fitted
+from joulecast.features.estimate import estimate_fitted, make_run_estimate
 from joulecast.features.nets import choose_batch, resolve_built_in
 from joulecast.features.parallel import ParallelOptions
 from joulecast.features.profiles import list_unmeasured, match_name
+from joulecast.features.run import RunSchedule, add_up_run
 from joulecast.records import Estimate, Network, Setup
 
 if TYPE_CHECKING:
@@ -83,6 +85,37 @@ class EstimateAnswer:
     estimate: Estimate
     profile_key: str
     is_repeated: bool = False
+
+    def describe_run(
+        self,
+        steps: int = 1,
+        grid: str | None = None,
+        price: str | None = None,
+        battery: str | None = None,
+    ) -> dict[str, Any]:
+        """Return a run of so many steps as JSON values: those of `joulecast estimate`, and more.
+
+        Raises:
+            InputError: A unit cannot be read, or a total is too large for a number.
+        """
+        cost = add_up_run(self.estimate, self.setup, RunSchedule(steps))
+        run = make_run_estimate(
+            self.network, self.setup, self.estimate, cost, grid=grid, price=price, battery=battery
+        )
+        found = run.to_dict()
+        for name, value in found.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(
+                    f"{name} is too large: give fewer steps, or usual values of grid, price and "
+                    "battery"
+                )
+        return {
+            **found,
+            "net": self.network.name,
+            "setup": self.setup.to_dict(),
+            "gpus": self.estimate.gpus,
+            "profile": self.profile_key,
+        }
 
 
 class EstimateService:

@@ -13,17 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError, MissingError
 from joulecast.records import Observation, Profile, Setup
+from joulecast.views.plot_kinds import CurvePoint, SampledCurve, plot_curve
+from joulecast.views.report import Report, Text
 
 if TYPE_CHECKING:
     from joulecast.estimators import FittedProfile
-    from joulecast.figures import SampledCurve
     from joulecast.variants import Part
 
 Widths = tuple[int, ...]
 # Grid points of each width, by the number of widths.
 _GRID_POINTS = {1: 41, 2: 15}
 _MOST_WIDTHS = 2
-_CURVE_NAME = "prediction"
+_SEEN = (
+    "The fit has seen these points: their errors say how well it agrees with them, not how well it "
+    "predicts others."
+)
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,6 @@ def sample_layer_curve(fitted: FittedProfile, curve: LayerCurve) -> SampledCurve
     Raises:
         InputError: The profile's estimator does not predict single layers.
     """
-    from joulecast.figures import CurvePoint, SampledCurve
-
     axes = _make_axes(curve)
     grid = list(itertools.product(*axes))
     measured = [point.widths for point in curve.points]
@@ -96,9 +98,21 @@ def sample_layer_curve(fitted: FittedProfile, curve: LayerCurve) -> SampledCurve
             CurvePoint(tuple(map(float, point.widths)), point.energy_j, means_j[count + at])
             for at, point in enumerate(curve.points)
         ),
-        next_point=None if worst is None else (tuple(map(float, grid[worst])), means_j[worst]),
-        curve_name=_CURVE_NAME,
+        None if worst is None else (tuple(map(float, grid[worst])), means_j[worst]),
     )
+
+
+def report_layer_curve(curve: LayerCurve, sampled: SampledCurve, provenance: str) -> Report:
+    """Return the report of a curve: its plot, and the next point to measure."""
+    setup = curve.setup
+    how = setup.optimizer if setup.phase == "train" else "inference"
+    text = f"Batch size {setup.batch}, {setup.precision}, {how}; n = {len(curve.points)}."
+    if sampled.next_point is not None:
+        pairs = zip(sampled.features, sampled.next_point[0], strict=True)
+        widths = ", ".join(f"{name} = {width:g}" for name, width in pairs)
+        text += f" Next point to measure: {widths}."
+    blocks = (Text(text), plot_curve("curve", sampled, provenance), Text(_SEEN, "note"))
+    return Report(curve.description, blocks, provenance, "curve")
 
 
 def find_layer_curve(curves: Sequence[LayerCurve], **wanted: Any) -> LayerCurve:

@@ -3,49 +3,106 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
-from joulecast.errors import InputError, MissingError
-from joulecast.records import Profile
+from joulecast.errors import ArgumentError, FileError, InputError, MissingError, arg
+from joulecast.features import arguments as given
+from joulecast.features.arguments import Argument, verb
+from joulecast.input_files import first_line, parse_json, read_limited
+from joulecast.records import Json, Observation, Profile, find_fit_count
+from joulecast.units import format_bytes, format_duration
+from joulecast.views.report import (
+    Block,
+    Heading,
+    Plot,
+    Report,
+    Reportable,
+    Table,
+    Text,
+    list_facts,
+    make_table,
+)
+from joulecast.views.words import format_time, label_provenance, plural
 
-if TYPE_CHECKING:
-    from joulecast.figures import Plot
-    from joulecast.reports import Report
+DEFAULT_NAME = "report.html"
+MOST_RESULT_BYTES = 16 * 2**20
+"""Size of a result file; an evaluation of 100 networks has 200 KiB."""
+_COMMANDS = "`joulecast evaluate`, `prune`, `plan` or `score` wrote with --out"
 
-# Each takes a second.
-_MOST_CURVES = 2
+What = Annotated[
+    Any, Argument("A device with a profile, a profile's file, or the JSON of another command.")
+]
+Out = Annotated[
+    str | None,
+    Argument(
+        "HTML file to write.",
+        metavar="FILE.html",
+        default=f"{DEFAULT_NAME}, or none with --svg",
+        harm="writes a file",
+    ),
+]
+Svg = Annotated[
+    str | None,
+    Argument(
+        "Write every plot as SVG into a folder, for papers.",
+        metavar="FOLDER",
+        harm="writes a file",
+    ),
+]
 
 
-def report(
-    what: Any,
-    *,
-    out: str | os.PathLike[str] | None = None,
-    svg: str | os.PathLike[str] | None = None,
-    store: str | None = None,
-) -> Report:
-    """Report a profile or a result, with tables and plots; write it where that is wished.
+@verb
+def report(what: What, *, out: Out = None, svg: Svg = None, store: given.Store = None) -> Report:
+    """Report a profile, or the result of evaluate, prune, plan or score, with tables and plots.
 
-    Args:
-        what: A device with a profile, a profile or its file; the result of ``evaluate``, ``prune``,
-            ``plan`` or ``score``, or the JSON file that these commands write with ``--out``.
-        out: HTML file to write; it needs no other file and no network.
-        svg: Folder that receives every plot as SVG, which needs matplotlib.
-        store: Path or URL of the store, if not the usual one.
-
-    Raises:
-        FileError: A file is damaged, is something else, or cannot be written.
-        MissingError: There is no such profile, or matplotlib is not installed.
+    It is written if ``out`` or ``svg`` is given. The HTML file needs no other file and no network.
     """
-    from joulecast.reports.report_page import save_report, save_report_pictures
-
     made = make_report(what, store)
-    if out is not None:
-        save_report(made, out)
-    if svg is not None:
-        save_report_pictures(made, svg)
+    _write(made, out, svg)
     return made
+
+
+@verb
+def write_report(
+    what: What, *, out: Out = None, svg: Svg = None, store: given.Store = None
+) -> WrittenReport:
+    """Report a profile, an evaluation, a pruning, a plan or a score, with tables and plots.
+
+    WHAT is a device with a profile, a profile's file, or the JSON that evaluate, prune, plan and
+    score write with --out. The HTML file needs no other file and no network.
+    """
+    path = out or (None if svg else DEFAULT_NAME)
+    if path is not None and Path(path).suffix.lower() not in (".html", ".htm"):
+        raise ArgumentError(f"{arg('out')} is {path}: give a file that ends in .html")
+    if path is not None and not Path(path).parent.is_dir():
+        raise ArgumentError(f"there is no folder {Path(path).parent}: create it, or give another")
+    made = make_report(what, store)
+    return WrittenReport(made, tuple(_write(made, path, svg)))
+
+
+@dataclass(frozen=True)
+class WrittenReport(Reportable):
+    """A report, and the files that it was written to."""
+
+    made: Report
+    files: tuple[Path, ...]
+
+    def to_dict(self) -> Json:
+        """Return its title and files as JSON values."""
+        files = list(map(str, self.files))
+        return {"title": self.made.title, "provenance": self.made.provenance, "files": files}
+
+    def report(self) -> Report:
+        """Return what was written, and where."""
+        lead = [one for one in self.made.blocks if isinstance(one, Text) and one.role == "lead"]
+        files = [Text(f"Wrote {path}", "command") for path in self.files]
+        title = self.made.title + label_provenance(self.made.provenance)
+        return Report(title, (*lead, *files), self.made.provenance, self.made.kind)
 
 
 def make_report(what: Any, store: str | None = None) -> Report:
@@ -53,14 +110,24 @@ def make_report(what: Any, store: str | None = None) -> Report:
     if isinstance(what, (str, os.PathLike)):
         return _report_named(os.fspath(what), store)
     if isinstance(what, Profile):
-        return _report_profile(what)
+        return report_profile(what)
+    if isinstance(what, Reportable):
+        return what.report()
     return _report_object(what)
+
+
+def _write(made: Report, out: str | None, svg: str | None) -> list[Path]:
+    """Write a report as a page, its plots and pictures as SVG files, or both."""
+    from joulecast.views.html import save_page
+    from joulecast.views.plots import save_pictures
+
+    written = [] if svg is None else save_pictures(made, Path(svg))
+    return written if out is None else [*written, save_page(made, Path(out))]
 
 
 def _report_named(name: str, store: str | None) -> Report:
     """Return the report of a file, or of a device with a profile."""
     from joulecast.features.profiles import load_observed_profile
-    from joulecast.reports.result_files import read_result, recognise_result, report_result
 
     if not name:
         raise InputError("nothing to report: give a device with a profile, or a file")
@@ -71,30 +138,7 @@ def _report_named(name: str, store: str | None) -> Report:
             data = read_result(Path(name))
             if recognise_result(data) or not isinstance(data, dict) or "format" not in data:
                 return report_result(data, name)
-    return _report_profile(load_observed_profile(name, store=store))
-
-
-def _report_profile(profile: Profile) -> Report:
-    from joulecast.reports.profile_report import report_profile
-
-    return report_profile(profile, curves=_plot_curves(profile))
-
-
-def _plot_curves(profile: Profile) -> dict[str, Plot]:
-    """Return the curves of isolated layers with the most points; none if it cannot be fitted."""
-    from joulecast.estimators import fit_profile
-    from joulecast.features.layer_curves import list_layer_curves, sample_layer_curve
-    from joulecast.figures import Caption, plot_curve
-
-    caption = Caption(subtitle=profile.device.name, provenance=profile.provenance)
-    plots = {}
-    with suppress(InputError, MissingError):
-        # Estimators of fused kernels do not predict single layers.
-        fitted = fit_profile(profile)
-        for number, curve in enumerate(list_layer_curves(profile)[:_MOST_CURVES], start=1):
-            sampled = sample_layer_curve(fitted, curve)
-            plots[f"layer-{number}"] = plot_curve(sampled, caption, with_interval=True)
-    return plots
+    return report_profile(load_observed_profile(name, store=store))
 
 
 def _read_head(path: Path) -> bytes:
@@ -108,13 +152,12 @@ def _read_head(path: Path) -> bytes:
 
 def _report_object(what: Any) -> Report:
     from joulecast.features.device_score import DeviceScore, DeviceScores
-    from joulecast.reports.result_files import report_result
 
     found = getattr(what, "pruning", what)
     if isinstance(found, DeviceScore):
         found = (found,)
     if isinstance(found, (list, tuple)) and all(isinstance(one, DeviceScore) for one in found):
-        return report_result(DeviceScores(tuple(found)).to_dict(), "the score")
+        return DeviceScores(tuple(found)).report()
     if hasattr(found, "to_dict"):
         return report_result(found.to_dict(), f"the {type(found).__name__}")
     if isinstance(found, dict):
@@ -122,4 +165,280 @@ def _report_object(what: Any) -> Report:
     raise InputError(
         f"a {type(what).__name__} cannot be reported: give a profile, or the result of evaluate, "
         "prune, plan or score"
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# JSON results of commands, which are recognised by their content
+
+
+# By kind: fields that only it has, and where the function is that reads it back.
+_KINDS: dict[str, tuple[set[str], str, str]] = {
+    "evaluation": ({"family", "scores", "nets"}, "evaluate", "read_evaluation"),
+    "pruning": ({"budget", "strategy", "layers"}, "prune_report", "read_pruning"),
+    "plan": ({"devices", "planned_energy_j", "gap_share"}, "plan.result", "read_plan"),
+    "score": ({"devices", "scale", "notes"}, "device_score", "read_scores"),
+}
+RESULT_KINDS = tuple(_KINDS)
+
+
+def recognise_result(data: Any) -> str:
+    """Return the kind of a result; empty if it is none of ``RESULT_KINDS``."""
+    if not isinstance(data, dict):
+        return ""
+    return next((name for name, (own, *_) in _KINDS.items() if own <= data.keys()), "")
+
+
+def report_result(data: Any, what: str) -> Report:
+    """Return the report of a result.
+
+    Args:
+        data: JSON values.
+        what: What messages call it.
+
+    Raises:
+        FileError: It is not the result of one of these commands, or damaged.
+    """
+    kind = recognise_result(data)
+    if not kind:
+        raise FileError(f"{what} is not a result that can be reported: give one that {_COMMANDS}")
+    _, module, function = _KINDS[kind]
+    result: Reportable = getattr(import_module(f"joulecast.features.{module}"), function)(
+        data, what
+    )
+    return result.report()
+
+
+def read_result(path: Path) -> Any:
+    """Return the JSON values of a result file.
+
+    Raises:
+        FileError: The file cannot be read, is too large or is not JSON.
+    """
+    try:
+        return parse_json(read_limited(path, MOST_RESULT_BYTES))
+    except ValueError as error:
+        raise FileError(
+            f"{path} is not JSON ({first_line(error)}): give one that {_COMMANDS}"
+        ) from error
+
+
+# ---------------------------------------------------------------------------------------------
+# Profiles
+
+# So many observations are compared with the fit: more would only take longer.
+_MOST_COMPARED = 80
+_FEWEST_COMPARED = 4
+_MOST_POINTS = 1500
+# Each curve of the additive estimator takes a second.
+_MOST_LAYER_CURVES, _MOST_CURVES = 2, 6
+# Grid points per width of the subtractive estimator's curves, by number of widths.
+_GRID_POINTS = {1: 121, 2: 25}
+_IN_SAMPLE = (
+    "These observations were fitted, so the errors show how well the fit describes them. Errors on "
+    "networks that were never measured are larger: `joulecast evaluate` measures them."
+)
+_CURVES = (
+    "The energy of one step of a layer that runs alone, over its widths: the layers with the most "
+    "measured points, what the fit predicts, and its 95 % interval."
+)
+
+
+def report_profile(profile: Profile) -> Report:
+    """Return the report of a profile: device, meter, observations, curves and errors of its fit."""
+    count = plural(len(profile.observations), "observation")
+    blocks: list[Block] = [
+        Text(f"{count}, {profile.provenance}; the meter covers {profile.covers}.", "lead"),
+        Heading("Device and meter"),
+        _list_facts(profile),
+        Heading("Observations"),
+        *_report_observations(profile),
+        *_report_errors(profile),
+        *_report_layer_curves(profile),
+        *_report_fits(profile),
+    ]
+    title = f"Profile of {profile.device.name}"
+    return Report(title, tuple(blocks), profile.provenance, "profile")
+
+
+def _list_facts(profile: Profile) -> Table:
+    device = profile.device
+    units = {one.device.unit for one in profile.observations if one.device.unit}
+    meters = sorted({one.meter for one in profile.observations if one.meter})
+    sources = sorted({one.source for one in profile.observations if one.source})
+    last_s = max((one.taken_at_s for one in profile.observations), default=0.0)
+    return list_facts(
+        (
+            ("Device", device.name),
+            ("Processor", device.processor),
+            ("Memory", format_bytes(device.memory_bytes) if device.memory_bytes else ""),
+            ("Power mode", device.power_mode),
+            ("Driver", device.driver),
+            ("Units", str(len(units)) if units else ""),
+            ("Runtime", profile.runtime),
+            ("Meter", ", ".join(meters)),
+            ("Meter covers", profile.covers),
+            ("Provenance", profile.provenance),
+            ("Sources", ", ".join(sources)),
+            ("Last observation", format_time(last_s) if last_s else ""),
+            ("Ships with Joulecast", "yes" if profile.shipped else ""),
+            ("Key", profile.key),
+        )
+    )
+
+
+def _report_observations(profile: Profile) -> list[Block]:
+    from joulecast.views.plot_kinds import plot_energy_by_time, plot_observations
+
+    groups: dict[str, list[Observation]] = {}
+    for one in profile.observations:
+        if not one.refusal:
+            groups.setdefault(_name_group(one), []).append(one)
+    rows = [
+        (name, f"{len(found):,}", format_duration(sum(one.cost_s for one in found)))
+        for name, found in groups.items()
+    ]
+    refused = sum(bool(one.refusal) for one in profile.observations)
+    if refused:
+        rows.append(("refused by the device", f"{refused:,}", "–"))
+    blocks: list[Block] = [make_table(("", ">observations", ">device time"), rows)]
+    # Imported observations may have no date.
+    dated = {name: [one.taken_at_s for one in f if one.taken_at_s] for name, f in groups.items()}
+    dated = {name: found for name, found in dated.items() if found}
+    if dated:
+        blocks.append(plot_observations(dated, profile.provenance))
+    steps = {
+        name: [
+            (one.trial.network.name or name, one.duration_s, one.energy_j)
+            for one in found[-_MOST_POINTS:]
+            if one.energy_j and one.duration_s
+        ]
+        for name, found in groups.items()
+        if name != "idle device"
+    }
+    steps = {name: found for name, found in steps.items() if found}
+    if steps:
+        blocks.append(plot_energy_by_time(steps, profile.provenance))
+    return blocks
+
+
+def _name_group(one: Observation) -> str:
+    if not one.trial.network.layers:
+        return "idle device"
+    if one.energy_j is None:
+        return "duration only"
+    return "isolated layer or block" if one.trial.execution.copies > 1 else "energy of a network"
+
+
+def _report_errors(profile: Profile) -> list[Block]:
+    """Return how far the fit is from what it was fitted to; nothing if it cannot be fitted."""
+    from joulecast.estimators import AUTO, choose_estimator, fit_profile
+    from joulecast.views.plot_kinds import ScoredEstimate, plot_error_distribution, plot_estimates
+
+    chosen: dict[str, Observation] = {}
+    for one in reversed(profile.observations):
+        if one.energy_j and one.trial.network.layers and one.trial.execution.is_user_step:
+            chosen.setdefault(one.trial.key, one)
+        if len(chosen) == _MOST_COMPARED:
+            break
+    if len(chosen) < _FEWEST_COMPARED:
+        return []
+    networks = [one.trial.network for one in chosen.values()]
+    setups = [one.trial.setup for one in chosen.values()]
+    try:
+        estimates = fit_profile(profile, AUTO).estimate(networks, setups, details=False)
+    except MissingError:
+        return []
+    rows = [
+        ScoredEstimate(
+            one.trial.network.name or "network",
+            choose_estimator(AUTO, profile.runtime),
+            (one.energy_j or 0.0) / one.trial.execution.steps,
+            estimate.energy_j,
+            estimate.interval_j,
+        )
+        for one, estimate in zip(chosen.values(), estimates, strict=True)
+    ]
+    return [
+        Heading("Errors of the fit"),
+        Text(f"The latest {plural(len(rows), 'step')} whose energy was observed. {_IN_SAMPLE}"),
+        plot_estimates(rows, profile.provenance),
+        plot_error_distribution(rows, profile.provenance),
+    ]
+
+
+def _report_layer_curves(profile: Profile) -> list[Block]:
+    """Return the curves of isolated layers with the most points; none if it cannot be fitted."""
+    from joulecast.estimators import fit_profile
+    from joulecast.features.layer_curves import list_layer_curves, sample_layer_curve
+    from joulecast.views.plot_kinds import plot_curve
+
+    plots: list[Block] = []
+    with suppress(InputError, MissingError):
+        # Estimators of fused kernels do not predict single layers.
+        fitted = fit_profile(profile)
+        for number, curve in enumerate(list_layer_curves(profile)[:_MOST_LAYER_CURVES], start=1):
+            sampled = sample_layer_curve(fitted, curve)
+            plots.append(plot_curve(f"layer-{number}", sampled, profile.provenance))
+    return [Heading("Curves of layers"), Text(_CURVES), *plots] if plots else []
+
+
+def _report_fits(profile: Profile) -> list[Block]:
+    from joulecast.estimators import describe_fits
+
+    rows = []
+    for name, items in describe_fits(profile).items():
+        seen = find_fit_count(profile.fits, name)
+        rows.append((name, f"{len(items):,}", "–" if seen is None else f"{seen:,}"))
+    if not rows:
+        return []
+    table = make_table(("estimator", ">components", ">observations"), rows)
+    return [Heading("Fits"), table, *_plot_subtractive_curves(profile)]
+
+
+def _plot_subtractive_curves(profile: Profile) -> list[Plot]:
+    """Return the curves of the subtractive estimator with the most points."""
+    from joulecast.views.plot_kinds import plot_curve
+
+    fit = profile.fits.get("subtractive")
+    if not isinstance(fit, dict):
+        return []
+    curves = sorted(
+        (one for one in fit.get("curves", {}).values() if "energy" in one),
+        key=lambda one: -len(one["energy"]["values"]),
+    )
+    plots = []
+    for number, curve in enumerate(curves[:_MOST_CURVES], start=1):
+        # A curve over more than two widths cannot be drawn.
+        with suppress(ValueError):
+            if 1 <= len(curve["features"]) <= 2:
+                sampled = _sample(curve["label"], curve["features"], curve["energy"])
+                plots.append(plot_curve(f"curve-{number}", sampled, profile.provenance))
+    return plots
+
+
+def _sample(label: str, features: Sequence[str], process: Json) -> Any:
+    """Evaluate a Gaussian process between the smallest and the largest training widths."""
+    import numpy as np
+
+    from joulecast.gp.regression import GaussianProcess
+    from joulecast.views.plot_kinds import CurvePoint, SampledCurve
+
+    gp = GaussianProcess.from_dict(process)
+    count = _GRID_POINTS[len(features)]
+    axes = [
+        np.linspace(*ends, count)
+        for ends in zip(gp.inputs.min(axis=0), gp.inputs.max(axis=0), strict=True)
+    ]
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
+    points = zip(
+        gp.inputs.tolist(), gp.values.tolist(), gp.predict(gp.inputs)[0].tolist(), strict=True
+    )
+    return SampledCurve(
+        label,
+        tuple(features),
+        tuple(tuple(axis.tolist()) for axis in axes),
+        tuple(gp.predict(grid)[0].tolist()),
+        tuple(gp.standard_deviations(grid).tolist()),
+        tuple(CurvePoint(tuple(widths), *energies) for widths, *energies in points),
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
 from joulecast.records.codec import Record, omit_default
 
@@ -134,3 +136,16 @@ class Estimate(Record):
         if not (self.peak_memory_bytes and self.device_memory_bytes):
             return None
         return self.peak_memory_bytes <= self.device_memory_bytes
+
+    def report(self) -> Any:
+        """Return what people see of it, as a Report."""
+        # Records may not import what shows them: a device has neither.
+        return import_module("joulecast.features.estimate_report").report_step(self)
+
+    def __str__(self) -> str:
+        text: str = import_module("joulecast.views.terminal").format_report(self.report())
+        return text
+
+    def _repr_html_(self) -> str:
+        text: str = import_module("joulecast.views.html").render_fragment(self.report())
+        return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -19,9 +20,11 @@ TEMPLATES = Path(str(files("joulecast"))) / "views" / "templates"
 
 def render_page(report: Report) -> str:
     """Return a report as a page with its style sheet and pictures inside."""
-    page: str = make_environment(TEMPLATES).get_template("page.html").render(
-        report=report, styles=(TEMPLATES / "report.css").read_text(encoding="utf-8")
-    )  # fmt: skip
+    styles = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    # The content security policy allows this style sheet, and nothing else.
+    digest = base64.b64encode(hashlib.sha256(styles.encode()).digest()).decode()
+    template = make_environment(TEMPLATES).get_template("page.html")
+    page: str = template.render(report=report, styles=styles, digest=digest)
     return page
 
 

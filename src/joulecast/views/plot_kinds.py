@@ -26,8 +26,8 @@ from joulecast.views.style import (
     SKY,
     TEXT,
     choose_colours,
+    choose_markers,
 )
-from joulecast.views.style import choose_markers as name_markers
 from joulecast.views.words import label_provenance
 
 if TYPE_CHECKING:
@@ -41,16 +41,6 @@ _MAPE = "Mean absolute percentage error"
 _LOG_RATIO = 30.0
 # Standard deviations of a 95 % interval.
 _Z95 = 1.96
-
-
-_MARKERS = {
-    "circle": "o", "diamond": "D", "square": "s", "triangle": "^", "cross": "X", "star": "*",
-}  # fmt: skip
-
-
-def choose_markers(names: Iterable[str]) -> dict[str, str]:
-    """Return a marker of matplotlib for each series."""
-    return {name: _MARKERS[marker] for name, marker in name_markers(names).items()}
 
 
 def make_plot(
@@ -275,7 +265,7 @@ def plot_error_distribution(rows: Sequence[ScoredEstimate], provenance: str) -> 
             shares = [100.0 * (at + 1) / len(found) for at in range(len(found))]
             x, y = [0.0, *found, largest], [0.0, *shares, 100.0]
             axes.step(x, y, where="post", color=colours[name], label=name)
-        if largest > _LOG_RATIO * max(1.0, *map(statistics.median, errors.values())):
+        if largest > _LOG_RATIO * max(1.0, min(map(statistics.median, errors.values()))):
             # Errors below one percent share the linear part.
             axes.set_xscale("symlog", linthresh=1.0)
         axes.set_xlim(left=0.0)
@@ -294,6 +284,7 @@ def plot_mape_bars(
 
     def draw(axes: Axes) -> None:
         _draw_bars(axes, mape_percent, lambda error: f"{error:.1f}")
+        axes.set_yscale(_choose_scale(mape_percent.values()))
         if noise_percent is not None:
             axes.axhline(noise_percent, color=TEXT, ls="--", lw=1, label="measurement noise")
             axes.legend()
@@ -317,7 +308,8 @@ def plot_error_by_time(scores: Mapping[str, tuple[float, float]], provenance: st
         for name, (duration_s, error) in scores.items():
             axes.plot([duration_s], [error], markers[name], color=colours[name], ms=7, label=name)
         axes.set_xlim(left=0.0)
-        axes.set_ylim(bottom=0.0)
+        axes.set_yscale(_choose_scale(error for _, error in scores.values()))
+        axes.set_ylim(bottom=0.0 if axes.get_yscale() == "linear" else None)
         label_axis(axes.xaxis, "Device time of profiling (s)")
         label_axis(axes.yaxis, f"{_MAPE} (%)")
         axes.legend()

@@ -2,7 +2,8 @@
 
 A plot is a function that draws on a figure (``Plot.draw``), with no layer of our own in between.
 Pages show SVG inline, with text in the colour of the page, so that they can be printed, scaled and
-read without a script.
+read without a script. They have no style attributes, which a strict content security policy
+forbids.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import FileError
-from joulecast.views.report import Plot, Report
+from joulecast.views.report import Picture, Plot, Report
 from joulecast.views.style import GRID, MUTED, TEXT
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ _STYLE: Any = {
     "svg.hashsalt": "joulecast",
 }
 _PNG_DPI = 150
+# Without a date, equal plots are equal files.
+_METADATA: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def draw(plot: Plot) -> Figure:
@@ -57,16 +60,42 @@ def draw(plot: Plot) -> Figure:
 
 
 def make_svg(plot: Plot) -> str:
-    """Return a plot as SVG, with text in the colour of the page that contains it."""
+    """Return a plot as SVG, with text and lines in the colour of the page that contains it."""
     stream = io.StringIO()
     figure = draw(plot)
     with _use_style():
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
     svg = stream.getvalue()
     svg = svg[svg.index("<svg") :]
+    # What the style sheet inside says of all elements, they inherit.
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
+    svg = svg.replace("<svg ", '<svg stroke-linejoin="round" stroke-linecap="butt" ', 1)
+    svg = re.sub(r' style="([^"]*)"', _make_attributes, svg)
     # Ids are unique in a page, which may show several plots.
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{plot.name}-", svg)
-    return svg.replace(TEXT.lower(), "currentColor").replace(TEXT, "currentColor")
+    for colour, replacement in _PAGE_COLOURS.items():
+        svg = re.sub(rf'(fill|stroke)="{colour}"', replacement, svg, flags=re.IGNORECASE)
+    return svg
+
+
+_PAGE_COLOURS = {
+    TEXT: r'\1="currentColor"',
+    MUTED: r'\1="currentColor" \1-opacity="0.75"',
+    GRID: r'\1="currentColor" \1-opacity="0.15"',
+}
+_FONT = re.compile(r"(?:(\w+) )?([\d.]+)px (.+)")
+
+
+def _make_attributes(style: re.Match[str]) -> str:
+    """Return the declarations of a style attribute as attributes of SVG."""
+    found = dict(one.split(":", 1) for one in style[1].split(";") if one.strip())
+    values = {name.strip(): value.strip() for name, value in found.items()}
+    if "font" in values:
+        parts = _FONT.fullmatch(values.pop("font"))
+        assert parts is not None, style[0]
+        names = ("font-weight", "font-size", "font-family")
+        values |= {name: part for name, part in zip(names, parts.groups(), strict=True) if part}
+    return "".join(f' {name}="{value}"' for name, value in values.items())
 
 
 def save_plots(plots: Sequence[Plot], path: Path) -> list[Path]:
@@ -89,12 +118,31 @@ def save_plots(plots: Sequence[Plot], path: Path) -> list[Path]:
         one = path if len(plots) == 1 else path.with_name(f"{path.stem}-{plot.name}{path.suffix}")
         try:
             with _use_style():
-                draw(plot).savefig(one, dpi=_PNG_DPI)
+                draw(plot).savefig(one, dpi=_PNG_DPI, metadata=_METADATA.get(one.suffix.lower()))
         except OSError as error:
             reason = error.strerror or str(error)
             raise FileError(f"cannot write {one} ({reason}): give another file") from error
         written.append(one)
     return written
+
+
+def save_pictures(report: Report, folder: Path) -> list[Path]:
+    """Write every plot and picture of a report as SVG into a folder; return the files.
+
+    Raises:
+        FileError: A file cannot be written.
+    """
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for picture in report.blocks:
+            if isinstance(picture, Picture):
+                written.append(folder / f"{picture.name}.svg")
+                written[-1].write_text(picture.svg, encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FileError(f"cannot write {folder} ({reason}): give another folder") from error
+    return [*written, *(save_plots([one], folder / f"{one.name}.svg")[0] for one in report.plots)]
 
 
 @contextmanager

@@ -6,45 +6,32 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.staticfiles import StaticFiles
 
 from joulecast.features.estimate_service import EstimateService
-from joulecast.web.access import AccessCheck
-from joulecast.web.estimate_api import router as estimate_router
+from joulecast.views.html import TEMPLATES
+from joulecast.web import estimates, pages, results
+from joulecast.web.answers import (
+    STATIC,
+    STYLES,
+    DashboardPage,
+    add_problem_handlers,
+    document_problems,
+    render,
+)
 from joulecast.web.monitoring import RequestMetrics, ServerMetrics
 from joulecast.web.monitoring import router as monitoring_router
-from joulecast.web.page_data import PageData
-from joulecast.web.pages import (
-    campaigns_page,
-    curves_page,
-    devices_page,
-    estimate_page,
-    evaluations_page,
-    fleet_page,
-    plans_page,
-    pruning_page,
-    scores_page,
-)
-from joulecast.web.problems import add_problem_handlers, document_problems
-from joulecast.web.protection import Protection
-from joulecast.web.rendering import DashboardPage, render
-from joulecast.web.sign_in import make_sign_in_router
-from joulecast.web.static_files import router as static_router
-from joulecast.web.web_settings import WebSettings
-from joulecast.web.work_queue import WorkQueue
+from joulecast.web.security import AccessCheck, Protection, make_sign_in_router
+from joulecast.web.settings import WebSettings
+from joulecast.web.work import WorkQueue
 
+_DEVICES, _CURVES, _CAMPAIGNS, _FLEET = pages.PAGES
 # In the order of the navigation.
 PAGES: tuple[DashboardPage, ...] = (
-    devices_page.PAGE,
-    estimate_page.PAGE,
-    curves_page.PAGE,
-    campaigns_page.PAGE,
-    evaluations_page.PAGE,
-    plans_page.PAGE,
-    pruning_page.PAGE,
-    scores_page.PAGE,
-    fleet_page.PAGE,
-)
+    _DEVICES, estimates.PAGE, _CURVES, _CAMPAIGNS, *results.PAGES, _FLEET
+)  # fmt: skip
 
 
 def create_app(settings: WebSettings) -> FastAPI:
@@ -62,15 +49,18 @@ def create_app(settings: WebSettings) -> FastAPI:
     app.state.settings = settings
     app.state.pages = PAGES
     app.state.estimate_service = service
-    app.state.page_data = PageData(settings.store, service)
+    app.state.page_data = pages.PageData(settings.store, service)
     app.state.work_queue = queue
     app.state.metrics = metrics
-    app.get("/", include_in_schema=False, response_class=HTMLResponse)(show_index)
-    routers = (static_router, monitoring_router, estimate_router, make_sign_in_router(access))
+    routers = (monitoring_router, estimates.router, make_sign_in_router(access))
     for router in (*routers, *(page.router for page in PAGES)):
         app.include_router(router, responses=document_problems(404, 413, 415, 422, 503))
+    app.get("/", include_in_schema=False, response_class=HTMLResponse)(show_index)
+    app.get(f"/static/{STYLES}", include_in_schema=False)(send_styles)
+    app.mount("/static", StaticFiles(directory=STATIC))
     add_problem_handlers(app)
     # The one that was added last sees a request first.
+    app.add_middleware(GZipMiddleware, minimum_size=2000)
     app.add_middleware(Protection, settings=settings, access=access)
     app.add_middleware(RequestMetrics, metrics=metrics)
     return app
@@ -79,6 +69,11 @@ def create_app(settings: WebSettings) -> FastAPI:
 def show_index(request: Request) -> HTMLResponse:
     """Show what the dashboard has."""
     return render(request, "index.html")
+
+
+def send_styles() -> FileResponse:
+    """Send the style sheet, which lies with the templates of reports."""
+    return FileResponse(TEMPLATES / STYLES, media_type="text/css")
 
 
 @asynccontextmanager

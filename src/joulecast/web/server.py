@@ -8,9 +8,9 @@ from collections.abc import Callable
 import uvicorn
 
 from joulecast.agent.addresses import is_loopback
-from joulecast.errors import InputError
+from joulecast.errors import InputError, arg
 from joulecast.web.app import create_app
-from joulecast.web.web_settings import WebSettings
+from joulecast.web.settings import WebSettings
 
 _MOST_CONNECTIONS = 1024
 # Streams of progress would otherwise keep a server alive that was told to end.
@@ -19,8 +19,8 @@ _SHUTDOWN_S = 2
 
 def serve_dashboard(
     settings: WebSettings, host: str, port: int, on_ready: Callable[[str], None] | None = None
-) -> None:
-    """Answer requests until the process is interrupted.
+) -> str:
+    """Answer requests until the process is interrupted; return the address.
 
     Args:
         settings: How the dashboard is served.
@@ -44,10 +44,12 @@ def serve_dashboard(
             limit_concurrency=_MOST_CONNECTIONS,
             timeout_graceful_shutdown=_SHUTDOWN_S,
         )
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{listening.getsockname()[1]}"
         if on_ready is not None:
-            shown = f"[{host}]" if ":" in host else host
-            on_ready(f"http://{shown}:{listening.getsockname()[1]}")
+            on_ready(address)
         uvicorn.Server(config).run([listening])
+    return address
 
 
 def check_reach(settings: WebSettings, host: str) -> None:
@@ -57,12 +59,12 @@ def check_reach(settings: WebSettings, host: str) -> None:
     if settings.is_behind_proxy:
         raise InputError(
             "everybody who can reach the proxy could use the dashboard: set JOULECAST_TOKEN or "
-            "give --token-file, or leave --behind-proxy out"
+            f"give {arg('token_file')}, or leave {arg('behind_proxy')} out"
         )
     if not is_loopback(host):
         raise InputError(
             f"on {host} everybody who can reach it could use the dashboard: set JOULECAST_TOKEN or "
-            "give --token-file, or leave --host out"
+            f"give {arg('token_file')}, or leave {arg('host')} out"
         )
 
 
@@ -81,7 +83,7 @@ def open_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         opened.close()
         raise InputError(
-            f"the dashboard cannot listen on {host}:{port} ({error.strerror}): give another --port "
-            "or --host"
+            f"the dashboard cannot listen on {host}:{port} ({error.strerror}): give another "
+            f"{arg('port')} or {arg('host')}"
         ) from error
     return opened

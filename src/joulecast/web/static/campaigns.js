@@ -1,15 +1,21 @@
 // Follow campaigns while they run, by server-sent events, and stop one.
+//
+// When a campaign changes, the server renders the page again, and what differs is replaced.
 
-import { showFigure } from "./plots.js";
-
-const chosen = document.getElementById("chosen");
-const listed = Array.from(document.querySelectorAll("#campaigns tr"), (row) => row.dataset.campaign);
+const PARTS = ["campaigns", "chosen-heading", "stopping", "report"];
+const byId = (id) => document.getElementById(id);
 
 function follow() {
-  const key = chosen ? chosen.dataset.campaign : "";
-  const events = new EventSource(`/api/campaigns/events?campaign=${encodeURIComponent(key)}`);
-  events.addEventListener("campaigns", (event) => update(JSON.parse(event.data)));
-  const error = document.getElementById("follow-error");
+  const events = new EventSource("/api/campaigns/events");
+  let isFirst = true;
+  events.addEventListener("campaigns", () => {
+    // The page has just been loaded.
+    if (!isFirst) {
+      update();
+    }
+    isFirst = false;
+  });
+  const error = byId("follow-error");
   events.addEventListener("open", () => setText(error, ""));
   // Browsers try again after a lost connection, but not after a refusal.
   events.addEventListener("error", () => {
@@ -20,59 +26,38 @@ function follow() {
   window.addEventListener("pagehide", () => events.close());
 }
 
-function update(state) {
-  if (state.campaigns.map((one) => one.key).join() !== listed.join()) {
+async function update() {
+  const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (!response.ok || !byId("campaigns")) {
     location.reload();
     return;
   }
-  for (const one of state.campaigns) {
-    const row = document.querySelector(`tr[data-campaign="${CSS.escape(one.key)}"]`);
-    if (row) {
-      setText(row.querySelector("[data-state]"), one.state);
-      setTexts(row.querySelectorAll("[data-figure]"), one.figures);
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const open = Array.from(document.querySelectorAll("#report details"), (one) => one.open);
+  for (const id of PARTS) {
+    const next = page.getElementById(id);
+    // Unchanged parts are left alone, or the keyboard would lose its place.
+    if (next && byId(id).innerHTML !== next.innerHTML) {
+      byId(id).replaceChildren(...next.childNodes);
     }
   }
-  if (state.chosen) {
-    updateChosen(state.chosen);
-  }
-}
-
-function updateChosen(one) {
-  setText(document.getElementById("lead"), one.lead);
-  setText(document.getElementById("reason"), one.reason);
-  setTexts(chosen.querySelectorAll(".figures .value"), one.figures);
-  const stop = document.getElementById("stop");
-  stop.hidden = !one.is_running;
-  stop.disabled = one.is_stop_requested;
-  const canvas = chosen.querySelector(".canvas");
-  if (!one.figure) {
-    return;
-  }
-  if (canvas) {
-    showFigure(canvas, one.figure);
-  } else {
-    // The first plot comes with its heading, its sentence and its table.
-    location.reload();
-  }
-}
-
-function setTexts(elements, texts) {
-  elements.forEach((element, place) => setText(element, texts[place]));
+  document.querySelectorAll("#report details").forEach((one, at) => {
+    one.open = open[at] ?? false;
+  });
 }
 
 function setText(element, text) {
-  // Unchanged text is left alone, or screen readers would read it again.
   if (element.textContent !== text) {
     element.textContent = text;
   }
 }
 
 async function stopChosen(button) {
-  const error = document.getElementById("stop-error");
+  const error = byId("stop-error");
   error.textContent = "";
   button.disabled = true;
   try {
-    const key = encodeURIComponent(chosen.dataset.campaign);
+    const key = encodeURIComponent(byId("chosen").dataset.campaign);
     const response = await fetch(`/api/campaigns/${key}/stop`, {
       method: "POST",
       headers: { "Content-Type": "application/json" },
@@ -88,5 +73,9 @@ async function stopChosen(button) {
   }
 }
 
-document.getElementById("stop")?.addEventListener("click", (event) => stopChosen(event.currentTarget));
+byId("stopping")?.addEventListener("click", (event) => {
+  if (event.target.id === "stop") {
+    stopChosen(event.target);
+  }
+});
 follow();

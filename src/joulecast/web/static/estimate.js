@@ -1,6 +1,5 @@
 // The Estimate page: controls ──▶ POST /api/estimate ──▶ figures, layers and devices side by side.
 
-import { showFigure } from "./plots.js";
 import {
   formatBytes,
   formatDuration,
@@ -15,7 +14,6 @@ import {
 
 const ANNOUNCE_MS = 900;
 const MOST_BARS = 12;
-const ROW_PX = 26;
 const FIELDS = ["batch", "phase", "precision", "optimizer", "accumulate", "gpus", "link_gb_s", "steps", "device", "battery", "grid", "price"];
 
 const byId = (id) => document.getElementById(id);
@@ -32,8 +30,6 @@ let isAsking = false;
 let wantedMs = null;
 let answered = "";
 let announcing = 0;
-let bars = null;
-let drawing = 0;
 
 // Families: a slider and a number for each parameter.
 
@@ -316,39 +312,15 @@ function showLayers(found) {
       makeRow([one.name, one.kind], [formatEnergy(one.energy_j), formatShare(one.energy_j / total)], [one.seen === false ? "no" : "yes"]),
     ),
   );
-  bars = makeBars(shown.reverse(), total);
-  cancelAnimationFrame(drawing);
-  drawing = requestAnimationFrame(() => showFigure(byId("layers-plot"), bars));
+  const most = shown.reduce((found, one) => Math.max(found, one.energy_j), 0) || 1;
+  byId("layers-plot").replaceChildren(...shown.flatMap((one) => makeBar(one, most, total)));
 }
 
-function makeBars(layers, total) {
-  // Names that occur twice must stay two bars.
-  const places = layers.map((_, at) => at);
-  return {
-    data: [
-      {
-        type: "bar",
-        orientation: "h",
-        x: layers.map((one) => one.energy_j),
-        y: places,
-        marker: { color: "#0072B2" },
-        text: layers.map((one) => formatShare(one.energy_j / total)),
-        textposition: "auto",
-        textangle: 0,
-        hovertext: layers.map((one) => `${one.name}: ${formatEnergy(one.energy_j)}`),
-        hoverinfo: "text",
-      },
-    ],
-    layout: {
-      height: 70 + ROW_PX * layers.length,
-      margin: { t: 10, r: 20, b: 44, l: 60 },
-      font: { size: 13 },
-      xaxis: { title: { text: "Energy of a step (J)" }, tickformat: "~s", ticksuffix: "J", gridcolor: "#E4E4E4", zeroline: false, rangemode: "tozero" },
-      yaxis: { tickvals: places, ticktext: layers.map((one) => shorten(one.name)), automargin: true, fixedrange: true },
-      bargap: 0.25,
-      showlegend: false,
-    },
-  };
+function makeBar(layer, most, total) {
+  const bar = makeElement("span", "", "bar");
+  bar.style.width = `${(100 * layer.energy_j) / most}%`;
+  const text = `${formatEnergy(layer.energy_j)}, ${formatShare(layer.energy_j / total)}`;
+  return [makeElement("span", shorten(layer.name)), bar, makeElement("span", text, "number")];
 }
 
 function shorten(name) {

@@ -1,7 +1,5 @@
 // Show a result file that is dropped on the page: the server checks it and answers with its report.
 
-import { drawAll } from "./plots.js";
-
 const drop = document.querySelector("[data-preview]");
 const input = drop.querySelector("input");
 const error = document.getElementById("drop-error");
@@ -21,7 +19,6 @@ async function show(file) {
   }
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   shown.replaceChildren(...page.body.childNodes);
-  drawAll();
 }
 
 async function tryToShow(file) {

@@ -29,13 +29,7 @@ function applyTheme(theme) {
   }
 }
 
-function announceTheme() {
-  document.dispatchEvent(new CustomEvent("themechange"));
-}
-
 applyTheme(readTheme());
-
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", announceTheme);
 
 document.addEventListener("DOMContentLoaded", () => {
   const choice = document.getElementById("theme");
@@ -43,7 +37,6 @@ document.addEventListener("DOMContentLoaded", () => {
   choice.addEventListener("change", () => {
     storeTheme(choice.value);
     applyTheme(choice.value);
-    announceTheme();
   });
   const current = document.querySelector(".site-nav [aria-current]");
   const list = current?.closest("ul");

@@ -1,0 +1,176 @@
+"""Answer requests: pages from templates, and what goes wrong in one clear line.
+
+Errors are problem details (RFC 9457), or a page for browsers; never a traceback.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from joulecast.errors import InputError, JoulecastError, MissingError, StoreError
+from joulecast.printable import make_printable
+from joulecast.views.html import TEMPLATES, make_environment
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+COOKIE = "joulecast_session"
+STATIC = Path(__file__).parent / "static"
+STYLES = "report.css"
+"""The style sheet, which reports as files have too."""
+PROBLEM = "application/problem+json"
+_LOG = logging.getLogger(__name__)
+_LONGEST = 500
+
+
+@dataclass(frozen=True)
+class DashboardPage:
+    """A page of the dashboard.
+
+    Attributes:
+        path: Where it is: ``/devices``; its JSON version is ``/api/devices``.
+        title: Its name in the navigation.
+        summary: One sentence on what it shows, for the index.
+        router: Answers requests for the page and its JSON version.
+    """
+
+    path: str
+    title: str
+    summary: str
+    router: APIRouter
+
+
+def render(
+    request: Request, template: str, status: int = HTTPStatus.OK, **context: Any
+) -> HTMLResponse:
+    """Return a page.
+
+    Every template also gets ``request``, ``pages`` (of the navigation), ``path`` (of the request),
+    ``is_signed_in`` and the function ``static_url``.
+
+    Args:
+        request: What is answered.
+        template: Name of a file in ``web/templates`` or ``views/templates``.
+        status: The HTTP status.
+        context: Values for the template.
+    """
+    pages: Sequence[DashboardPage] = request.app.state.pages
+    shared = {
+        "request": request,
+        "pages": pages,
+        "path": request.url.path,
+        "is_signed_in": COOKIE in request.cookies,
+        "static_url": static_url,
+    }
+    text = _find_environment().get_template(template).render(**shared, **context)
+    return HTMLResponse(text, status)
+
+
+@cache
+def _find_environment() -> Environment:
+    return make_environment(Path(__file__).parent / "templates", TEMPLATES)
+
+
+@cache
+def static_url(name: str) -> str:
+    """Return the address of a static file; it changes with the file, so that browsers keep it."""
+    path = TEMPLATES / name if name == STYLES else STATIC / name
+    return f"/static/{name}?v={hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+
+
+# ---------------------------------------------------------------------------------------------
+# Problems
+
+
+class ProblemDetails(BaseModel):
+    """What went wrong."""
+
+    type: str = "about:blank"
+    title: str = Field(description="The meaning of the status.")
+    status: int = Field(description="The HTTP status.")
+    detail: str = Field(description="What is wrong, and what to do.")
+
+
+def document_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return what OpenAPI says about statuses of a route, and those that every route may have."""
+    return {
+        status: {
+            "description": HTTPStatus(status).phrase,
+            "model": ProblemDetails,
+            "content": {PROBLEM: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
+        }
+        for status in sorted({400, 401, 403, 429, *statuses})
+    }
+
+
+def make_problem(
+    status: int, detail: str, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """Return problem details as a response."""
+    line = make_printable(" ".join(detail.split()))[:_LONGEST]
+    content = ProblemDetails(title=HTTPStatus(status).phrase, status=status, detail=line)
+    return JSONResponse(content.model_dump(), status, headers, PROBLEM)
+
+
+def answer_problem(
+    request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return problem details, or a page if a browser asks for one."""
+    is_page = not request.url.path.startswith("/api/")
+    if not (is_page and "text/html" in request.headers.get("accept", "")):
+        return make_problem(status, detail, headers)
+    title = HTTPStatus(status).phrase
+    page = render(request, "error.html", status, title=title, detail=make_printable(detail))
+    page.headers.update(headers or {})
+    return page
+
+
+def answer_bug(request: Request, error: Exception) -> Response:
+    """Log an error that no route expects, and return the answer to its request."""
+    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    detail = "the server failed; its log says why: please report it"
+    return answer_problem(request, HTTPStatus.INTERNAL_SERVER_ERROR, detail)
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    """Let an application answer expected errors as problems."""
+
+    @app.exception_handler(JoulecastError)
+    async def answer_own(request: Request, error: JoulecastError) -> Response:
+        return answer_problem(request, find_status(error), str(error))
+
+    @app.exception_handler(HTTPException)
+    async def answer_http(request: Request, error: HTTPException) -> Response:
+        return answer_problem(request, error.status_code, str(error.detail), error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def answer_invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first.get("loc", ()) if part != "body")
+        message = str(first.get("msg", "it is not valid"))
+        detail = f"{place}: {message}" if place else message
+        return answer_problem(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail)
+
+
+def find_status(error: JoulecastError) -> int:
+    """Return the HTTP status of one of our errors."""
+    if isinstance(error, InputError):
+        return HTTPStatus.UNPROCESSABLE_ENTITY
+    if isinstance(error, MissingError):
+        return HTTPStatus.NOT_FOUND
+    if isinstance(error, StoreError):
+        return HTTPStatus.SERVICE_UNAVAILABLE
+    return HTTPStatus.INTERNAL_SERVER_ERROR

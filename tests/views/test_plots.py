@@ -1,0 +1,124 @@
+"""Plots are drawn by matplotlib, fit a strict policy, and have their values as a table."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from joulecast.errors import FileError, InputError
+from joulecast.views import plot_kinds
+from joulecast.views.plots import draw, make_svg, save_plots
+from joulecast.views.style import COLOURS, SPARE_COLOURS, choose_colours, choose_markers
+
+AXIS = tuple(float(width) for width in range(1, 20, 3))
+POINTS = tuple(plot_kinds.CurvePoint((width,), 1.1 * width, width) for width in (1.0, 7.0))
+LINE = plot_kinds.SampledCurve(
+    "linear", ("cin",), (AXIS,), AXIS, AXIS, POINTS, next_point=((4.0,), 4.0)
+)
+MAP = plot_kinds.SampledCurve(
+    "conv2d",
+    ("cin", "cout"),
+    (AXIS, AXIS),
+    tuple(x * y for x in AXIS for y in AXIS),
+    tuple(x for x in AXIS for _ in AXIS),
+    (plot_kinds.CurvePoint((1.0, 4.0), 4.0, 5.0),),
+)
+ROWS = [
+    plot_kinds.ScoredEstimate(f"net {j}", name, j, j * factor, (0.9 * j, 2 * j))
+    for name, factor in (("additive", 1.02), ("flops", 40.0))
+    for j in (1.0, 2.0, 90.0)
+]
+JOBS = (plot_kinds.ScheduledJob("a long job", 0, 3000), plot_kinds.ScheduledJob("b", 100, 200))
+SCHEDULES = [
+    plot_kinds.DeviceSchedule("phone", JOBS, ((0, 0.7), (3000, 0.4)), 0.1, ((100, 900),)),
+    plot_kinds.DeviceSchedule("server", JOBS[:1]),
+]
+MOMENTS = [plot_kinds.CampaignMoment(float(at), at, 1 / (1 + at)) for at in range(9)]
+LAYERS = [plot_kinds.ChangedLayer(f"conv{at}", 2.0 + at, 1.0 + at) for at in range(30)]
+KINDS = {
+    "line": lambda: plot_kinds.plot_curve("line", LINE, "simulated"),
+    "map": lambda: plot_kinds.plot_curve("map", MAP, "simulated"),
+    "agreement": lambda: plot_kinds.plot_estimates(ROWS, "simulated"),
+    "error-shares": lambda: plot_kinds.plot_error_distribution(ROWS, "simulated"),
+    "errors": lambda: plot_kinds.plot_mape_bars({"additive": 2.0, "flops": 99.0}, 1.0, "simulated"),
+    "error-time": lambda: plot_kinds.plot_error_by_time({"additive": (9.0, 2.0)}, "simulated"),
+    "profiling-time": lambda: plot_kinds.plot_profiling_time({"additive": 9.0}, "simulated"),
+    "time-energy": lambda: plot_kinds.plot_energy_by_time({"x": [("n", 1.0, 2.0)]}, "simulated"),
+    "campaign": lambda: plot_kinds.plot_campaign(MOMENTS, "simulated"),
+    "observations": lambda: plot_kinds.plot_observations({"x": [1e9, 1e9 + 8000]}, "simulated"),
+    "layers": lambda: plot_kinds.plot_layer_changes(LAYERS, "simulated"),
+    "plan": lambda: plot_kinds.plot_timeline(SCHEDULES, "2 jobs", "simulated"),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_is_drawn_within_a_strict_policy(name):
+    plot = KINDS[name]()
+    assert plot.name == name and plot.title.endswith("(simulated)")
+    assert plot.data is not None and plot.data.rows
+    assert all(len(row) == len(plot.data.columns) for row in plot.data.rows)
+    svg = make_svg(plot)
+    # Style attributes and elements, scripts and addresses would all be refused.
+    assert svg.startswith("<svg") and "style" not in svg and "<script" not in svg
+    assert "currentColor" in svg and f'id="{name}-' in svg
+    assert make_svg(plot) == svg
+    for axes in draw(plot).axes:
+        assert axes.get_xlabel() or axes.get_ylabel() or not axes.get_label().startswith("<sub")
+
+
+def find_labels(plot):
+    return [text.get_text() for text in draw(plot).axes[0].get_legend().get_texts()]
+
+
+def test_marks_of_curves_and_schedules():
+    assert find_labels(KINDS["line"]()) == ["95 % interval", "prediction", "measured", "next point"]
+    found = find_labels(KINDS["plan"]())
+    assert sorted(found) == ["charging", "job", "reserve", "state of charge"]
+    assert LINE.points[0].error_percent == pytest.approx(100 / 1.1 - 100)
+
+
+def test_many_layers_are_summed():
+    labels = [text.get_text() for text in draw(KINDS["layers"]()).axes[0].get_yticklabels()]
+    assert len(labels) == 24 and labels[-1] == "other 7 layers"
+
+
+def test_values_that_differ_much_have_a_logarithmic_axis():
+    assert draw(KINDS["agreement"]()).axes[0].get_xscale() == "log"
+    assert draw(KINDS["errors"]()).axes[0].get_yscale() == "log"
+    assert draw(KINDS["error-time"]()).axes[0].get_yscale() == "linear"
+
+
+def test_what_cannot_be_plotted_is_refused():
+    with pytest.raises(InputError, match="cin, cout, k"):
+        plot_kinds.SampledCurve("x", ("cin", "cout", "k"), (AXIS,) * 3, (), ())
+    with pytest.raises(InputError, match="net is 0"):
+        plot_kinds.ScoredEstimate("net is 0", "additive", 0.0, 1.0, (0.0, 1.0))
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf", ".html"])
+def test_files(tmp_path, suffix):
+    plots = [KINDS["line"](), KINDS["plan"]()]
+    (one,) = save_plots(plots[:1], tmp_path / f"one{suffix}")
+    several = save_plots(plots, tmp_path / f"some{suffix}")
+    names = ["some.html"] if suffix == ".html" else [f"some-line{suffix}", f"some-plan{suffix}"]
+    assert [path.name for path in several] == names
+    head = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF", ".html": b"<!doctype"}[suffix]
+    assert one.read_bytes().lstrip().startswith(head)
+    with pytest.raises(FileError, match="cannot write"):
+        save_plots(plots, one / f"x{suffix}")
+
+
+def test_estimators_keep_their_colours_and_others_differ():
+    names = ["additive", "new", "newer", "flops"]
+    colours, markers = choose_colours(names), choose_markers(names)
+    assert colours["additive"] == COLOURS["additive"] and colours["new"] == SPARE_COLOURS[0]
+    assert len(set(colours.values())) == 4 and markers["flops"] != markers["additive"]
+
+
+def test_matplotlib_is_imported_when_something_is_drawn():
+    code = (
+        "import sys, joulecast.views.plot_kinds, joulecast.views.plots, joulecast.features.report\n"
+        "assert not {'matplotlib', 'numpy', 'jinja2'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)

@@ -1,0 +1,288 @@
+"""What a dashboard refuses before it reads a request, who may use it, and signing in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.websockets import WebSocketDisconnect
+
+from joulecast.web import security
+from joulecast.web.security import (
+    HEADERS,
+    MOST_BODY_BYTES,
+    SESSION_S,
+    AccessCheck,
+    LimitedBody,
+    RateLimit,
+)
+from web_examples import BEARER, HERE, QUERY, TOKEN
+
+COOKIE = security.COOKIE
+PAGE = {"Accept": "text/html,*/*"}
+JSON = {"Content-Type": "application/json"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+OTHER_ORIGINS = [
+    {"Origin": "http://evil.example"},
+    {"Origin": "null"},
+    {"Origin": "http://127.0.0.1:9999"},
+    {"Origin": "http://[", "Sec-Fetch-Site": "same-origin"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Origin": HERE, "Sec-Fetch-Site": "cross-site"},
+]
+
+
+def connect(**headers):
+    pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    return HTTPConnection({"type": "http", "headers": pairs})
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/api/openapi.json", "/devices", "/nothing"])
+def test_nothing_is_shown_without_the_token(guarded, path):
+    answer = guarded.get(path)
+    assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert guarded.post("/api/estimate", json={}).status_code == 401
+    assert guarded.get("/health").json() == {"status": "ok"}
+    assert guarded.get("/metrics", headers=BEARER).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        TOKEN,
+        f"bearer {TOKEN}",
+        f"Bearer {TOKEN} ",
+        f"Bearer {TOKEN[:-1]}",
+        "Basic eDp5",
+        "Bearer é",
+    ],
+)
+def test_other_authorizations_are_refused(guarded, given):
+    assert guarded.get("/metrics", headers={"Authorization": given.encode()}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda one: one.get("/metrics", headers={"Authorization": "Bearer x"}),
+        lambda one: one.post("/sign-in", data={"token": "x"}),
+    ],
+)
+def test_guessing_is_slowed_down(guarded, send):
+    found = [send(guarded) for _ in range(25)]
+    assert found[0].status_code == 401 and found[-1].status_code == 429
+    assert int(found[-1].headers["Retry-After"]) >= 1
+    # Programs with the token are not affected.
+    assert guarded.get("/metrics", headers=BEARER).status_code == 200
+
+
+def test_sessions_end_and_cannot_be_made_up():
+    clock = [1e9]
+    access = AccessCheck(TOKEN, now=lambda: clock[0])
+    session = access.make_session()
+    expires, signature = session.split(".")
+    assert access.has_session(connect(cookie=f"a=b; {COOKIE}={session}"))
+    later = f"{int(expires) + 1}.{signature}"
+    for forged in (later, f"{expires}.", f"{expires}.{'0' * 64}", expires, "", f"é.{signature}"):
+        assert not access.has_session(connect(cookie=f"{COOKIE}={forged}"))
+    assert not AccessCheck("another-token-0123").has_session(connect(cookie=f"{COOKIE}={session}"))
+    clock[0] += SESSION_S + 1
+    assert not access.has_session(connect(cookie=f"{COOKIE}={session}"))
+    # Without a token nothing is a token.
+    open_access = AccessCheck("")
+    assert not open_access.accepts_token("")
+    assert not open_access.has_token(connect(authorization="Bearer "))
+    assert not open_access.has_session(connect(cookie=f"{COOKIE}={open_access.make_session()}"))
+
+
+def test_the_token_appears_nowhere(guarded, caplog):
+    caplog.set_level(logging.DEBUG)
+    answers = [
+        guarded.get("/", headers=BEARER),
+        guarded.get("/metrics", headers=BEARER),
+        guarded.post("/sign-in", data={"token": TOKEN}),
+        guarded.post("/sign-in", data={"token": f"{TOKEN}x"}),
+    ]
+    shown = "".join(f"{answer.headers}{answer.text}" for answer in answers)
+    assert TOKEN not in shown + caplog.text + repr(guarded.app.state.settings)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8378", "localhost:1", "[::1]:8378", "127.0.0.9"])
+def test_this_machine_has_several_names(client, host):
+    assert client.get("/health", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example:8378", "127.0.0.1.evil.example", "localhost.evil", "", "[", "10.0.0.1"]
+)
+def test_other_names_do_not_reach_a_dashboard_without_token(client, host):
+    for path in ("/", "/health", "/static/report.css", "/api/openapi.json"):
+        assert client.get(path, headers={"Host": host}).status_code == 403
+
+
+@pytest.mark.parametrize("headers", OTHER_ORIGINS)
+def test_pages_of_other_origins_cannot_act(client, make_client, headers):
+    answer = client.post("/api/estimate", json=QUERY, headers=headers)
+    assert answer.status_code == 403 and "another origin" in answer.json()["detail"]
+    refused = make_client(HERE, token=TOKEN).post(
+        "/sign-in", data={"token": TOKEN}, headers=headers
+    )
+    assert refused.status_code == 403 and "Set-Cookie" not in refused.headers
+
+
+def test_own_pages_and_programs_can_act(client, guarded):
+    own = {"Origin": HERE, "Sec-Fetch-Site": "same-origin"}
+    assert client.post("/api/estimate", json=QUERY, headers=own).status_code == 200
+    # A program that sends the token is not a page, whatever it calls itself.
+    given = {**BEARER, "Origin": "http://evil.example"}
+    assert guarded.post("/api/estimate", json=QUERY, headers=given).status_code == 200
+
+
+@pytest.mark.parametrize("given", ["text/plain", "multipart/form-data; boundary=x", *FORM.values()])
+def test_content_types_that_any_page_can_send_are_refused(client, given):
+    for path in ("/api/estimate", "/api/networks"):
+        answer = client.post(path, content=b"{}", headers={"Content-Type": given})
+        assert answer.status_code == 415
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/nothing", "/static/report.css", "/api/x"])
+def test_every_answer_has_the_headers(client, path):
+    for answer in (client.get(path), client.post(path, content=b"")):
+        assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+    policy = HEADERS["Content-Security-Policy"]
+    assert "unsafe" not in policy and "default-src 'none'" in policy
+
+
+def test_only_static_files_are_kept(client):
+    assert client.get("/").headers["Cache-Control"] == "no-store"
+    assert "immutable" in client.get("/static/units.js?v=1").headers["Cache-Control"]
+    assert client.get("/static/report.css").headers["Cache-Control"] == "no-cache"
+    for name in ("..%2fapp.py", "%2e%2e/app.py", "base.html", "none.js"):
+        assert client.get(f"/static/{name}").status_code == 404
+
+
+def test_web_sockets_are_closed(client):
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect("/api/estimate"):
+        pass
+
+
+# Rates
+
+
+def test_a_client_that_asks_too_often_has_to_wait(make_client):
+    client = make_client(requests_per_second=2)
+    found = [client.get("/health") for _ in range(8)]
+    assert [answer.status_code for answer in found[:4]] == [200] * 4
+    assert found[-1].status_code == 429 and found[-1].headers["Retry-After"] == "1"
+
+
+def test_buckets_empty_fill_and_belong_to_a_network(monkeypatch):
+    clock = [0.0]
+    limit = RateLimit(2.0, 3, now=lambda: clock[0])
+    assert [limit.take("a") for _ in range(4)] == [0, 0, 0, 1] and limit.take("b") == 0
+    clock[0] = 0.5
+    assert [limit.take("a"), limit.take("a")] == [0, 1]
+    slow = RateLimit(0.1, 1, now=lambda: 0.0)
+    assert [slow.take("2001:db8::1"), slow.take("2001:db8::ffff%eth0")] == [0, 10]
+    assert slow.take("2001:db8:0:1::1") == slow.take("not:an:address") == 0
+    monkeypatch.setattr(security, "_MOST_CLIENTS", 10)
+    for number in range(100):
+        slow.take(f"10.0.0.{number}")
+    assert len(slow) == 10 and slow.take("10.0.0.99") == 10
+    free = RateLimit(0, 0)
+    assert {free.take("a") for _ in range(100)} == {0} and len(free) == 0
+
+
+# Bodies
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "1e9", "9" * 20, str(2**40), "²"])
+def test_wrong_and_large_lengths_are_refused(client, length):
+    headers = {**JSON, "Content-Length": length.encode()}
+    answer = client.post("/api/estimate", content=b"{}", headers=headers)
+    assert answer.status_code in (400, 413)
+
+
+def test_large_bodies_are_refused_announced_or_not(client):
+    content = b"[" + b" " * MOST_BODY_BYTES + b"]"
+    assert "8 MiB" in client.post("/api/estimate", content=content, headers=JSON).json()["detail"]
+    answer = client.post("/sign-in", content=b"token=" + b"x" * 5000, headers=FORM)
+    assert answer.status_code == 413 and "4 KiB" in answer.json()["detail"]
+    parts = (b" " * 2**20 for _ in range(9))
+    assert client.post("/api/estimate", content=parts, headers=JSON).status_code == 413
+    assert security.find_body_limit("/api/networks") > MOST_BODY_BYTES
+
+
+def receive_all(messages, limit_s=60.0):
+    """Return what a limited body of at most ten bytes receives; None stands for silence."""
+    waiting = list(messages)
+
+    async def receive():
+        message = waiting.pop(0)
+        return message if message else await asyncio.Event().wait()
+
+    async def run():
+        limited = LimitedBody(receive, 10, limit_s)
+        return [await limited() for _ in messages]
+
+    return asyncio.run(run())
+
+
+def part(body, more_body=True):
+    return {"type": "http.request", "body": body, "more_body": more_body}
+
+
+def test_size_and_time_of_all_parts_count():
+    assert receive_all([part(b"12345"), part(b"67890", False), {"type": "http.disconnect"}])
+    for messages, limit_s, status in (
+        ([part(b"123456"), part(b"78901", False)], 60.0, 413),
+        ([part(b"1"), None], 0.01, 408),
+    ):
+        with pytest.raises(HTTPException) as caught:
+            receive_all(messages, limit_s)
+        assert caught.value.status_code == status
+
+
+# Signing in
+
+
+def test_browsers_sign_in_by_a_form(guarded, make_client):
+    query = "a=1%262&b=x+y&c=%C3%A9"
+    answer = guarded.get(f"/devices?{query}", headers=PAGE)
+    assert answer.status_code == 303
+    form = guarded.get(answer.headers["Location"], headers=PAGE)
+    assert f'value="/devices?{query.replace("&", "&amp;")}"' in form.text
+    done = guarded.post("/sign-in", data={"token": TOKEN, "next": f"/devices?{query}"})
+    assert (done.status_code, done.headers["Location"]) == (303, f"/devices?{query}")
+    cookie = done.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie and "SameSite=strict" in cookie and TOKEN not in cookie
+    assert "Secure" not in cookie
+    assert guarded.get("/", headers=PAGE).status_code == 200
+    guarded.post("/sign-out", headers=FORM)
+    assert guarded.get("/", headers=PAGE).status_code == 303
+    secure = make_client("https://lab.example", token=TOKEN)
+    assert "Secure" in secure.post("/sign-in", data={"token": TOKEN}).headers["Set-Cookie"]
+
+
+@pytest.mark.parametrize("body", [b"", b"token", b"&" * 100, b"\xff=\xff", b"token=%zz"])
+def test_broken_forms_do_not_sign_in(guarded, client, body):
+    answer = guarded.post("/sign-in", content=body, headers=FORM)
+    assert answer.status_code == 401 and "Set-Cookie" not in answer.headers
+    assert "This is not the token." in answer.text
+    # Without a token there is nothing to sign in to.
+    assert "Set-Cookie" not in client.post("/sign-in", content=body, headers=FORM).headers
+
+
+@pytest.mark.parametrize(
+    "next",
+    ["https://evil.example/", "//evil.example?/devices", "/\\evil.example", "/static/x",
+     "javascript:1", "/\\t/evil.example?x"],
+)  # fmt: skip
+def test_signing_in_leads_to_pages_only(guarded, next):
+    answer = guarded.post("/sign-in", data={"token": TOKEN, "next": next})
+    assert answer.headers["Location"] == "/"
