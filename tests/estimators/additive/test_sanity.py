@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from joulecast.atlas.architectures import ARCHITECTURES, draw_network
 
 import joulecast
 from additive_examples import draw_networks, observe_idle, observe_parts, observe_step
 from joulecast.campaign.anchors import assume_scale, make_anchor_trials
+from joulecast.campaign.atlas import load_networks
 from joulecast.estimators import fit_profile
 from joulecast.estimators.additive.estimator import FIT_VERSION, AdditiveEstimator, FittedAdditive
 from joulecast.families import FAMILIES, make_family
@@ -231,7 +231,7 @@ def test_leaving_out_a_kind_widens_the_intervals_of_its_networks(simulated_world
 def test_estimates_do_not_depend_on_what_else_is_asked():
     """Networks of different kinds need different observations, of which only some are selected."""
     fitted = fit_profile(joulecast.load_profile("nvidia-h200"))
-    networks = [draw_network(name, "together") for name in ARCHITECTURES][::8]
+    networks = load_networks()[:32:8]
     setup = Setup(batch=32, precision="bf16")
     together = fitted.estimate(networks, setup)
     alone = [fitted.estimate([network], setup)[0] for network in networks]
