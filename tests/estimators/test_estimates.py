@@ -35,14 +35,6 @@ def test_estimates_are_a_sequence(profile):
     assert found.select([2, 0, 2]).first_occurrence == (0, 1, 0)
 
 
-@pytest.mark.parametrize("name", ["additive", "flops"])
-def test_covariance_has_the_variances_on_its_diagonal(profile, name):
-    found = estimate(profile, name=name, joint=True)
-    assert found.cov is not None
-    assert np.diag(found.cov) == pytest.approx(found.variance, rel=1e-6)
-    assert np.linalg.eigvalsh(found.cov).min() > -1e-9 * found.variance.max()
-
-
 def test_probability_agrees_with_the_interval(profile):
     found = estimate(profile, level=0.8)
     for side, probability in ((0, 0.1), (1, 0.9)):

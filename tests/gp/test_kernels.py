@@ -31,11 +31,3 @@ def test_kernel_among_points_is_that_of_their_distances():
     kernel, _ = matern52_with_gradient(points, np.empty((2, 6, 6)))
     squares = ((points[:, None] - points[None]) ** 2).sum(axis=2)
     assert kernel == pytest.approx(matern52(squares), abs=1e-6)
-
-
-def test_matern_decreases_from_one():
-    distance = np.linspace(0.0, 30.0, 200)
-    value = matern52(distance**2)
-    assert value[0] == 1.0
-    assert (np.diff(value) < 0).all()
-    assert value[-1] < 1e-10

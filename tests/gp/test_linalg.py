@@ -12,6 +12,7 @@ from joulecast.gp.linalg import (
     invert_covariance,
     matmul,
 )
+from logsums_examples import to_matrix
 
 
 def test_sparse_pattern_multiplies_as_a_dense_matrix():
@@ -91,18 +92,8 @@ def sums():
 
 def test_sums_equal_products_with_the_dense_matrix(sums):
     values = np.random.default_rng(0).normal(size=INPUTS)
-    matrix = sums.to_matrix(INPUTS)
+    matrix = to_matrix(sums, INPUTS)
     assert not matrix[-1].any()
     assert sums.total(values) == pytest.approx(matrix @ values)
     other = np.random.default_rng(1).normal(size=(INPUTS, 3))
     assert sums.pattern.matmul(sums.weight, other) == pytest.approx(matrix @ other)
-
-
-def test_entries_are_added_sum_by_sum(sums):
-    assert sums.sum_entries(np.ones(len(sums.row))) == pytest.approx(
-        (sums.to_matrix(INPUTS) != 0).sum(axis=1)
-    )
-
-
-def test_single_inputs_are_the_identity():
-    assert (WeightedSums.of_single_inputs(4).to_matrix(4) == np.eye(4)).all()

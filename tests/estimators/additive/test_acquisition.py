@@ -16,7 +16,6 @@ from additive_examples import (
     true_energies,
 )
 from joulecast.estimators.additive.acquisition import (
-    find_host_probe,
     read_target,
 )
 from joulecast.estimators.additive.estimator import AdditiveEstimator
@@ -198,11 +197,3 @@ def test_output_without_weights_is_timed_once(device):
     shown = observe_parts(device, [network], energy=False)
     assert trial.execution.upstream == "random"
     assert not list_probes(target, shown)
-
-
-def test_structure_is_issued_once(device, target):
-    layers, observations = read_target(target, []), []
-    while trial := find_host_probe(layers, observations):
-        observations.append(observe_step(device, trial, energy=False))
-    structures = {layer.structure for layer in layers.layers}
-    assert len(observations) == len(structures)

@@ -11,6 +11,7 @@ from joulecast.estimators.additive.layers import make_overhead, set_up_layer
 from joulecast.families import make_family
 from joulecast.kinds import make_layer
 from joulecast.variants import Part
+from logsums_examples import to_matrix
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_networks_become_sums_over_distinct_leaves():
     networks.append(count_network(make_family("transformer:64,2")))
     sums = encode_sums([*networks, {}])
     assert len(set(sums.operators)) == len(sums.operators)
-    matrix = sums.counts.to_matrix(len(sums.operators))
+    matrix = to_matrix(sums.counts, len(sums.operators))
     for row, counts in zip(matrix, [*networks, {}], strict=True):
         found = {sums.operators[at]: row[at] for at in np.flatnonzero(row)}
         assert found == pytest.approx(sum_leaves(counts))

@@ -72,14 +72,6 @@ def test_graph_does_not_wait_for_the_host(model):
     assert paused_j[0] == pytest.approx(model.idle_w * paused_s[0])
 
 
-def test_joint_covariance_has_the_variances_on_its_diagonal(model):
-    counts = [count_network(network) for network in draw_networks(5, seed=4)]
-    totals = predict_totals(model, counts, SHARE, joint=True)
-    without_sums = totals.variance - (SHARE * totals.energy_j) ** 2
-    assert np.diag(totals.covariance) == pytest.approx(without_sums, rel=1e-6)
-    assert np.linalg.eigvalsh(totals.covariance).min() > -1e-9 * np.trace(totals.covariance)
-
-
 def test_selecting_observations_for_some_leaves_keeps_the_medians(model, monkeypatch):
     """Medians are those given all observations, whatever variances are conditioned on."""
     model = replace(
@@ -145,10 +137,6 @@ def test_layers_of_a_block_share_it_by_the_energies_of_their_operators(fitted, p
 def test_layers_of_unseen_kinds_are_marked(fitted):
     prediction = fitted.predict([make_family("lstm")], [SETUP], per_layer=True)
     assert any(layer.kind == "lstm" and not layer.seen for layer in prediction.layers[0])
-
-
-def test_layers_are_left_out_unless_requested(fitted):
-    assert fitted.predict(draw_networks(2), [SETUP] * 2).layers == ((), ())
 
 
 def test_energies_agree_with_what_was_measured(observations, model):

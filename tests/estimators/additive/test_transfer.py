@@ -16,7 +16,7 @@ from additive_examples import (
     predict,
     true_energies,
 )
-from joulecast.estimators.additive.encode import OperatorEncoder, SourceMean
+from joulecast.estimators.additive.encode import SourceMean
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.layers import count_layers, split_layers
 from joulecast.gp.lognormal import log_variance
@@ -150,11 +150,6 @@ def test_stored_fit_predicts_the_same(transferred):
     assert restored.sources == transferred.sources
 
 
-def test_fits_without_sources_store_none(few):
-    data = AdditiveEstimator().fit(few).to_dict()
-    assert "sources" not in data["encoder"]
-
-
 def test_later_fits_keep_their_sources(few, transferred, source, device):
     more = observe_twin(observe_parts(device, draw_networks(1, seed=11)))
     again = AdditiveEstimator().fit([*few, *more[:2]], transferred)
@@ -192,8 +187,3 @@ def test_source_without_a_posterior_mean_is_conditioned(model, monkeypatch):
     inputs = model.encoder.encode_durations(list_leaves(draw_networks(2, seed=1)))
     one, two = (SourceMean.from_fitted(each).predict(inputs)[0] for each in (large, model.duration))
     assert one == pytest.approx(two, abs=0.02)
-
-
-def test_encoder_without_sources_adds_nothing(model):
-    assert isinstance(model.encoder, OperatorEncoder)
-    assert model.encoder.encode_durations(list_leaves(draw_networks(1))).log_basis is None

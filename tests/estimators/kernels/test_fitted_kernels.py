@@ -1,6 +1,5 @@
 """Test sums of kernels and their intervals."""
 
-import json
 import random
 from dataclasses import replace
 
@@ -10,21 +9,16 @@ import pytest
 from joulecast.estimators.base import Target
 from joulecast.estimators.kernels.estimator import KernelProcessEstimator
 from joulecast.estimators.kernels.fitted_kernels import (
-    KernelSums,
-    ProcessRegression,
     count_kernels,
-    find_depth,
     fit_process,
     fit_work_mean,
-    list_log_features,
-    name_main,
 )
 from joulecast.estimators.kernels.kernel_points import make_overhead_trial
 from joulecast.families import draw_family, make_family
 from joulecast.records import Setup, Trial
 from joulecast.simulation import make_simulated_device
 from joulecast.testing.estimators import run_short_campaign
-from kernel_examples import draw_convs, find_durations, make_conv, make_linear
+from kernel_examples import draw_convs, find_durations, make_conv
 
 SETUP = Setup(batch=1, phase="inference")
 SHAPE = (3, 64, 64)
@@ -88,23 +82,12 @@ def test_kinds_are_listed_with_their_points(fitted):
     assert {"C_in", "FLOPs", "HW"} <= set(rows["conv"].features)
 
 
-def test_networks_are_counted_by_distinct_kernels():
-    one, two = make_conv(4, 4, 8), make_conv(4, 8, 8)
-    sums = KernelSums.of_networks([(one, one, two), (two,)])
-    assert sums.kernels == (one, two)
-    assert sums.counts.tolist() == [[2.0, 1.0], [0.0, 1.0]]
-
-
 def test_equal_networks_share_their_scatter(fitted):
     draw = random.Random(2)
     one, other = (draw_family("resnet", draw.randint, SHAPE) for _ in range(2))
     cov = fitted.predict([one, other, one], [SETUP] * 3, joint=True).energy_cov
     assert cov[0, 2] == pytest.approx(cov[0, 0])
     assert cov[0, 1] < np.sqrt(cov[0, 0] * cov[1, 1])
-
-
-def test_main_operator_names_a_regression():
-    assert name_main("conv+bn+relu") == name_main("conv") == "conv+..."
 
 
 def fit_convs(count=60):
@@ -121,15 +104,6 @@ def test_unseen_kernels_are_predicted():
     assert np.linalg.eigvalsh(cov).min() > -1e-9
 
 
-def test_fit_is_restored_exactly():
-    fitted = fit_convs(20)
-    restored = ProcessRegression.from_dict(json.loads(json.dumps(fitted.to_dict())))
-    others = draw_convs(5, seed=1)
-    for one, two in zip(fitted.predict(others), restored.predict(others), strict=True):
-        assert (one == two).all()
-    assert restored.count == 20
-
-
 def test_powers_are_not_proportional_to_work():
     kernels = draw_convs(30)
     fitted = fit_process(kernels, np.full(30, 12.0), np.full(30, 0.01), by_work=False)
@@ -144,33 +118,9 @@ def test_errors_of_similar_kernels_are_correlated():
     assert correlation[0, 1] > 0.5 > correlation[0, 2]
 
 
-def test_full_tiles_are_a_feature():
-    points = list_log_features([make_conv(8, 8, 13), make_conv(8, 8, 14), make_conv(8, 8, 16)], ())
-    assert points[:, -1].tolist() == [0.0, 1.0, 3.0]
-
-
-def test_depth_is_the_flops_of_one_output():
-    assert find_depth(make_linear(30, 7)) == 60
-    assert find_depth(make_conv(8, 16, 10, 3)) == 2 * 8 * 9
-
-
-def test_rates_are_found_again():
-    kernels = draw_convs(40)
-    rates = np.array([2e-12, 3e-10, 4e-9, 5e-6])
-    found = fit_work_mean([(kernel,) for kernel in kernels], count_kernels(kernels) @ rates)
-    assert found.rates == pytest.approx(rates, rel=1e-3)
-    others = draw_convs(5, seed=1)
-    assert np.exp(found.log_costs(others)) == pytest.approx(count_kernels(others) @ rates, rel=1e-3)
-
-
 def test_costs_of_kernels_that_ran_together_are_divided():
     kernels = draw_convs(40)
     rates = np.array([2e-12, 3e-10, 0.0, 5e-6])
     groups = [kernels[at : at + 2] for at in range(0, 40, 2)]
     costs = np.array([(count_kernels(group) @ rates).sum() for group in groups])
     assert fit_work_mean(groups, costs).rates == pytest.approx(rates, rel=1e-3, abs=1e-20)
-
-
-def test_error_of_an_exact_fit_is_unknown():
-    kernels = draw_convs(2)
-    assert fit_work_mean([(kernel,) for kernel in kernels], np.array([1.0, 2.0])).log_sd >= 0.2

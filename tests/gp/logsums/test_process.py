@@ -32,8 +32,3 @@ def test_prior_density_has_its_gradient():
     step[3] = 1e-6
     difference = prior.negative_log_density(theta + step)[0] - value
     assert gradient[3] == pytest.approx(difference / 1e-6, rel=1e-4)
-
-
-def test_process_converts_to_json_and_back():
-    process = make_process()
-    assert LogSumProcess.from_dict(process.to_dict()) == process

@@ -8,7 +8,7 @@ import pytest
 from joulecast.gp.linalg import WeightedSums
 from joulecast.gp.logsums import selection as local_rows
 from joulecast.gp.logsums import selection as relinearisation
-from joulecast.gp.logsums.inputs import LogObservations, LogSums, append_inputs
+from joulecast.gp.logsums.inputs import LogObservations, LogSums
 from joulecast.gp.logsums.posterior import condition_logsums, linearise_observations
 from joulecast.gp.logsums.selection import (
     condition_for,
@@ -146,10 +146,3 @@ def test_means_of_many_observations_follow_further_ones(fitted_relinearisation, 
     before = kept.mean.predict(new)
     assert np.abs(exact - before).max() > 0.3
     assert extended.mean.predict(new) == pytest.approx(exact, abs=0.03)
-
-
-def test_appended_inputs_keep_caps_only_if_all_have_them():
-    rng = np.random.default_rng(3)
-    one, two = draw_inputs(rng, 3, caps=True), draw_inputs(rng, 2, 10, caps=True)
-    assert len(append_inputs(one, two).log_caps) == 5
-    assert append_inputs(one, replace(two, log_caps=None)).log_caps is None

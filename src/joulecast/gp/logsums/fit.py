@@ -147,13 +147,9 @@ def _find_mode(process: LogSumProcess, inputs: LogInputs, observations: LogObser
                 options={"maxiter": steps},
             )
             theta = np.asarray(found.x)
-            if not _has_sums(observations):
-                break
+            if len(observations.sums.counts.row) == observations.size:
+                break  # no sums of several inputs
     return theta
-
-
-def _has_sums(observations: LogObservations) -> bool:
-    return len(observations.sums.counts.row) > observations.size
 
 
 class SumObjective:

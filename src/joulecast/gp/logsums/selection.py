@@ -49,7 +49,7 @@ from joulecast.gp.logsums.totals import explain_discrepancies, explain_inputs, l
 
 # Up to this many observations all are used: a quarter of a second on one core, selecting less.
 MAX_EXACT_ROWS = 400
-# Observations selected in total, and at least for each query: 0.1 s for a network of 60 leaves.
+# Observations selected in total, and at least for each query: 0.1 s for a network of 60 operators.
 LOCAL_ROWS, ROWS_PER_QUERY = 300, 6
 # Share of them selected in the first round.
 _FIRST_SHARE = 0.4
@@ -151,7 +151,7 @@ class _RowSearch:
                 fitted.process, fitted.hyper, fitted.inputs, self._inputs.take(some)
             )
             cov[:, some] = rows.matmul(part)
-        found = _combine(self._weights, np.ascontiguousarray(cov.T)).T
+        found = self._weights.matmul(np.ascontiguousarray(cov.T)).T
         sums = fitted.observations.sums
         return np.asarray(found + discrepancy_covariance(fitted.hyper, sums, self._queries))
 
@@ -167,12 +167,12 @@ class _RowSearch:
         if fitted.linear is not None:
             return self._reduce_kept(known, candidates, cov)
         posterior = condition_logsums(fitted, known)
-        by_query = _combine(self._weights, explain_inputs(posterior, self._inputs)[1])
+        by_query = self._weights.matmul(explain_inputs(posterior, self._inputs)[1])
         by_query += explain_discrepancies(posterior, self._queries)
         used, sums = fitted.observations.sums.take(candidates).narrow()
         inputs, weight = fitted.inputs.take(used), self._rows.take(candidates).weights.weight
         weights = WeightedSums(sums.size, sums.counts.row, sums.counts.column, weight)
-        by_row = _combine(weights, explain_inputs(posterior, inputs)[1])
+        by_row = weights.matmul(explain_inputs(posterior, inputs)[1])
         by_row += explain_discrepancies(posterior, sums)
         variance = log_prior_variance(fitted.process, hyper, inputs, weights)
         variance += discrepancy_variance(hyper, sums)
@@ -196,10 +196,6 @@ class _RowSearch:
 
 def _linearise_at_prior(fitted: FittedLogSums, inputs: LogInputs, sums: LogSums) -> LinearSums:
     return linearise(sums.counts, prior_log_mean(inputs, fitted.hyper.coefficients))
-
-
-def _combine(weights: WeightedSums, matrix: Floats) -> Floats:
-    return weights.matmul(matrix)
 
 
 def _rank_rows(score: Floats, depth: int) -> Ints:
@@ -240,7 +236,10 @@ def keep_linearisation(fitted: FittedLogSums) -> FittedLogSums:
     linear = linearise(counts, start)
     weight, offsets = linear.weights.weight.copy(), linear.offsets.copy()
     for rows in _list_batches(fitted):
-        part = _linearise_locally(fitted, rows)
+        used, sums = fitted.observations.sums.take(rows).narrow()
+        inputs = fitted.inputs.take(used)
+        posterior = condition_logsums(fitted, select_rows(fitted, inputs))
+        part = linearise_prediction(posterior, inputs, sums.counts)
         offsets[rows] = part.offsets
         weight[np.isin(counts.row, rows)] = part.weights.weight
     return replace(fitted, linear=LinearSums(replace(counts, weight=weight), offsets))
@@ -276,13 +275,6 @@ def extend_fitted(
     new = np.arange(fitted.observations.size, all_rows.size)
     extended = replace(extended, row_weights=row_weights)
     return correct_row_weights(extended, np.concatenate([near, new]))
-
-
-def _linearise_locally(fitted: FittedLogSums, rows: Ints) -> LinearSums:
-    used, sums = fitted.observations.sums.take(rows).narrow()
-    inputs = fitted.inputs.take(used)
-    posterior = condition_logsums(fitted, select_rows(fitted, inputs))
-    return linearise_prediction(posterior, inputs, sums.counts)
 
 
 def _list_batches(fitted: FittedLogSums) -> list[Ints]:
