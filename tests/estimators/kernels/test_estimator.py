@@ -7,11 +7,10 @@ import pytest
 
 from joulecast.estimators.base import Target
 from joulecast.estimators.kernels.estimator import KernelProcessEstimator, fit_setup
-from joulecast.estimators.kernels.fitted_kernels import fit_process
-from joulecast.estimators.kernels.kernel_points import (
+from joulecast.estimators.kernels.fitted_kernels import (
     CostPoint,
     RunOverhead,
-    SetupPoints,
+    fit_process,
     make_overhead_trial,
 )
 from joulecast.families import make_family
@@ -70,7 +69,7 @@ def make_network_point(seed, factor):
 
 
 def fit_points(*points):
-    return fit_setup(SetupPoints(RunOverhead(), tuple(points)), fit_process)
+    return fit_setup(RunOverhead(), points, fit_process)
 
 
 def test_kinds_and_main_operators_have_regressions():

@@ -12,8 +12,8 @@ from joulecast.estimators.kernels.fitted_kernels import (
     count_kernels,
     fit_process,
     fit_work_mean,
+    make_overhead_trial,
 )
-from joulecast.estimators.kernels.kernel_points import make_overhead_trial
 from joulecast.families import draw_family, make_family
 from joulecast.records import Setup, Trial
 from joulecast.simulation import make_simulated_device

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.estimators.kernels.kernel_points import (
+from joulecast.estimators.kernels.fitted_kernels import (
     group_by_setup,
     is_readable,
     make_overhead_trial,
@@ -30,23 +30,21 @@ def test_kernel_costs_what_is_left_of_a_run_divided_by_its_copies():
     copies = trial.execution.copies
     empty = observe(make_overhead_trial(SETUP), 1e-3, 2e-3)
     seen = observe(trial, 1e-3 + copies * 4e-3, 2e-3 + copies * 12e-3)
-    points = read_points([seen, empty], TABLE)
-    assert points.overhead.duration_s == 1e-3 and points.overhead.energy_j == 2e-3
-    (point,) = points.points
+    overhead, (point,) = read_points([seen, empty], TABLE)
+    assert overhead.duration_s == 1e-3 and overhead.energy_j == 2e-3
     assert point.is_single and point.kernels[0].count == copies
     assert point.duration_s == pytest.approx(copies * 4e-3)
     assert point.power_w == pytest.approx(3.0)
 
 
 def test_overhead_is_zero_where_no_empty_graph_was_observed():
-    points = read_points([observe(make_kernel_trial(), 1.0)], TABLE)
-    assert points.overhead.duration_s == 0.0
-    assert points.points[0].power_w is None
+    overhead, (point,) = read_points([observe(make_kernel_trial(), 1.0)], TABLE)
+    assert overhead.duration_s == 0.0 and point.power_w is None
 
 
 def test_kernel_costs_something_even_if_the_overhead_was_larger():
     empty = observe(make_overhead_trial(SETUP), 5e-3)
-    (point,) = read_points([observe(make_kernel_trial(), 4e-3), empty], TABLE).points
+    _, (point,) = read_points([observe(make_kernel_trial(), 4e-3), empty], TABLE)
     assert point.duration_s == pytest.approx(4e-4)
     assert point.duration_sd_share == pytest.approx(0.1)
 
@@ -55,7 +53,7 @@ def test_steps_of_an_observation_are_divided():
     trial = make_kernel_trial()
     ten = replace(trial, execution=replace(trial.execution, steps=10))
     one, other = (
-        read_points([observe(each, total)], TABLE).points[0].duration_s
+        read_points([observe(each, total)], TABLE)[1][0].duration_s
         for each, total in ((trial, 2.0), (ten, 20.0))
     )
     assert one == pytest.approx(other)
@@ -63,7 +61,7 @@ def test_steps_of_an_observation_are_divided():
 
 def test_networks_have_all_their_kernels():
     network = make_family("resnet18", (3, 32, 32))
-    (point,) = read_points([observe(Trial(network, SETUP), 1.0)], TABLE).points
+    _, (point,) = read_points([observe(Trial(network, SETUP), 1.0)], TABLE)
     assert not point.is_single
     assert sum(kernel.count for kernel in point.kernels) > len(point.kernels)
 
