@@ -106,9 +106,7 @@ def find_estimator(name: str = DEFAULT) -> Estimator:
 def choose_estimator(name: str, runtime: str) -> str:
     """Return the name of an estimator: as given, or for ``auto`` that which suits a runtime.
 
-    Args:
-        name: Name of an estimator, or ``auto``.
-        runtime: Framework and version, as profiles name it: ``onnxruntime-1.31.1``.
+    A runtime is named as profiles name it: ``onnxruntime-1.31.1``.
     """
     return name if name != AUTO else _BY_RUNTIME.get(runtime.partition("-")[0], DEFAULT)
 

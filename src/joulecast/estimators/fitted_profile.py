@@ -254,13 +254,7 @@ _WORK = {"flops": "FLOPs", "bytes": "bytes", "params": "parameters"}
 def list_estimate_notes(
     estimate: Estimate, network: Network, prediction_notes: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return what a user should know about an estimate, the most important first.
-
-    Args:
-        estimate: The estimate, with its peak memory.
-        network: The network that it is for.
-        prediction_notes: What the estimator says about its prediction.
-    """
+    """Return what a user should know about an estimate, the most important first."""
     notes = [*explain_memory(estimate), *prediction_notes]
     shares = {
         name: getattr(network.totals, f"unattributed_{what}_share", 0.0)

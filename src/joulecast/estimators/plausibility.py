@@ -70,9 +70,7 @@ def list_implausible(
 ) -> list[Observation]:
     """Return implausible observations, the worst first.
 
-    Args:
-        observations: All observations of a profile.
-        fitted: A fit to them; it judges them itself if it can.
+    A fit to the observations judges them itself if it can.
     """
     if isinstance(fitted, JudgingFit):
         ratios = fitted.score_observations(observations) / FIT_Z

@@ -147,14 +147,7 @@ def propose_trial(
     fit: FitModel,
     fitted: Fitted | None = None,
 ) -> Proposal:
-    """Return the most useful trial, or the reason why there is none.
-
-    Args:
-        target: What profiling is for.
-        observations: What was measured or refused.
-        fit: Fits the estimator to observations, starting from an earlier fit.
-        fitted: An earlier fit, if there is one.
-    """
+    """Return the most useful trial, or the reason why there is none."""
     layers = read_target(target, observations)
     if target.acquisition == "probe":
         probe = _propose_probe(layers, observations)
@@ -367,12 +360,7 @@ def _list_measurements(
 ) -> list[_Measurement]:
     """Return all useful measurements of isolated layers with their scores.
 
-    Args:
-        acquisition: Rule of the target.
-        layers: Its layers.
-        model: The fitted model.
-        totals: Totals of the target's networks.
-        costs_s: Device time of a measurement with energy, and of one without.
+    ``costs_s`` is the device time of a measurement with energy, and of one without.
     """
     if acquisition == "target":
         by_energy, by_duration = _find_reductions(layers, model, totals)

@@ -326,12 +326,7 @@ class FittedAdditive(AdditiveModel, Record):
         return own if self.inference is None else own + self.inference.describe()
 
     def as_source(self, name: str, profile: str) -> SourceDevice:
-        """Return what other devices can start from.
-
-        Args:
-            name: Name of this device.
-            profile: Key of its profile.
-        """
+        """Return what other devices can start from."""
         means = SourceMean.from_fitted(self.duration), SourceMean.from_fitted(self.power)
         return SourceDevice(name, profile, self.encoder, *means)
 

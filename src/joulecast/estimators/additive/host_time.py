@@ -339,9 +339,7 @@ def _fit_call_durations(
 ) -> tuple[float, tuple[float, ...], dict[str, float]]:
     """Return a step's overhead, durations of calls and factors of structures.
 
-    Args:
-        steps: Observed steps.
-        launch_s: About how long a launch takes.
+    ``launch_s`` is about how long a launch takes.
     """
     from scipy.optimize import least_squares
 

@@ -73,9 +73,7 @@ def summarise_kinds(
 ) -> dict[str, MeasuredKind]:
     """Return what was measured of each label; blocks count as a label of their own.
 
-    Args:
-        decomposed: The observations.
-        splits_passes: Whether passes count too, beside the operators of training steps.
+    With ``splits_passes``, passes count too, beside the operators of training steps.
     """
     energies: dict[str, set[str]] = {}
     durations: dict[str, set[str]] = {}
@@ -218,12 +216,7 @@ def _hash_trial(trial: Trial) -> str:
 def update_prediction(
     prediction: Prediction, measured: Sequence[MeasuredNetwork | None]
 ) -> Prediction:
-    """Return a prediction in which measured networks moved towards their measurements.
-
-    Args:
-        prediction: The prediction.
-        measured: Measurements of each network; None if it was not measured.
-    """
+    """Return a prediction in which measured networks moved towards their measurements."""
     if not any(measured):
         return prediction
     gain = np.zeros(len(measured))

@@ -59,12 +59,7 @@ def has_several_operators(layer: Layer) -> bool:
 
 
 def list_operators(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
-    """Yield the operators of a layer, with whether their input is in half precision.
-
-    Args:
-        layer: The layer.
-        half: Whether its own input is in half precision.
-    """
+    """Yield the operators of a layer, with whether their input is in half precision."""
     operator = replace(layer, tail=())
     yield from _split_kind(operator, half)
     shape = output_shape(operator)
@@ -167,13 +162,7 @@ def find_compiled_share(operator_class: str) -> float:
 
 
 def count_moved_bytes(operator: Layer, previous: Layer | None, setup: Setup) -> float:
-    """Return the bytes that a fused operator moves, never more than it moves in an eager step.
-
-    Args:
-        operator: The operator.
-        previous: The operator before it in the layer; None for the first one.
-        setup: How it is run.
-    """
+    """Return the bytes that a fused operator moves, never more than it moves in an eager step."""
     counted_bytes = layer_work(operator, setup).total.size_bytes
     is_train = setup.phase == "train"
     element_bytes = 2 if is_half_precision(setup) else 4

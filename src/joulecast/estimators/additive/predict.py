@@ -260,14 +260,7 @@ def predict_durations(
     sums: OperatorSums,
     joint: bool = False,
 ) -> SumPrediction:
-    """Return durations of sums over operators on the device.
-
-    Args:
-        encoder: Encodes operators.
-        process: The process of durations, or what it was conditioned on already.
-        sums: The sums.
-        joint: Whether to return their joint covariance.
-    """
+    """Return durations of sums over operators on the device."""
     inputs = encoder.encode_durations(sums.operators)
     if isinstance(process, FittedLogSums):
         process = _condition(process, inputs, encoder.hardware is not None)
@@ -284,15 +277,7 @@ def predict_powers(
     joint: bool = False,
     posterior: LogSumPosterior | None = None,
 ) -> SumPrediction:
-    """Return mean powers of sums over operators, given the durations of the operators.
-
-    Args:
-        model: The fitted model.
-        sums: The sums.
-        operator_s: Durations of their operators.
-        joint: Whether to return their joint covariance.
-        posterior: The process of powers, if it was conditioned already.
-    """
+    """Return mean powers of sums over operators, given the durations of the operators."""
     inputs = model.encoder.encode_powers(sums.operators, operator_s)
     posterior = posterior or _condition(model.power, inputs, model.encoder.hardware is not None)
     operator_w = _predict_medians(posterior, inputs)
@@ -332,12 +317,6 @@ def attribute_energies(
     """Return the energy of each layer of each network.
 
     A layer has its own energy on the device, and a share of waiting for the host by its launches.
-
-    Args:
-        networks: The networks.
-        layers: Layers of each network under its setup.
-        totals: Totals of all networks.
-        measured_labels: Labels that were measured.
     """
     operator_j, device_j = totals.energy_by_operator_j, totals.device_energy_j
     found = []

@@ -400,11 +400,7 @@ def fit_process(
 ) -> ProcessRegression:
     """Fit a Gaussian process to the costs of kernels of one kind.
 
-    Args:
-        kernels: The kernels.
-        costs: Their durations, powers or energies.
-        sd_shares: Standard deviations of the costs as shares of them.
-        by_work: Whether costs grow with the work; powers do not.
+    Costs are durations, powers or energies; ``by_work`` says whether they grow with the work.
     """
     names, mean = name_features(kernels), fit_mean(kernels, costs, by_work)
     residuals = np.log(costs) - mean.log_costs(kernels)

@@ -314,11 +314,7 @@ def propose_point(
 ) -> Proposal:
     """Return the most useful trial, or the reason to stop.
 
-    Args:
-        target: What the profile is for.
-        observations: Observations with the target's setup.
-        curves: Curves fitted to them, by key.
-        options: How points are chosen.
+    Observations and curves are those of the target's setup.
     """
     states = _list_states(target, observations, options.partition)
     uncertainties = [

@@ -155,11 +155,7 @@ def _find_mode(process: LogSumProcess, inputs: LogInputs, observations: LogObser
 class SumObjective:
     """Observations at a fixed linearisation, prepared for evaluation at many θ.
 
-    Args:
-        process: The process.
-        inputs: Inputs of the observations, cell by cell.
-        observations: Observed sums.
-        linear: Their linearisation.
+    Inputs come cell by cell.
     """
 
     def __init__(
@@ -361,8 +357,7 @@ def discount_outliers(fitted: FittedLogSums) -> LogObservations | None:
 
     The largest outlier is discounted first: its neighbours may look like some only beside it.
 
-    Args:
-        fitted: The process, with all observations linearised around their joint posterior.
+    All observations have to be linearised around their joint posterior.
     """
     size = fitted.observations.size
     if size < _FEWEST_ROWS or fitted.row_weights is None:

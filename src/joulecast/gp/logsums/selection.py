@@ -158,10 +158,7 @@ class _RowSearch:
     def variance_reduction(self, known: Ints, candidates: Ints, cov: Floats) -> Floats:
         """Return what each candidate takes off each query's variance, given known observations.
 
-        Args:
-            known: Observations that are conditioned on.
-            candidates: Other observations.
-            cov: Prior covariance of all observations with the queries.
+        ``cov`` is the prior covariance of all observations with the queries.
         """
         fitted, hyper = self._fitted, self._fitted.hyper
         if fitted.linear is not None:
@@ -250,10 +247,7 @@ def extend_fitted(
 ) -> FittedLogSums:
     """Return the process with further observations, its hyper-parameters unchanged.
 
-    Args:
-        fitted: The process.
-        inputs: Inputs that it was not observed through before.
-        observations: Sums over its inputs and, after them, these.
+    Observations are sums over its inputs and, after them, the new ones.
     """
     together = append_inputs(fitted.inputs, inputs)
     # Strata matter for fits alone.
