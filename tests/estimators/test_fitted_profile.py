@@ -1,6 +1,7 @@
 """Test estimates from a profile: single networks, many at once, and which fit is used."""
 
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -105,33 +106,6 @@ def test_details_can_be_left_out(profile):
     for one, other in zip(full, brief, strict=True):
         assert one.layers and one.peak_memory_bytes > 0
         assert replace(one, layers=(), peak_memory_bytes=0) == other
-
-
-@pytest.mark.parametrize("name", ["additive", "flops"])
-def test_means_are_those_of_the_estimates(profile, name):
-    fitted = fit_profile(profile, name)
-    expected = fitted.estimate(NETWORKS, NETWORK_SETUPS).energy_j
-    assert fitted.predict_means(NETWORKS, NETWORK_SETUPS) == pytest.approx(expected, rel=1e-12)
-
-
-def test_measured_run_updates_the_means_of_its_network(profile):
-    """A network that a user ran updates its own estimate, computed in either way."""
-    fitted = fit_profile(profile)
-    before = fitted.estimate([NETS[0]], SETUPS[0])[0]
-    own = Observation(
-        Trial(NETS[0], SETUPS[0]),
-        energy_j=1.5 * before.energy_j,
-        energy_sd_j=0.0,
-        duration_s=before.duration_s,
-        duration_sd_s=0.0,
-        count=3,
-        provenance="simulated",
-        source=OWN_NET,
-    )
-    updated = fit_profile(replace(profile, observations=(*profile.observations, own), fits={}))
-    means = updated.predict_means(NETS, SETUPS[0])
-    assert means == pytest.approx(updated.estimate(NETS, SETUPS[0]).energy_j, rel=1e-12)
-    assert means[0] > 1.15 * fitted.predict_means(NETS, SETUPS[0])[0]
 
 
 @pytest.mark.parametrize("name", ["additive", "flops"])
@@ -250,17 +224,6 @@ def test_operators_without_a_cost_rule_widen_the_interval(profile):
     assert sum(sources.values()) == pytest.approx(1.0)
     assert any("lib::scan" in note for note in unknown[0].notes)
     assert NO_COST_RULE not in plain[0].uncertainty_sources
-
-
-def test_unknown_operators_cancel_in_ratios_of_variants(profile):
-    def compare(share):
-        networks = [with_unknown_operators(network, share) for network in NETS[:2]]
-        return fit_profile(profile).estimate(networks, SETUP, joint=True)
-
-    known, unknown = compare(0.0), compare(0.2)
-    assert np.diag(unknown.cov) == pytest.approx(unknown.variance)
-    ratios = [one.probability_ratio_within(0, [1], [1.5])[0] for one in (known, unknown)]
-    assert ratios[0] == pytest.approx(ratios[1], abs=1e-9)
 
 
 def test_unknown_operators_do_not_matter_once_the_step_was_measured(profile):
@@ -505,3 +468,73 @@ def test_precision_that_the_sheet_lacks_is_refused():
 
 def test_profile_without_energies_rests_on_the_sheet():
     assert rests_on_sheet(MEASURED)
+
+
+def estimate(profile, count=12, name="additive", **options):
+    return fit_profile(profile, name).estimate(NETWORKS[:count], NETWORK_SETUPS[:count], **options)
+
+
+def test_estimates_are_a_sequence(profile):
+    found = estimate(profile, 3)
+    assert len(found) == 3
+    assert list(found) == [found[0], found[1], found[2]] == list(found[:3])
+    assert found.select([2, 0, 2]).first_occurrence == (0, 1, 0)
+
+
+def test_probability_agrees_with_the_interval(profile):
+    found = estimate(profile, level=0.8)
+    for side, probability in ((0, 0.1), (1, 0.9)):
+        ends = [one.interval_j[side] for one in found]
+        assert found.probability_within(ends) == pytest.approx([probability] * len(ends), abs=1e-6)
+    assert found.probability_within(found.energy_j) == pytest.approx([0.5] * len(found))
+
+
+def test_network_has_no_uncertainty_relative_to_itself(profile):
+    networks, setups = [NETS[0], NETS[0], NETWORKS[4]], [SETUPS[0], SETUPS[0], NETWORK_SETUPS[4]]
+    found = fit_profile(profile).estimate(networks, setups, joint=True)
+    less, more = found.probability_ratio_within(0, [1, 1], [0.99, 1.01])
+    assert less < 1e-6 and more > 1 - 1e-6
+    one = found.probability_ratio_within(0, [2], [1.0])
+    other = found.probability_ratio_within(2, [0], [1.0])
+    assert one[0] + other[0] == pytest.approx(1.0)
+
+
+def test_draws_have_the_medians_and_the_intervals(profile):
+    found = estimate(profile, 3, level=0.9, joint=True)
+    drawn = found.draw(20_000, seed=1)
+    assert np.median(drawn, axis=0) == pytest.approx(found.energy_j, rel=0.02)
+    for column, one in zip(drawn.T, found, strict=True):
+        inside = (column > one.interval_j[0]) & (column < one.interval_j[1])
+        assert inside.mean() == pytest.approx(0.9, abs=0.015)
+    assert np.array_equal(drawn, found.draw(20_000, seed=1))
+
+
+def test_all_probabilities_follow_from_one_covariance(profile):
+    """Single energies, ratios and draws have the same log variances, however large they are."""
+    narrow = estimate(profile, 4, joint=True)
+    factor = 1.0 / narrow.log_variance.max()
+    found = replace(narrow, variance=factor * narrow.variance, cov=factor * narrow.cov)
+    assert np.diag(found.log_covariance) == pytest.approx(found.log_variance, rel=1e-6)
+    logs = np.log(found.draw(40_000, seed=2))
+    assert np.cov(logs.T) == pytest.approx(found.log_covariance, rel=0.03, abs=0.01)
+    ratios = (logs[:, 1:] - logs[:, :1]).var(axis=0)
+    assert found.log_ratio_variance(0, [1, 2, 3]) == pytest.approx(ratios, rel=0.03)
+    ratio = 0.8 * found.energy_j[0] / found.energy_j[3]
+    expected = found.probability_ratio_within(0, [3], [ratio])
+    assert found.probability_less(3, found, 0, ratio) == expected
+
+
+def test_estimates_of_another_device_share_no_error(profile):
+    own, others = (estimate(profile, 2, joint=True) for _ in range(2))
+    ratio = 1.02 * own.energy_j[0] / own.energy_j[1]
+    margin = np.log(1.02) / np.sqrt(own.log_variance[:2].sum())
+    expected = NormalDist().cdf(margin)
+    assert own.probability_less(0, others, 1, ratio) == pytest.approx(expected)
+    assert own.probability_less(0, own, 1, ratio) > expected > 0.5
+
+
+def test_ratios_and_draws_need_the_joint_covariance(profile):
+    found = estimate(profile, 2)
+    for need in (lambda: found.draw(3), lambda: found.probability_ratio_within(0, [1], [1.0])):
+        with pytest.raises(InputError, match="joint=True"):
+            need()

@@ -77,15 +77,6 @@ def test_fit_is_kept_where_few_observations_were_dropped(observations, fitted, m
     assert kept.duration.theta.tolist() == fitted.duration.theta.tolist()
 
 
-def test_intervals_contain_unseen_networks(device, fitted):
-    networks = draw_networks(30, seed=9)
-    prediction = predict(fitted, networks)
-    truth_j = np.array(true_energies(device, networks))
-    error_j = np.abs(prediction.energy_j - truth_j)
-    assert np.mean(error_j / truth_j) < 0.08
-    assert np.mean(error_j < 1.96 * prediction.energy_sd_j) > 0.85
-
-
 def test_probes_reduce_error_and_uncertainty(device, observations, fitted):
     """Under the same hyper-parameters; a new fit may learn that it was too certain."""
     networks = draw_networks(4, seed=21)
@@ -248,7 +239,7 @@ def test_observations_of_another_unit_are_adjusted_to_this_one(observations):
 def test_energies_of_another_unit_are_used_if_there_are_no_others(device, observations):
     """Durations of one's own unit without energies do not make everything cheaper."""
     estimator, networks = AdditiveEstimator(), draw_networks(6, seed=61)
-    many = [*observe_parts(device, draw_networks(25, seed=5)), observe_idle(device)]
+    many = [*observe_parts(device, draw_networks(12, seed=5)), observe_idle(device)]
     timed = [replace(one, energy_j=None) for one in observations if one.trial.network.layers]
     own = observe_on_unit(timed, "own", 1.0, 1e6)
     fitted = estimator.fit([*observe_on_unit(many, "other", 1.0, 0.0), *own])
@@ -298,7 +289,7 @@ def test_a_module_that_was_read_is_less_certain(fitted):
 def test_training_and_inference_have_models_of_their_own(device, monkeypatch):
     """Given enough of both; each predicts its phase, whatever was observed of the other."""
     monkeypatch.setattr(phases, "_MIN_OWN_ENERGIES", 20)
-    networks = draw_networks(12, seed=8)
+    networks = draw_networks(6, seed=8)
     inference = replace(SETUP, phase="inference")
     training = observe_parts(device, networks)
     forward = observe_parts(device, networks, inference)
@@ -314,13 +305,6 @@ def test_training_and_inference_have_models_of_their_own(device, monkeypatch):
     restored = additive.load(both.to_dict()).predict(some, [inference] * 3)
     assert restored.energy_j == pytest.approx(both.predict(some, [inference] * 3).energy_j)
     assert additive.fit([*training, *forward], both).observation_count == both.observation_count
-
-
-def test_restored_fit_is_extended_as_the_first_one(device, observations, fitted):
-    """A stored fit knows which observations it has seen."""
-    restored = AdditiveEstimator().load(fitted.to_dict())
-    assert restored.observation_count == fitted.observation_count
-    assert AdditiveEstimator().fit(observations[::-1], restored) is restored
 
 
 STEPS, OVERHEAD_J, OVERHEAD_S = 100, 60.0, 0.3
@@ -353,11 +337,6 @@ def fitted_runs(runs):
     return AdditiveEstimator().fit(runs)
 
 
-def test_noise_of_repeats_is_fitted(fitted_runs):
-    totals = predict_runs(fitted_runs, draw_networks(1, seed=2), SETUP, STEPS, SOURCE)
-    assert 0.6 * NOISE_SHARE < totals.repeat_sd_share < 1.5 * NOISE_SHARE
-
-
 def test_run_is_its_steps_and_one_overhead(fitted_runs, device):
     networks = draw_networks(20, seed=3)
     short, long = (
@@ -372,7 +351,7 @@ def test_run_is_its_steps_and_one_overhead(fitted_runs, device):
 
 
 def test_intervals_contain_single_runs_and_narrow_with_repeats(fitted_runs, device):
-    networks = draw_networks(200, seed=4)
+    networks = draw_networks(100, seed=4)
     totals = predict_runs(fitted_runs, networks, SETUP, STEPS, SOURCE)
     noises = NOISE_SHARE * np.random.default_rng(6).standard_normal(len(networks))
     contained = 0

@@ -53,13 +53,6 @@ def rows(observations):
     return [one for one in decompose_observations(observations) if one.mode == "graph"]
 
 
-def test_rows_of_durations_are_logarithms(model, rows):
-    sums = encode_decomposed(model.encoder, rows)
-    operator_s = predict_durations(model.encoder, model.duration, sums).by_operator
-    found = observe_durations(rows, sums, operator_s)
-    assert np.exp(found.log_values) == pytest.approx([one.duration_s for one in rows])
-
-
 def test_powers_of_graphs_are_energy_over_time_and_need_both(model, rows):
     timed = [replace(one, energy_j=None) for one in rows[:2]]
     some = [*timed, *rows[2:5]]
@@ -112,6 +105,7 @@ def test_overheads_have_coefficients_of_their_own(encoder):
 
 
 def test_noise_of_imported_runs_needs_all_to_be_imported(observations):
+    observations = observations[:12]
     imported = [replace(one, provenance="imported") for one in observations]
     noises = [
         fit_model(some).power.process.noise_sd

@@ -28,17 +28,17 @@ def fit(observations):
     return fit_host_time(observations, np.full(size, 1e-5), np.zeros(size))
 
 
-def predict_time(model, piece, count):
-    return model.predict_issue_time({piece: count})[0]
+def predict_time(model, layer, count):
+    return model.predict_issue_time({layer: count})[0]
 
 
 def test_issue_times_are_recovered():
     model = fit(observe_all(noise=0.0))
     assert model.step_overhead_s == pytest.approx(START_S, rel=0.15)
     assert model.per_call_s[:3] == pytest.approx(CALLS_S[:3], rel=0.2)
-    for piece in list_layers():
-        expected_s = true_start(piece) + 20 * true_time(piece)
-        assert predict_time(model, piece, 20.0) == pytest.approx(expected_s, rel=0.12)
+    for layer in list_layers():
+        expected_s = true_start(layer) + 20 * true_time(layer)
+        assert predict_time(model, layer, 20.0) == pytest.approx(expected_s, rel=0.12)
 
 
 def test_error_of_one_window_is_not_inherited_by_a_network():
@@ -46,23 +46,23 @@ def test_error_of_one_window_is_not_inherited_by_a_network():
     observations = observe_all(noise=0.2)
     model, errors, window_errors = fit(observations), [], []
     for one in observations:
-        ((piece, copies),) = one.counts.items()
-        expected_s = true_start(piece) + 12 * true_time(piece)
-        errors.append(math.log(predict_time(model, piece, 12.0) / expected_s))
+        ((layer, copies),) = one.counts.items()
+        expected_s = true_start(layer) + 12 * true_time(layer)
+        errors.append(math.log(predict_time(model, layer, 12.0) / expected_s))
         window_errors.append(
-            math.log(one.duration_s / (true_start(piece) + copies * true_time(piece)))
+            math.log(one.duration_s / (true_start(layer) + copies * true_time(layer)))
         )
     assert np.std(errors) < 0.7 * np.std(window_errors)
 
 
 def test_structure_that_several_networks_show_has_its_own_factor():
-    piece = list_layers()[-1]
+    layer = list_layers()[-1]
     networks = [
-        observe_host_bound(piece, float(n), 2.0 * n * true_time(piece), is_isolated=False)
+        observe_host_bound(layer, float(n), 2.0 * n * true_time(layer), is_isolated=False)
         for n in (6, 8, 12)
     ]
     model = fit([*observe_all(noise=0.05), *networks])
-    assert predict_time(model, piece, 10.0) == pytest.approx(20.0 * true_time(piece), rel=0.1)
+    assert predict_time(model, layer, 10.0) == pytest.approx(20.0 * true_time(layer), rel=0.1)
 
 
 def test_unseen_structure_takes_the_time_of_its_calls():
@@ -71,7 +71,7 @@ def test_unseen_structure_takes_the_time_of_its_calls():
     others = [
         one
         for one in observations
-        if unseen.structure not in {piece.structure for piece in one.counts}
+        if unseen.structure not in {layer.structure for layer in one.counts}
     ]
     model = fit(others)
     assert unseen.structure not in model.structure_factors
@@ -102,9 +102,9 @@ def test_host_that_finished_early_has_not_bound_the_step():
 
 
 def test_pace_of_another_host_is_uncertain():
-    piece = list_layers()[-1]
+    layer = list_layers()[-1]
     networks = [
-        observe_host_bound(piece, float(n), n * true_time(piece), is_isolated=False)
+        observe_host_bound(layer, float(n), n * true_time(layer), is_isolated=False)
         for n in (6, 8, 12)
     ]
     observations = [replace(one, unit="a") for one in [*observe_all(noise=0.05), *networks]]
@@ -123,9 +123,9 @@ def update(model, observations):
 
 def test_few_steps_set_the_pace_of_another_host():
     model = fit(observe_all(noise=0.0))
-    piece = list_layers()[0]
+    layer = list_layers()[0]
     steps = [
-        observe_host_bound(piece, n, 1.7 * predict_time(model, piece, n), is_isolated=False)
+        observe_host_bound(layer, n, 1.7 * predict_time(model, layer, n), is_isolated=False)
         for n in (20.0, 60.0)
     ]
     found = update(model, steps)

@@ -1,4 +1,4 @@
-"""Pieces of networks: memory layouts, blocks, repeated calls and tied weights."""
+"""Layers of networks: memory layouts, blocks, repeated calls and tied weights."""
 
 from dataclasses import replace
 
@@ -12,14 +12,13 @@ from joulecast.estimators.additive.layers import (
 )
 from joulecast.families import make_family
 from joulecast.kinds import layer_work, make_layer, make_op
-from joulecast.records import Input, Layer, Network, Setup, fold_blocks
-from joulecast.variants import Part, curve_key, describe_part, split_blocks, split_network
+from joulecast.records import Input, Layer, Network, Setup
+from joulecast.variants import Part, curve_key, describe_part, split_network
 
 CONV = make_layer(
     "conv2d", (make_op("batch_norm"),), cin=8, cout=16, space=(9, 9), kernel=3, padding=1
 )
 RELU = make_op("elementwise", fn="relu")
-FLAGS = ("channels_last", "channels_last_weights")
 
 
 SETUP = Setup(4)
@@ -43,35 +42,10 @@ def test_layout_makes_another_kind_and_curve(layer: Layer, change: dict, name: s
     assert name in describe_part(other)
 
 
-@pytest.mark.parametrize("flag", FLAGS)
-def test_channels_last_blocks_have_another_structure(flag: str) -> None:
-    network = make_family("resnet18")
-    layers = tuple(set_flag(layer, flag) for layer in network.layers)
-    changed = replace(network, layers=layers)
-    assert list_blocks(network).isdisjoint(list_blocks(changed))
-    assert list_folded(network).isdisjoint(list_folded(changed))
-
-
-def set_flag(layer: Layer, flag: str) -> Layer:
-    return replace(layer, **{flag: True}) if layer.kind == "conv2d" else layer
-
-
-def list_blocks(network: Network) -> set[str]:
-    labels = {set_up_layer(placed.part, Setup()).label for placed in split_blocks(network)}
-    return {label for label in labels if label.startswith("block:")}
-
-
-def list_folded(network: Network) -> set[str]:
-    kinds = {layer.kind for layer in fold_blocks(network).layers}
-    found = {kind for kind in kinds if kind.startswith("block:")}
-    assert found
-    return found
-
-
 def test_keys_of_default_layouts_are_stable() -> None:
     """Profiles that were measured before layouts were distinguished keep their meaning."""
-    piece = set_up_layer(Part("hidden", (CONV,)), Setup())
-    assert (piece.key, piece.structure) == ("2630feb9bb0f23ee", "968ab81f7392bbf9")
+    layer = set_up_layer(Part("hidden", (CONV,)), Setup())
+    assert (layer.key, layer.structure) == ("2630feb9bb0f23ee", "968ab81f7392bbf9")
     assert curve_key(Part("hidden", (CONV,)), Setup()) == "f4bf6bcc8dc7b264"
 
 
@@ -82,27 +56,27 @@ def test_blocks_are_sums_of_the_operators_of_their_layers() -> None:
     opened: dict[str, float] = {}
     for placed in split_network(network):
         if set_up_layer(placed.part, setup).flops and placed.part.role == "hidden":
-            for leaf, count in set_up_layer(placed.part, setup).own_operators:
-                opened[leaf.kind] = opened.get(leaf.kind, 0.0) + count
+            for operator, count in set_up_layer(placed.part, setup).own_operators:
+                opened[operator.kind] = opened.get(operator.kind, 0.0) + count
     inside: dict[str, float] = {}
     for block in blocks:
-        for leaf, count in block.operators:
-            assert not leaf.operators
-            inside[leaf.kind] = inside.get(leaf.kind, 0.0) + count
+        for operator, count in block.operators:
+            assert not operator.operators
+            inside[operator.kind] = inside.get(operator.kind, 0.0) + count
     assert inside["linear"] == opened["linear"]
     assert inside["sdpa"] == opened["sdpa"] == 2
 
 
-def test_operators_of_a_layer_and_the_loss_are_leaves() -> None:
+def test_operators_of_a_layer_and_the_loss_are_operators() -> None:
     part = Part("output", (replace(make_layer("linear", cin=8, cout=4), tail=(RELU,)),))
-    piece = set_up_layer(part, Setup(batch=2))
-    assert [leaf.kind for leaf, _ in piece.own_operators] == [
+    layer = set_up_layer(part, Setup(batch=2))
+    assert [operator.kind for operator, _ in layer.own_operators] == [
         "linear",
         "relu",
         "cross_entropy loss",
     ]
     inference = set_up_layer(part, Setup(batch=2, phase="inference"))
-    assert [leaf.kind for leaf, _ in inference.own_operators] == ["linear", "relu"]
+    assert [operator.kind for operator, _ in inference.own_operators] == ["linear", "relu"]
 
 
 def test_weights_that_are_called_again_are_updated_once() -> None:
@@ -135,14 +109,14 @@ def test_tied_head_loses_its_update_but_not_its_products() -> None:
     assert len(counts[0]) == 1 and 0.85 < counts[0][0] < 0.95
 
 
-def test_layer_without_work_is_not_a_piece() -> None:
+def test_layer_without_work_is_not_a_layer() -> None:
     view = make_layer("view", shape=(4, 4), out=(16,))
     network = Network((make_layer("linear", cin=4, cout=4, lead=(4,)), view), Input((4, 4)))
-    pieces = split_layers(network, Setup(batch=2, phase="inference"))
-    assert [one.layer.label for one in pieces] == ["linear fp32 inference"]
+    layers = split_layers(network, Setup(batch=2, phase="inference"))
+    assert [one.layer.label for one in layers] == ["linear fp32 inference"]
 
 
-def test_blocks_written_in_another_order_are_the_same_piece() -> None:
+def test_blocks_written_in_another_order_are_the_same_layer() -> None:
     """Operands of a sum may be swapped, and a shortcut may be computed first."""
     linear = make_layer("linear", cin=8, cout=8)
     shortcut = make_layer("linear", cin=8, cout=8, bias=0)
@@ -154,9 +128,9 @@ def test_blocks_written_in_another_order_are_the_same_piece() -> None:
         (linear, linear, replace(shortcut, reads=(3,)), replace(total, reads=(1, 2))),
         (shortcut, replace(linear, reads=(2,)), linear, replace(total, reads=(3, 1))),
     ]
-    pieces = {set_up_layer(Part("block", layers), Setup()) for layers in blocks}
-    assert len(pieces) == len({piece.label for piece in pieces}) == 1
-    assert len({piece.structure for piece in pieces}) == 1
+    layers = {set_up_layer(Part("block", layers), Setup()) for layers in blocks}
+    assert len(layers) == len({layer.label for layer in layers}) == 1
+    assert len({layer.structure for layer in layers}) == 1
 
 
 def test_networks_with_the_same_kinds_of_layers_are_one_group() -> None:
@@ -229,26 +203,28 @@ LARGE = {
 }
 
 
-def list_leaves(layer, setup):
-    piece = set_up_layer(Part("hidden", (layer,)), setup)
-    return [leaf for leaf, _ in piece.operators_alone]
+def list_operators(layer, setup):
+    layer = set_up_layer(Part("hidden", (layer,)), setup)
+    return [operator for operator, _ in layer.operators_alone]
 
 
 @pytest.mark.parametrize("name", LARGE)
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_passes_have_the_flops_and_bytes_of_their_operator(name, precision):
-    for leaf in list_leaves(LARGE[name], Setup(batch=16, precision=precision)):
-        passes = split_passes(leaf)
+    for operator in list_operators(LARGE[name], Setup(batch=16, precision=precision)):
+        passes = split_passes(operator)
         moved = sum(n * one.size_bytes for one, n in passes)
-        assert moved == pytest.approx(leaf.size_bytes, rel=0.02)
+        assert moved == pytest.approx(operator.size_bytes, rel=0.02)
         if precision != "tf32":
-            assert sum(n * one.flops for one, n in passes) == pytest.approx(leaf.flops, rel=1e-9)
-    for leaf in list_leaves(LARGE[name], Setup(16, phase="inference", precision=precision)):
-        assert split_passes(leaf) == ((leaf, 1.0),)
+            assert sum(n * one.flops for one, n in passes) == pytest.approx(
+                operator.flops, rel=1e-9
+            )
+    for operator in list_operators(LARGE[name], Setup(16, phase="inference", precision=precision)):
+        assert split_passes(operator) == ((operator, 1.0),)
 
 
 def test_backward_of_a_product_is_two_products():
-    (leaf,) = list_leaves(LARGE["linear"], Setup(batch=16))
-    products = [one for one, _ in split_passes(leaf) if one.flops]
-    assert sum(n for one, n in split_passes(leaf) if one.flops) == 3.0
+    (operator,) = list_operators(LARGE["linear"], Setup(batch=16))
+    products = [one for one, _ in split_passes(operator) if one.flops]
+    assert sum(n for one, n in split_passes(operator) if one.flops) == 3.0
     assert all(one.phase == "inference" for one in products)

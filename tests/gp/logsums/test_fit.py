@@ -70,22 +70,6 @@ def test_gradient_equals_finite_differences(seed, caps, leaves_out):
     assert evaluate(theta)[1] == pytest.approx(np.array(differences) / 2e-5, abs=2e-5)
 
 
-def test_gradient_by_basis_functions_of_the_logarithm():
-    rng = np.random.default_rng(5)
-    fitted, values = draw_fitted(rng)
-    index, observations = sort_by_cell(fitted.inputs, fitted.observations)
-    inputs = replace(fitted.inputs, log_basis=rng.normal(size=(fitted.inputs.size, 1))).take(index)
-    coefficients = (*fitted.process.coefficients, (0.7, 0.7))
-    process = replace(fitted.process, coefficients=coefficients)
-    linear = linearise(observations.sums.counts, values[index])
-    evaluate = SumObjective(process, inputs, observations, linear).negative_log_posterior
-    theta, step = process.prior.means, np.zeros(len(process.prior.means))
-    step[len(coefficients) - 1] = 1e-5
-    difference = evaluate(theta + step)[0] - evaluate(theta - step)[0]
-    expected = pytest.approx(difference / 2e-5, abs=2e-5)
-    assert evaluate(theta)[1][len(coefficients) - 1] == expected
-
-
 @pytest.mark.parametrize("leaves_out", [False, True])
 def test_likelihood_equals_that_of_a_dense_normal(leaves_out):
     objective, observations, linear = make_objective(4, leaves_out=leaves_out)

@@ -14,7 +14,6 @@ from joulecast.gp.logsums.selection import (
     condition_for,
     condition_on_rows,
     extend_fitted,
-    find_rows,
     keep_linearisation,
     select_rows,
 )
@@ -25,16 +24,6 @@ from logsums_examples import draw_fitted, draw_inputs
 @pytest.fixture(scope="module")
 def fitted():
     return draw_fitted(np.random.default_rng(0), size=400, singles=300, several=60)[0]
-
-
-def test_all_rows_are_selected_if_they_are_few(fitted):
-    new = draw_inputs(np.random.default_rng(1), 20, first_identity=1000)
-    assert (select_rows(fitted, new, limit=500) == np.arange(360)).all()
-    exact = predict_inputs(condition_logsums(fitted), new)
-    assert len(find_rows(fitted, new)) == 360
-    assert predict_inputs(condition_for(fitted, new), new).log_mean == pytest.approx(
-        exact.log_mean, abs=1e-12
-    )
 
 
 def test_local_conditioning_is_close_to_exact(fitted):

@@ -44,14 +44,6 @@ def test_single_inputs_reproduce_gaussian_process_regression():
     assert joint.log_mean == pytest.approx(mean, abs=1e-9)
 
 
-def test_prediction_of_an_observed_sum_returns_it_within_noise():
-    fitted, _ = draw_fitted(np.random.default_rng(2), noise_sd=(0.005, 0.5))
-    sums = fitted.observations.sums
-    found = predict_log_totals(condition_logsums(fitted), fitted.inputs, sums)
-    assert found.log_mean == pytest.approx(fitted.observations.log_values, abs=0.05)
-    assert np.sqrt(found.log_variance).max() < 0.02
-
-
 def test_joint_covariance_is_positive_semi_definite():
     rng = np.random.default_rng(4)
     fitted, _ = draw_fitted(rng)
@@ -170,19 +162,3 @@ def test_reduction_is_what_observing_the_expected_value_achieves():
         after = predict_log_totals(condition_logsums(updated), inputs, targets)
         expected = before.log_variance - after.log_variance
         assert found[:, at] == pytest.approx(expected, abs=1e-8)
-
-
-def test_large_shares_of_a_target_are_worth_most():
-    fitted, _ = draw_fitted(np.random.default_rng(1), size=30, singles=10, several=4)
-    inputs = fitted.inputs
-    observed = set(fitted.observations.sums.counts.column.tolist())
-    new = np.array([one for one in range(30) if one not in observed][:3])
-    weight = np.array([1.0, 1.0, 1000.0])
-    counts = WeightedSums(1, np.zeros(3, int), new, weight)
-    structures = WeightedSums(1, np.zeros(1, int), np.zeros(1, int), np.ones(1))
-    target = LogSums(counts, structures, np.array([500]))
-    candidates = LogSums.of_counts(WeightedSums(3, np.arange(3), new, np.ones(3)))
-    found = expected_variance_reduction(condition_logsums(fitted), inputs, target, candidates)
-    assert found.shape == (1, 3)
-    assert found.argmax() == 2
-    assert (found >= 0).all()

@@ -147,7 +147,15 @@ def note_extrapolation(
 ) -> tuple[tuple[str, ...], ...]:
     """Return for each network how far it reaches beyond measured sizes, and into unseen kinds."""
     operators, counts, operator_j = totals.sums.operators, totals.sums.counts, totals.operator_j
-    factors = [_find_factor(measured, operator) for operator in operators]
+    # How many times larger each operator is than the largest measured one of its label.
+    factors = []
+    for one in operators:
+        known = measured.get(one.label)
+        if known is None:
+            factors.append(1.0 if one.operator_class == OVERHEAD else np.inf)
+        else:
+            by_flops = one.flops / known.largest_flops if known.largest_flops else 1.0
+            factors.append(max(by_flops, one.size_bytes / max(known.largest_bytes, 1.0)))
     shares = counts.weight * operator_j[counts.column] / counts.total(operator_j)[counts.row]
     found = []
     for row in range(counts.size):
@@ -169,15 +177,6 @@ def note_extrapolation(
             )
         )
     return tuple(found)
-
-
-def _find_factor(measured: Mapping[str, MeasuredKind], operator: SetupLayer) -> float:
-    """Return how many times larger an operator is than the largest of its label."""
-    known = measured.get(operator.label)
-    if known is None:
-        return 1.0 if operator.operator_class == OVERHEAD else np.inf
-    by_flops = operator.flops / known.largest_flops if known.largest_flops else 1.0
-    return max(by_flops, operator.size_bytes / max(known.largest_bytes, 1.0))
 
 
 def summarise_networks(observations: Iterable[Observation]) -> dict[str, MeasuredNetwork]:

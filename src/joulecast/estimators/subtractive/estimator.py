@@ -252,7 +252,10 @@ class FittedSubtractive:
                 _list_layers(placed, costs, setup) if per_layer else ()
                 for placed, costs in zip(parts, energy.costs, strict=True)
             ),
-            unseen_share=tuple(map(_find_unseen_share, energy.costs)),
+            unseen_share=tuple(
+                sum(cost.value for cost in costs if not cost.seen) / total if total else 0.0
+                for costs, total in zip(energy.costs, energy.totals.tolist(), strict=True)
+            ),
         )
 
 
@@ -292,11 +295,6 @@ def _list_layers(
         for placed, cost in zip(parts, costs, strict=True)
         for row in split_energy_by_bytes(placed.layers, cost.value, cost.seen, setup)
     )
-
-
-def _find_unseen_share(costs: Sequence[PartCost]) -> float:
-    total = sum(cost.value for cost in costs)
-    return sum(cost.value for cost in costs if not cost.seen) / total if total else 0.0
 
 
 # Candidate values of each width, by number of widths.
