@@ -64,11 +64,11 @@ def test_every_kind_is_measured_twice_first(device):
 
 
 def test_proposals_bring_the_target_within_its_share(device):
-    target = make_target(4, uncertainty_share=0.08)
+    target = make_target(4, uncertainty_share=0.1)
     proposals, observations = follow_proposals(device, target)
     assert proposals[-1].trial is None
-    assert proposals[-1].uncertainty_share <= 0.08
-    assert "known within 8.00 %" in proposals[-1].reason
+    assert proposals[-1].uncertainty_share <= 0.1
+    assert "known within 10.0 %" in proposals[-1].reason
     assert any(not proposal.with_energy for proposal in proposals[:-1])
     prediction = predict(AdditiveEstimator().fit(observations), target.networks)
     assert prediction.energy_j == pytest.approx(true_energies(device, target.networks), rel=0.15)

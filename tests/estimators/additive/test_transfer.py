@@ -142,14 +142,6 @@ def observe_all(device, networks):
     return [*observe_parts(device, networks), *eager, observe_idle(device)]
 
 
-def test_stored_fit_predicts_the_same(transferred):
-    restored = AdditiveEstimator().load(json.loads(json.dumps(transferred.to_dict())))
-    networks = draw_networks(3, seed=4)
-    one, two = predict(transferred, networks), predict(restored, networks)
-    assert (one.energy_j == two.energy_j).all() and (one.energy_sd_j == two.energy_sd_j).all()
-    assert restored.sources == transferred.sources
-
-
 def test_later_fits_keep_their_sources(few, transferred, source, device):
     more = observe_twin(observe_parts(device, draw_networks(1, seed=11)))
     again = AdditiveEstimator().fit([*few, *more[:2]], transferred)

@@ -217,7 +217,15 @@ def predict_totals(
     energy_j = energy_j + model.idle_w * (duration_s - busy_s - paused_s)
     # Of a step that the host binds, more time on the device is less waiting for the host.
     waiting_j = model.idle_w * (grad_device - 1.0) * busy_s
-    elasticity = _find_elasticities(model, sums, durations, powers)
+    # The derivative of the logarithm of each energy by that of its duration.
+    operator_s, factor = durations.by_operator, np.exp(0.5 * _LOG_STEP)
+    lower, upper = (
+        model.encoder.encode_powers(sums.operators, operator_s * ratio)
+        for ratio in (1.0 / factor, factor)
+    )
+    by_operator = 1.0 + posterior_elasticities(powers.posterior, lower, upper, _LOG_STEP)
+    operator_j = operator_s * powers.by_operator
+    elasticity = sums.counts.total(operator_j * by_operator) / sums.counts.total(operator_j)
     active_j = elasticity * (device_j + paused_j) - paused_j
     grad_time_j = np.maximum(active_j + waiting_j, 0.0)
     host_j, gap_j = model.idle_w * host_sd_s, paused_w * gap_sd_s
@@ -360,20 +368,6 @@ def _share_block(
             )
     total = sum(energies) or 1.0
     return [(start + at, energy_j / total) for at, energy_j in enumerate(energies)]
-
-
-def _find_elasticities(
-    model: AdditiveModel, sums: OperatorSums, durations: SumPrediction, powers: SumPrediction
-) -> Floats:
-    """Return the derivative of the logarithm of each energy by that of its duration."""
-    operator_s, factor = durations.by_operator, np.exp(0.5 * _LOG_STEP)
-    lower, upper = (
-        model.encoder.encode_powers(sums.operators, operator_s * ratio)
-        for ratio in (1.0 / factor, factor)
-    )
-    by_operator = 1.0 + posterior_elasticities(powers.posterior, lower, upper, _LOG_STEP)
-    operator_j = operator_s * powers.by_operator
-    return np.asarray(sums.counts.total(operator_j * by_operator) / sums.counts.total(operator_j))
 
 
 def _condition(process: FittedLogSums, inputs: LogInputs, is_shared: bool) -> LogSumPosterior:
