@@ -105,10 +105,7 @@ def assert_rises(values):
     assert values[-1] > (1.0 + JITTER_SHARE) * values[0], values
 
 
-# Every family in one of the precisions.
-@pytest.mark.parametrize(
-    ("name", "precision"), list(zip(FAMILIES, cycle(PRECISIONS), strict=False))
-)
+@pytest.mark.parametrize(("name", "precision"), FAMILY_PRECISIONS)
 def test_cost_rises_with_batch_size_within_the_limits_of_the_device(world, name, precision):
     prediction = predict_batches(world, name, precision)
     assert_rises(prediction.energy_j)
