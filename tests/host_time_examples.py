@@ -1,4 +1,4 @@
-"""Pieces of many structures, and eager steps whose host time is known."""
+"""Layers of many structures, and eager steps whose host time is known."""
 
 import math
 import random
@@ -27,7 +27,7 @@ TAILS = [(), ("relu",), ("gelu", "tanh"), ("relu", "silu", "tanh")]
 
 
 def list_layers():
-    """Return pieces of many structures, single layers and blocks."""
+    """Return layers of many structures, single layers and blocks."""
     layers = [
         make_layer(kind, tuple(make_op("elementwise", fn=fn) for fn in tail), **sizes)
         for kind, sizes in OPERATORS
@@ -39,27 +39,27 @@ def list_layers():
     return [set_up_layer(part, setup) for part in parts for setup in SETUPS]
 
 
-def true_start(piece):
-    return START_S if piece.phase == "train" else 0.0
+def true_start(layer):
+    return START_S if layer.phase == "train" else 0.0
 
 
-def true_time(piece):
-    return sum(calls * call_s for calls, call_s in zip(piece.host_calls, CALLS_S, strict=True))
+def true_time(layer):
+    return sum(calls * call_s for calls, call_s in zip(layer.host_calls, CALLS_S, strict=True))
 
 
-def observe_host_bound(piece, count, host_s, is_isolated=True):
+def observe_host_bound(layer, count, host_s, is_isolated=True):
     """Return an eager step that waits for its host."""
-    key = f"{piece.key} {count}"
+    key = f"{layer.key} {count}"
     return DecomposedObservation(
-        {piece: count}, "eager", None, 0.0, host_s, 0.0, host_s, is_isolated, key
+        {layer: count}, "eager", None, 0.0, host_s, 0.0, host_s, is_isolated, key
     )
 
 
 def observe_all(noise, seed=3):
     rng = random.Random(seed)
     found = []
-    for piece in list_layers():
+    for layer in list_layers():
         copies = float(rng.choice((2, 4, 8)))
-        host_s = (true_start(piece) + copies * true_time(piece)) * math.exp(rng.gauss(0.0, noise))
-        found.append(observe_host_bound(piece, copies, host_s))
+        host_s = (true_start(layer) + copies * true_time(layer)) * math.exp(rng.gauss(0.0, noise))
+        found.append(observe_host_bound(layer, copies, host_s))
     return found

@@ -88,3 +88,10 @@ def draw_fitted(rng, size=30, singles=20, several=12, **kwargs):
     strata = np.arange(sums.size) % 3
     observations = LogObservations(sums, log_values, np.full(sums.size, 1e-5), strata)
     return FittedLogSums(process, process.prior.means, inputs, observations), values
+
+
+def to_matrix(sums, inputs):
+    """Return weighted sums as a dense matrix, sums x inputs."""
+    matrix = np.zeros((sums.size, inputs))
+    matrix[sums.row, sums.column] = sums.weight
+    return matrix

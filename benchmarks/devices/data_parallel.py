@@ -24,9 +24,9 @@ from joulecast.estimators.data_parallel import (
     BackwardPart,
     GpuGroup,
     find_spread,
+    make_ring,
     model_all_reduce,
     replicate_step,
-    ring_assumptions,
 )
 from joulecast.records import Estimate, Setup
 
@@ -136,7 +136,9 @@ def predict_distributed(path: Path, folder: Path) -> list[DistributedStep]:
             link = find_data_sheet(device).link_bytes_per_s
             assert link is not None
             group = GpuGroup(gpus, link, _NO_POWER_W)
-            together = replicate_step(_make_step(device, one_s), step.network, Setup(batch), group)
+            together, _ = replicate_step(
+                _make_step(device, one_s), step.network, Setup(batch), group
+            )
             found.append(
                 DistributedStep(
                     f"{row['model']}, batch {batch}, {gpus} × {device}",
@@ -166,8 +168,8 @@ def _predict(row: dict[str, str]) -> ScalingRow:
     )
     part = BackwardPart(_BACKWARD_SHARE * step_s / _PARTS, (all_bytes - last_bytes) / _PARTS)
     backward = [part] * _PARTS + [BackwardPart(0.0, last_bytes)]
-    ring = gpus, link, step_s, backward, ring_assumptions(link, _NO_POWER_W)
-    added_s, sd_s = model_all_reduce(*ring).added_s, find_spread(*ring)[0]
+    ring = make_ring(gpus, link, step_s, backward, _NO_POWER_W)
+    added_s, sd_s = model_all_reduce(ring).added_s, find_spread(ring)[0]
     return ScalingRow(
         f"{row['network']}, batch {batch}, {row['precision']}",
         row["gpu"],

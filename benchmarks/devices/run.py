@@ -57,7 +57,6 @@ from joulecast.estimators import find_estimator, fit_profile, load_fit
 from joulecast.estimators.additive.data_sheets import (
     SHARED_FIT,
     SharedModel,
-    StoredSharedModel,
     fit_shared_durations,
     fit_shared_model,
     make_sheet_encoder,
@@ -536,8 +535,8 @@ def build(args: argparse.Namespace) -> None:
     devices = collect_devices(
         read_kernels(args.data), [*read_steps(args.data), *read_published_steps()]
     )
-    model = fit_shared_model(devices, collect_metered(), find_host_time())
-    data = StoredSharedModel.from_model(model, NOTICE).to_dict()
+    model = fit_shared_model(devices, collect_metered(), find_host_time(), NOTICE)
+    data = model.to_dict()
     out = args.out or SHARED_FIT
     out.write_text(json.dumps(data, separators=(",", ":")) + "\n", encoding="utf-8")
     rows = model.duration.observations.size, model.power.observations.size
@@ -548,8 +547,8 @@ def find_host_time() -> HostTimeModel:
     """Return the host of the shipped H200 profile, for training and inference."""
     fitted = load_fit(read_profile(SHIPPED / f"{H200}.json"), find_estimator("additive"))
     assert isinstance(fitted, FittedAdditive)
-    training = fitted.model.host_time
-    inference = fitted.for_phase("inference").model.host_time
+    training = fitted.host_time
+    inference = fitted.for_phase("inference").host_time
     per_call_s = tuple(
         (inference if name.startswith("inference") else training).per_call_s[at]
         for at, name in enumerate(HOST_CALLS)

@@ -7,16 +7,14 @@ import pytest
 
 from joulecast.estimators.base import (
     Prediction,
-    count_work,
     equicorrelated_covariance,
     fit_work_rates,
     predict_by_setup,
     predict_means,
-    setup_key,
     split_energy_by_bytes,
 )
 from joulecast.families import make_family
-from joulecast.kinds import Work, layer_work
+from joulecast.kinds import layer_work
 from joulecast.records import Network, Setup
 from joulecast.testing.estimators import draw_networks
 
@@ -100,10 +98,6 @@ def test_energy_is_divided_by_the_bytes_that_layers_move():
     assert [row.kind for row in rows] == [layer.kind for layer in layers]
 
 
-def test_setup_keys_differ_by_setup():
-    assert setup_key(ONE) == setup_key(Setup(batch=1)) != setup_key(TWO)
-
-
 def test_notes_follow_their_networks():
     def predict(networks, setup):
         notes = (("far",),) * len(networks) if setup == TWO else ()
@@ -127,23 +121,3 @@ def test_rates_are_recovered_although_they_differ_by_orders_of_magnitude():
     rates, error_share = fit_work_rates(work, work @ RATES, work @ RATES)
     assert rates == pytest.approx(RATES, rel=1e-6)
     assert error_share == pytest.approx(0.0, abs=1e-6)
-
-
-def test_rates_are_never_negative():
-    work = draw_work(20)
-    costs = work @ (RATES * [1.0, -1.0, 1.0])
-    rates, _ = fit_work_rates(work, np.maximum(costs, 1e-6), np.ones(20))
-    assert (rates >= 0).all()
-
-
-def test_error_share_is_the_root_mean_square_of_relative_errors():
-    work = draw_work(200)
-    noise = np.random.default_rng(1).normal(1.0, 0.05, 200)
-    costs = work @ RATES * noise
-    _, error_share = fit_work_rates(work, costs, costs)
-    assert error_share == pytest.approx(0.05, rel=0.2)
-
-
-def test_work_is_counted_as_flops_bytes_and_launches():
-    counted = count_work(Work(flops=7.0, size_bytes=5.0, launches=2))
-    assert counted == pytest.approx([7.0, 5.0, 2.0])

@@ -15,14 +15,14 @@ from joulecast.estimators.data_parallel import (
     AllReduceCost,
     BackwardPart,
     GpuGroup,
-    RingAssumptions,
+    Ring,
     expected_maximum,
     find_gpu_group,
     find_spread,
+    make_ring,
     model_all_reduce,
     replicate_step,
     replicate_steps,
-    ring_assumptions,
 )
 from joulecast.families import make_family
 from joulecast.kinds import count_gradients
@@ -39,36 +39,40 @@ from joulecast.records import (
 )
 
 LINK = 100e9
-# A ring at full speed and nothing else.
-IDEAL = RingAssumptions(
-    efficiency=1.0,
-    hop_s=0.0,
-    contention_share=0.0,
-    speed_sd_share=0.0,
-    byte_j=0.0,
-    waiting_w=0.0,
-)
 
 
 def spread_evenly(size_bytes: float, backward_s: float, count: int = 100) -> list[BackwardPart]:
     return [BackwardPart(backward_s / count, size_bytes / count)] * count
 
 
-def model(
-    assumed: RingAssumptions, gpus: int = 4, size_bytes: float = 1e9, backward_s: float = 1.0
-) -> AllReduceCost:
-    return model_all_reduce(gpus, LINK, 1.5, spread_evenly(size_bytes, backward_s), assumed)
+# A ring at full speed and nothing else.
+IDEAL = Ring(
+    4,
+    LINK,
+    1.5,
+    spread_evenly(1e9, 1.0),
+    waiting_w=0.0,
+    efficiency=1.0,
+    hop_s=0.0,
+    contention_share=0.0,
+    speed_sd_share=0.0,
+    byte_j=0.0,
+)
+
+
+def model(**changes: object) -> AllReduceCost:
+    return model_all_reduce(replace(IDEAL, **changes))
 
 
 @pytest.mark.parametrize(("gpus", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75)])
 def test_a_ring_sends_twice_all_but_its_own_part(gpus: int, factor: float) -> None:
-    found = model(IDEAL, gpus)
+    found = model(gpus=gpus)
     assert found.all_reduce_s == pytest.approx(factor * 1e9 / LINK)
     assert found.gradient_bytes == pytest.approx(1e9)
 
 
 def test_only_the_last_bucket_is_exposed_if_the_link_is_fast() -> None:
-    found = model(IDEAL)
+    found = model()
     # 10 MB parts: one of them fills the first bucket, three fill each of the others.
     last_bytes = (100 - 1) % 3 * 10e6 or 30e6
     assert found.buckets == 34
@@ -77,7 +81,7 @@ def test_only_the_last_bucket_is_exposed_if_the_link_is_fast() -> None:
 
 
 def test_a_slow_link_exposes_what_the_backward_pass_cannot_hide() -> None:
-    found = model(IDEAL, backward_s=0.005)
+    found = model(backward=spread_evenly(1e9, 0.005))
     # It starts after the first of 100 parts.
     assert found.exposed_s == pytest.approx(found.all_reduce_s + 0.00005 - 0.005)
 
@@ -85,30 +89,29 @@ def test_a_slow_link_exposes_what_the_backward_pass_cannot_hide() -> None:
 def test_gradients_that_come_last_wait_longest() -> None:
     """An embedding is the first layer, so its gradient is the last: nothing is left to hide it."""
     large, small = BackwardPart(0.5, 5e8), BackwardPart(0.5, 1e6)
-    first = model_all_reduce(4, LINK, 1.5, [large, small], IDEAL)
-    last = model_all_reduce(4, LINK, 1.5, [small, large], IDEAL)
+    first = model(backward=[large, small])
+    last = model(backward=[small, large])
     assert last.all_reduce_s == pytest.approx(first.all_reduce_s)
     assert last.exposed_s > 100 * first.exposed_s
 
 
 def test_every_bucket_costs_its_hops() -> None:
-    hop = replace(IDEAL, hop_s=1e-5)
-    found, without = model(hop), model(IDEAL)
-    assert found.all_reduce_s - without.all_reduce_s == pytest.approx(34 * 6 * 1e-5)
-    assert model(hop, size_bytes=BUCKET_BYTES).buckets < 4
+    added_s = model(hop_s=1e-5).all_reduce_s - model().all_reduce_s
+    assert added_s == pytest.approx(34 * 6 * 1e-5)
+    assert model(backward=spread_evenly(BUCKET_BYTES, 1.0)).buckets < 4
 
 
 def test_slower_kernels_and_the_slowest_gpu_add_time() -> None:
-    plain = model(IDEAL)
-    slower = model(replace(IDEAL, contention_share=0.2))
+    plain = model()
+    slower = model(contention_share=0.2)
     hidden_s = plain.all_reduce_s - plain.exposed_s
     assert slower.added_s - plain.added_s == pytest.approx(0.2 * hidden_s)
-    late = model(replace(IDEAL, speed_sd_share=0.01))
+    late = model(speed_sd_share=0.01)
     assert late.added_s - plain.added_s == pytest.approx(0.01 * expected_maximum(4) * 1.5)
 
 
 def test_energy_is_waiting_and_bytes_of_all_gpus() -> None:
-    found = model(replace(IDEAL, waiting_w=100.0, byte_j=1e-10))
+    found = model(waiting_w=100.0, byte_j=1e-10)
     assert found.added_j == pytest.approx(4 * (100.0 * found.added_s + 1e-10 * 1.5e9))
 
 
@@ -118,21 +121,13 @@ def test_expected_maximum_of_normals() -> None:
     assert found == pytest.approx([0.0, 0.564, 1.029, 1.424], abs=0.03)
 
 
-def test_frozen_weights_need_no_all_reduce() -> None:
-    found = model_all_reduce(4, LINK, 1.5, [BackwardPart(1.0, 0.0)], ring_assumptions(LINK, 100.0))
-    assert (found.buckets, found.all_reduce_s, found.exposed_s) == (0, 0.0, 0.0)
-
-
 def test_pcie_is_less_efficient_and_less_certain_than_nvlink() -> None:
     parts = spread_evenly(1e9, 0.05)
-    spreads = []
-    for link in (32e9, 300e9):
-        ring = 4, link, 0.1, parts, ring_assumptions(link, 100.0)
-        found, (sd_s, sd_j) = model_all_reduce(*ring), find_spread(*ring)
-        assert sd_s > 0 and sd_j > 0
-        spreads.append(sd_s / found.added_s)
-    assert ring_assumptions(32e9, 1.0).efficiency < ring_assumptions(300e9, 1.0).efficiency
-    assert spreads[0] > spreads[1]
+    pcie, nvlink = (make_ring(4, link, 0.1, parts, 100.0) for link in (32e9, 300e9))
+    assert pcie.efficiency < nvlink.efficiency
+    shares = [find_spread(one)[0] / model_all_reduce(one).added_s for one in (pcie, nvlink)]
+    assert shares[0] > shares[1] > 0
+    assert find_spread(pcie)[1] > 0
 
 
 TRAINING = Setup(8)
@@ -145,6 +140,7 @@ def test_the_catalogue_knows_the_link() -> None:
     sheet = find_data_sheet("nvidia-a100-sxm4-40gb")
     assert found.waiting_w is not None and found.waiting_w >= (sheet.idle_w or 0.0)
     assert 0.1 * sheet.power_limit_w < found.waiting_w < 0.5 * sheet.power_limit_w
+    assert find_gpu_group(A100, TRAINING, 1) is None
     own = find_gpu_group(A100, TRAINING, 4, 32e9)
     assert own is not None and own.link_bytes_per_s == 32e9
 
@@ -166,29 +162,27 @@ def test_a_users_own_data_sheet_is_used(tmp_path: Path) -> None:
     assert found.waiting_w is not None and 20 < found.waiting_w < 110
 
 
-def test_one_gpu_is_no_group() -> None:
-    assert find_gpu_group(A100, TRAINING, 1) is None
-
-
-def test_an_unknown_link_names_the_option() -> None:
-    unknown = Profile(Device("simulated-7"), "simulated", "device", "simulated", ())
-    with pytest.raises(InputError, match="give --link-gb-s"):
-        find_gpu_group(unknown, TRAINING, 4)
-    found = find_gpu_group(unknown, TRAINING, 4, 300e9)
-    assert found is not None and found.waiting_w is None
+UNKNOWN = Profile(Device("simulated-7"), "simulated", "device", "simulated", ())
 
 
 @pytest.mark.parametrize(
-    ("covers", "runtime"), [("cpu", "torch-2.6.0"), ("gpu", "mnn-3.0"), ("gpu", "onnxruntime-1.20")]
+    ("profile", "setup", "named"),
+    [
+        (UNKNOWN, TRAINING, "--link-gb-s"),
+        (replace(A100, covers="cpu"), TRAINING, "PyTorch"),
+        (replace(A100, runtime="mnn-3.0"), TRAINING, "PyTorch"),
+        (replace(A100, runtime="onnxruntime-1.20"), TRAINING, "PyTorch"),
+        (A100, Setup(8, phase="inference"), "training"),
+    ],
 )
-def test_processors_and_other_frameworks_are_refused(covers: str, runtime: str) -> None:
-    with pytest.raises(InputError, match="--gpus 4 needs a GPU that PyTorch trains on"):
-        find_gpu_group(replace(A100, covers=covers, runtime=runtime), TRAINING, 4)
+def test_what_no_gpus_train_together_is_refused(profile: Profile, setup: Setup, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        find_gpu_group(profile, setup, 4)
 
 
-def test_inference_is_refused() -> None:
-    with pytest.raises(InputError, match="--gpus 4 is for training"):
-        find_gpu_group(A100, Setup(8, phase="inference"), 4)
+def test_the_power_of_an_unknown_device_that_waits_is_unknown() -> None:
+    found = find_gpu_group(UNKNOWN, TRAINING, 4, 300e9)
+    assert found is not None and found.waiting_w is None
 
 
 SETUP = Setup(10)
@@ -227,15 +221,15 @@ def replicate(
 ) -> tuple[Estimate, Estimate, DataParallel]:
     """Return the step of one GPU, of several, and what these add."""
     step = make_step(setup)
-    found = replicate_step(step, net, setup, group)
+    found, _ = replicate_step(step, net, setup, group)
     assert found.data_parallel is not None
     return step, found, found.data_parallel
 
 
 def test_one_gpu_is_the_plain_estimate() -> None:
     step = make_step()
-    assert replicate_step(step, NET, SETUP, None) is step
-    assert replicate_step(step, NET, SETUP, GpuGroup(1, 300e9)) is step
+    for group in (None, GpuGroup(1, 300e9)):
+        assert replicate_step(step, NET, SETUP, group) == (step, 0.0)
     assert step.gpus == 1 and "data_parallel" not in step.to_dict()
 
 
@@ -287,7 +281,7 @@ def test_a_slow_link_makes_the_interval_wider() -> None:
 
 def test_everything_that_is_modelled_says_so() -> None:
     step, found, part = replicate()
-    measured = replicate_step(replace(step, provenance="measured"), NET, SETUP, FOUR)
+    measured, _ = replicate_step(replace(step, provenance="measured"), NET, SETUP, FOUR)
     assert measured.provenance == "modelled" and found.provenance == "simulated"
     assert measured.data_parallel is not None
     assert measured.data_parallel.step_provenance == "measured"
@@ -299,11 +293,11 @@ def test_everything_that_is_modelled_says_so() -> None:
 
 def test_notes_say_what_is_counted_several_times_and_whether_it_fits() -> None:
     step = make_step()
-    shared = replicate_step(replace(step, covers="gpu+cpu"), NET, SETUP, FOUR)
+    shared, _ = replicate_step(replace(step, covers="gpu+cpu"), NET, SETUP, FOUR)
     assert "counted 4 times" in shared.notes[-1]
     full = replace(step, device_memory_bytes=step.peak_memory_bytes + 1)
     assert full.fits_memory
-    found = replicate_step(full, NET, SETUP, FOUR)
+    found, _ = replicate_step(full, NET, SETUP, FOUR)
     assert found.fits_memory is False
     assert any(note.startswith("It would not fit") for note in found.notes)
 
@@ -331,10 +325,10 @@ def test_errors_that_rows_share_stay_shared() -> None:
     assert added[1, 2] == pytest.approx(np.sqrt(added[1, 1] * added[2, 2]))
     # Four GPUs take more than four times the energy of one, however uncertain that is.
     assert found.probability_ratio_within(0, [1], [4.0])[0] < 0.1
-    assert found[1].interval_j == replicate_step(steps[1], NET, SETUP, FOUR).interval_j
+    assert found[1].interval_j == replicate_step(steps[1], NET, SETUP, FOUR)[0].interval_j
 
 
 def test_estimators_of_whole_networks_are_replicated_too() -> None:
     step = replace(make_step(), layers=(), blocks=())
-    found = replicate_step(step, NET, SETUP, FOUR)
+    found, _ = replicate_step(step, NET, SETUP, FOUR)
     assert found.data_parallel is not None and found.data_parallel.exposed_s > 0

@@ -1,6 +1,7 @@
 """Test estimates from a profile: single networks, many at once, and which fit is used."""
 
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -23,7 +24,6 @@ from joulecast.estimators.fitted_profile import (
     NO_LAYER,
     UNIT_VARIATION,
     check_sheet_precision,
-    estimate_blocks,
     explain_memory,
     find_starting_sheet,
     find_uncounted_share,
@@ -40,7 +40,6 @@ from joulecast.records import (
     Device,
     Estimate,
     Execution,
-    LayerEstimate,
     LazyObservations,
     Network,
     Observation,
@@ -83,13 +82,6 @@ def test_estimate_says_what_it_rests_on(unfitted, name):
     assert len(estimate.layers) == len(network.layers)
 
 
-def test_higher_level_gives_a_wider_interval(profile):
-    network = draw_networks(1)[0]
-    half, most = (estimate_network(profile, network, SETUP, level=p) for p in (0.5, 0.99))
-    assert half.energy_j == most.energy_j
-    assert most.interval_j[0] < half.interval_j[0] < half.interval_j[1] < most.interval_j[1]
-
-
 @pytest.mark.parametrize("name", ["additive", "flops"])
 def test_networks_together_are_estimated_as_each_alone(profile, name):
     together = fit_profile(profile, name).estimate(NETWORKS, NETWORK_SETUPS)
@@ -106,12 +98,6 @@ def test_networks_together_are_estimated_as_each_alone(profile, name):
         assert one.provenance == alone.provenance == "simulated"
 
 
-def test_one_setup_serves_all_networks(profile):
-    fitted = fit_profile(profile)
-    one, many = fitted.estimate(NETS, SETUPS[1]), fitted.estimate(NETS, [SETUPS[1]] * len(NETS))
-    assert list(one) == list(many)
-
-
 def test_details_can_be_left_out(profile):
     fitted = fit_profile(profile)
     full, brief = (
@@ -120,33 +106,6 @@ def test_details_can_be_left_out(profile):
     for one, other in zip(full, brief, strict=True):
         assert one.layers and one.peak_memory_bytes > 0
         assert replace(one, layers=(), peak_memory_bytes=0) == other
-
-
-@pytest.mark.parametrize("name", ["additive", "flops"])
-def test_means_are_those_of_the_estimates(profile, name):
-    fitted = fit_profile(profile, name)
-    expected = fitted.estimate(NETWORKS, NETWORK_SETUPS).energy_j
-    assert fitted.predict_means(NETWORKS, NETWORK_SETUPS) == pytest.approx(expected, rel=1e-12)
-
-
-def test_measured_run_updates_the_means_of_its_network(profile):
-    """A network that a user ran updates its own estimate, computed in either way."""
-    fitted = fit_profile(profile)
-    before = fitted.estimate([NETS[0]], SETUPS[0])[0]
-    own = Observation(
-        Trial(NETS[0], SETUPS[0]),
-        energy_j=1.5 * before.energy_j,
-        energy_sd_j=0.0,
-        duration_s=before.duration_s,
-        duration_sd_s=0.0,
-        count=3,
-        provenance="simulated",
-        source=OWN_NET,
-    )
-    updated = fit_profile(replace(profile, observations=(*profile.observations, own), fits={}))
-    means = updated.predict_means(NETS, SETUPS[0])
-    assert means == pytest.approx(updated.estimate(NETS, SETUPS[0]).energy_j, rel=1e-12)
-    assert means[0] > 1.15 * fitted.predict_means(NETS, SETUPS[0])[0]
 
 
 @pytest.mark.parametrize("name", ["additive", "flops"])
@@ -211,10 +170,6 @@ def test_fit_with_another_count_is_used_if_nothing_it_could_learn_from_is_new(
     assert fit_profile(more, "flops").fitted.to_dict() == known.fits["flops"]
 
 
-def test_names_of_estimators_are_those_of_their_classes():
-    assert {name: find_estimator(name).name for name in ESTIMATORS} == {n: n for n in ESTIMATORS}
-
-
 def test_fit_of_another_version_is_not_used(profile):
     old = {"additive": {"version": 1}}
     fitted = fit_profile(replace(profile, fits=old)).fitted
@@ -231,22 +186,14 @@ def test_fits_are_described_if_their_estimator_is_known(profile):
     assert items["unknown"] == items["subtractive"] == ()
 
 
-def test_shipped_profile_adds_unit_to_unit_variation(profile):
-    network = draw_networks(1)[0]
-    own = estimate_network(profile, network, SETUP)
-    other = estimate_network(replace(profile, shipped=True), network, SETUP)
-    assert other.energy_j == own.energy_j
-    assert other.interval_j[0] < own.interval_j[0] and other.interval_j[1] > own.interval_j[1]
-    sources = other.uncertainty_sources
-    assert sum(sources.values()) == pytest.approx(sum(own.uncertainty_sources.values()), abs=0.02)
-    assert sources[UNIT_VARIATION] > 0
-
-
 def test_unit_to_unit_variation_widens_energies_but_not_ratios(profile):
     own, shipped = (
         fit_profile(one).estimate(NETWORKS[:2], NETWORK_SETUPS[:2], joint=True)
         for one in (profile, replace(profile, shipped=True))
     )
+    assert (shipped.energy_j == own.energy_j).all()
+    assert shipped[0].uncertainty_sources[UNIT_VARIATION] > 0
+    assert sum(shipped[0].uncertainty_sources.values()) == pytest.approx(1.0)
     extra = shipped.variance - own.variance
     assert extra == pytest.approx(UNIT_SD_SHARE**2 * (own.energy_j**2 + own.variance))
     ratios = [one.probability_ratio_within(0, [1], [1.5])[0] for one in (own, shipped)]
@@ -277,17 +224,6 @@ def test_operators_without_a_cost_rule_widen_the_interval(profile):
     assert sum(sources.values()) == pytest.approx(1.0)
     assert any("lib::scan" in note for note in unknown[0].notes)
     assert NO_COST_RULE not in plain[0].uncertainty_sources
-
-
-def test_unknown_operators_cancel_in_ratios_of_variants(profile):
-    def compare(share):
-        networks = [with_unknown_operators(network, share) for network in NETS[:2]]
-        return fit_profile(profile).estimate(networks, SETUP, joint=True)
-
-    known, unknown = compare(0.0), compare(0.2)
-    assert np.diag(unknown.cov) == pytest.approx(unknown.variance)
-    ratios = [one.probability_ratio_within(0, [1], [1.5])[0] for one in (known, unknown)]
-    assert ratios[0] == pytest.approx(ratios[1], abs=1e-9)
 
 
 def test_unknown_operators_do_not_matter_once_the_step_was_measured(profile):
@@ -367,24 +303,25 @@ def test_what_cannot_be_estimated_is_an_error(profile):
     network = draw_networks(1)[0]
     with pytest.raises(MissingError, match="joulecast profile"):
         estimate_network(replace(profile, observations=(), fits={}), network, SETUP)
-    with pytest.raises(InputError, match="subtractive"):
-        estimate_network(profile, network, SETUP, "tea leaves")
-    with pytest.raises(InputError, match=r"0\.95"):
-        estimate_network(profile, network, SETUP, level=95.0)
-    with pytest.raises(InputError, match="level is 1"):
-        estimate_network(profile, network, SETUP, level=1.0)
-    with pytest.raises(InputError, match="layers"):
-        estimate_network(profile, Network(), SETUP)
+    for wrong, named in (
+        ({"estimator": "tea leaves"}, "subtractive"),
+        ({"level": 95.0}, "95"),
+        ({"level": 1.0}, "level"),
+        ({"network": Network()}, "layers"),
+    ):
+        with pytest.raises(InputError, match=named):
+            estimate_network(**{"profile": profile, "network": network, "setup": SETUP, **wrong})
     with pytest.raises(InputError, match="layers"):
         fit_profile(profile).predict_means([Network()], SETUP)
+    check_estimator("auto")
+    with pytest.raises(InputError, match="other"):
+        check_estimator("other")
 
 
 @pytest.mark.parametrize(
     ("runtime", "name"),
     [
         ("torch-2.13.0", "additive"),
-        ("mnn-3.6.1", "additive"),
-        ("simulated", "additive"),
         ("onnxruntime-1.31.1", "kernel-gp"),
         ("torch_compile-2.13.0", "kernel-gp"),
     ],
@@ -395,12 +332,6 @@ def test_runtimes_that_fuse_are_estimated_by_their_kernels(runtime, name):
     assert find_estimator(name).name == name
 
 
-def test_auto_needs_no_estimator_of_that_name():
-    check_estimator("auto")
-    with pytest.raises(InputError, match="there is no estimator 'other'"):
-        check_estimator("other")
-
-
 def test_durations_alone_are_not_enough_for_an_estimate():
     setup = Setup(batch=4, phase="inference")
     network = draw_networks(1)[0]
@@ -408,23 +339,6 @@ def test_durations_alone_are_not_enough_for_an_estimate():
     profile = Profile(Device("board"), seen.runtime, "device", "measured", (seen,))
     with pytest.raises(MissingError, match="durations but no energies"):
         estimate_network(profile, network, setup)
-
-
-NETWORK = make_family("resnet18")
-
-
-def test_blocks_add_up_their_layers():
-    layers = [LayerEstimate(one.name, one.kind, 0.5 + at) for at, one in enumerate(NETWORK.layers)]
-    blocks = estimate_blocks(NETWORK, layers)
-    assert blocks
-    for block in blocks:
-        own = [at for start in block.starts for at in range(start, start + block.layer_count)]
-        assert block.count == len(block.starts)
-        assert block.energy_j == pytest.approx(sum(0.5 + at for at in own))
-
-
-def test_there_are_none_without_energies_of_layers():
-    assert estimate_blocks(NETWORK, ()) == ()
 
 
 GIB = 2**30
@@ -445,20 +359,15 @@ ESTIMATE = Estimate(
 )
 
 
-def test_a_step_that_fits_needs_no_note():
-    assert list_estimate_notes(ESTIMATE, NETWORK_ESTIMATE_NOTES) == ()
-    assert explain_memory(replace(ESTIMATE, device_memory_bytes=0)) == []
-
-
-def test_a_step_larger_than_the_memory_would_not_fit():
-    (note,) = explain_memory(replace(ESTIMATE, peak_memory_bytes=96 * GIB))
-    assert note.startswith("It would not fit: it needs about 96.0 GiB of memory, but board has")
-    assert "80.0 GiB" in note
-
-
-def test_a_step_that_nearly_fills_the_memory_may_not_fit():
-    (note,) = explain_memory(replace(ESTIMATE, peak_memory_bytes=79 * GIB))
-    assert note.startswith("It may not fit")
+@pytest.mark.parametrize(
+    ("gib", "start"), [(10, ""), (79, "It may not fit"), (96, "It would not fit")]
+)
+def test_notes_say_whether_a_step_fits(gib, start):
+    estimate = replace(ESTIMATE, peak_memory_bytes=gib * GIB)
+    notes = list_estimate_notes(estimate, NETWORK_ESTIMATE_NOTES)
+    assert bool(notes) == bool(start) and all(note.startswith(start) for note in notes)
+    assert all(f"{gib}.0 GiB" in note and "80.0 GiB" in note for note in notes)
+    assert explain_memory(replace(estimate, device_memory_bytes=0)) == []
 
 
 def test_notes_come_from_memory_prediction_and_reading():
@@ -495,10 +404,6 @@ NETWORK_UNCOUNTED_WORK = make_family("lenet5")
 def test_the_largest_share_names_the_source(shares, source):
     network = replace(NETWORK_UNCOUNTED_WORK, totals=StepTotals(1.0, 1.0, 1, **shares))
     assert find_uncounted_share(network) == source
-
-
-def test_a_network_that_was_not_read_has_none():
-    assert find_uncounted_share(NETWORK_UNCOUNTED_WORK)[1] == 0.0
 
 
 def test_only_whole_steps_with_energy_are_measured():
@@ -563,3 +468,73 @@ def test_precision_that_the_sheet_lacks_is_refused():
 
 def test_profile_without_energies_rests_on_the_sheet():
     assert rests_on_sheet(MEASURED)
+
+
+def estimate(profile, count=12, name="additive", **options):
+    return fit_profile(profile, name).estimate(NETWORKS[:count], NETWORK_SETUPS[:count], **options)
+
+
+def test_estimates_are_a_sequence(profile):
+    found = estimate(profile, 3)
+    assert len(found) == 3
+    assert list(found) == [found[0], found[1], found[2]] == list(found[:3])
+    assert found.select([2, 0, 2]).first_occurrence == (0, 1, 0)
+
+
+def test_probability_agrees_with_the_interval(profile):
+    found = estimate(profile, level=0.8)
+    for side, probability in ((0, 0.1), (1, 0.9)):
+        ends = [one.interval_j[side] for one in found]
+        assert found.probability_within(ends) == pytest.approx([probability] * len(ends), abs=1e-6)
+    assert found.probability_within(found.energy_j) == pytest.approx([0.5] * len(found))
+
+
+def test_network_has_no_uncertainty_relative_to_itself(profile):
+    networks, setups = [NETS[0], NETS[0], NETWORKS[4]], [SETUPS[0], SETUPS[0], NETWORK_SETUPS[4]]
+    found = fit_profile(profile).estimate(networks, setups, joint=True)
+    less, more = found.probability_ratio_within(0, [1, 1], [0.99, 1.01])
+    assert less < 1e-6 and more > 1 - 1e-6
+    one = found.probability_ratio_within(0, [2], [1.0])
+    other = found.probability_ratio_within(2, [0], [1.0])
+    assert one[0] + other[0] == pytest.approx(1.0)
+
+
+def test_draws_have_the_medians_and_the_intervals(profile):
+    found = estimate(profile, 3, level=0.9, joint=True)
+    drawn = found.draw(20_000, seed=1)
+    assert np.median(drawn, axis=0) == pytest.approx(found.energy_j, rel=0.02)
+    for column, one in zip(drawn.T, found, strict=True):
+        inside = (column > one.interval_j[0]) & (column < one.interval_j[1])
+        assert inside.mean() == pytest.approx(0.9, abs=0.015)
+    assert np.array_equal(drawn, found.draw(20_000, seed=1))
+
+
+def test_all_probabilities_follow_from_one_covariance(profile):
+    """Single energies, ratios and draws have the same log variances, however large they are."""
+    narrow = estimate(profile, 4, joint=True)
+    factor = 1.0 / narrow.log_variance.max()
+    found = replace(narrow, variance=factor * narrow.variance, cov=factor * narrow.cov)
+    assert np.diag(found.log_covariance) == pytest.approx(found.log_variance, rel=1e-6)
+    logs = np.log(found.draw(40_000, seed=2))
+    assert np.cov(logs.T) == pytest.approx(found.log_covariance, rel=0.03, abs=0.01)
+    ratios = (logs[:, 1:] - logs[:, :1]).var(axis=0)
+    assert found.log_ratio_variance(0, [1, 2, 3]) == pytest.approx(ratios, rel=0.03)
+    ratio = 0.8 * found.energy_j[0] / found.energy_j[3]
+    expected = found.probability_ratio_within(0, [3], [ratio])
+    assert found.probability_less(3, found, 0, ratio) == expected
+
+
+def test_estimates_of_another_device_share_no_error(profile):
+    own, others = (estimate(profile, 2, joint=True) for _ in range(2))
+    ratio = 1.02 * own.energy_j[0] / own.energy_j[1]
+    margin = np.log(1.02) / np.sqrt(own.log_variance[:2].sum())
+    expected = NormalDist().cdf(margin)
+    assert own.probability_less(0, others, 1, ratio) == pytest.approx(expected)
+    assert own.probability_less(0, own, 1, ratio) > expected > 0.5
+
+
+def test_ratios_and_draws_need_the_joint_covariance(profile):
+    found = estimate(profile, 2)
+    for need in (lambda: found.draw(3), lambda: found.probability_ratio_within(0, [1], [1.0])):
+        with pytest.raises(InputError, match="joint=True"):
+            need()

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from joulecast.atlas.architectures import ARCHITECTURES, draw_network
 
+from joulecast.campaign.atlas import load_networks
 from joulecast.families import FAMILIES, make_family
 from joulecast.fusion import FUSION_TABLES, list_kernels, merge_kernels
 from joulecast.kinds import check_network, make_layer, make_op, network_work
@@ -13,6 +13,8 @@ from joulecast.records import Input, Network, Setup
 INFERENCE = Setup(batch=2, phase="inference")
 SINGLE = Setup(batch=1, phase="inference")
 RELU, NORM = make_op("elementwise", fn="relu"), make_op("batch_norm")
+# The first network of each architecture of the atlas.
+ATLAS = {network.name: network for network in reversed(load_networks())}
 every_table = pytest.mark.parametrize("table", FUSION_TABLES.values(), ids=list(FUSION_TABLES))
 
 
@@ -39,8 +41,8 @@ def test_kernels_of_families_have_all_flops_and_parameters(table, phase):
 
 @every_table
 def test_kernels_of_drawn_architectures_have_all_flops_and_parameters(table):
-    for name in ARCHITECTURES:
-        check_totals(draw_network(name, "0"), INFERENCE, table)
+    for network in ATLAS.values():
+        check_totals(network, INFERENCE, table)
 
 
 @pytest.mark.parametrize("model", ["Bert", "GPT2", "ConvNext"])
@@ -193,14 +195,14 @@ def test_kernel_whose_inputs_have_other_shapes_is_not_buildable():
 
 
 def test_norm_after_a_lost_view_keeps_its_own_shape():
-    network = draw_network("convnext", "0")
+    network = ATLAS["convnext"]
     kernels = list_kernels(network, SINGLE, FUSION_TABLES["onnxruntime"])
     found = sum(network_work(kernel.network, SINGLE).params for kernel in kernels)
     assert found == network_work(network, SINGLE).params
 
 
 def test_concatenation_alone_has_equal_widths():
-    network = draw_network("densenet", "0")
+    network = ATLAS["densenet"]
     concats = [one for one in list_distinct(network, "torch") if one.kind == "concat"]
     assert concats
     for kernel in concats:

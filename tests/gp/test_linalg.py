@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from joulecast.gp import linalg
+from joulecast.gp.kernels import matern52, matern52_with_gradient
 from joulecast.gp.linalg import (
     SparsityPattern,
     WeightedSums,
@@ -12,6 +13,7 @@ from joulecast.gp.linalg import (
     invert_covariance,
     matmul,
 )
+from logsums_examples import to_matrix
 
 
 def test_sparse_pattern_multiplies_as_a_dense_matrix():
@@ -68,14 +70,6 @@ def test_tiled_product_equals_that_of_numpy(rows, columns):
     assert matmul(left, right) == pytest.approx(left @ right, abs=1e-10)
 
 
-def test_large_product_equals_that_of_tiles(monkeypatch):
-    rng = np.random.default_rng(9)
-    left, right = rng.normal(size=(130, 80)), rng.normal(size=(80, 70))
-    tiled = matmul(left, right)
-    monkeypatch.setattr(linalg, "_MAX_TILED", 1e5)
-    assert matmul(left, right) == pytest.approx(tiled, abs=1e-10)
-
-
 INPUTS = 40
 
 
@@ -91,18 +85,34 @@ def sums():
 
 def test_sums_equal_products_with_the_dense_matrix(sums):
     values = np.random.default_rng(0).normal(size=INPUTS)
-    matrix = sums.to_matrix(INPUTS)
+    matrix = to_matrix(sums, INPUTS)
     assert not matrix[-1].any()
     assert sums.total(values) == pytest.approx(matrix @ values)
     other = np.random.default_rng(1).normal(size=(INPUTS, 3))
     assert sums.pattern.matmul(sums.weight, other) == pytest.approx(matrix @ other)
 
 
-def test_entries_are_added_sum_by_sum(sums):
-    assert sums.sum_entries(np.ones(len(sums.row))) == pytest.approx(
-        (sums.to_matrix(INPUTS) != 0).sum(axis=1)
-    )
+def test_kernel_and_gradient_do_not_depend_on_the_size_of_strips(monkeypatch):
+    points, workspace = np.random.default_rng(4).normal(size=(30, 5)), np.empty((2, 30, 30))
+    kernel, gradient = (found.copy() for found in matern52_with_gradient(points, workspace))
+    monkeypatch.setattr(linalg, "_STRIP_SIZE", 50)
+    again = matern52_with_gradient(points, workspace)
+    assert again[0] == pytest.approx(kernel, rel=1e-9)
+    assert again[1] == pytest.approx(gradient, rel=1e-9)
+    assert (again[0] == again[0].T).all()
 
 
-def test_single_inputs_are_the_identity():
-    assert (WeightedSums.of_single_inputs(4).to_matrix(4) == np.eye(4)).all()
+def test_gradient_is_the_derivative_by_squared_distance():
+    squares = np.linspace(0.1, 20.0, 50)
+    step = 1e-6
+    difference = (matern52(squares + step) - matern52(squares - step)) / (2 * step)
+    points = np.vstack([np.zeros(1), np.sqrt(squares)[:, None]])
+    _, gradient = matern52_with_gradient(points, np.empty((2, 51, 51)))
+    assert gradient[0, 1:] == pytest.approx(-2.0 * difference, rel=1e-4)
+
+
+def test_kernel_among_points_is_that_of_their_distances():
+    points = np.random.default_rng(3).normal(size=(6, 3)) + 9.0
+    kernel, _ = matern52_with_gradient(points, np.empty((2, 6, 6)))
+    squares = ((points[:, None] - points[None]) ** 2).sum(axis=2)
+    assert kernel == pytest.approx(matern52(squares), abs=1e-6)

@@ -106,9 +106,7 @@ def find_estimator(name: str = DEFAULT) -> Estimator:
 def choose_estimator(name: str, runtime: str) -> str:
     """Return the name of an estimator: as given, or for ``auto`` that which suits a runtime.
 
-    Args:
-        name: Name of an estimator, or ``auto``.
-        runtime: Framework and version, as profiles name it: ``onnxruntime-1.31.1``.
+    A runtime is named as profiles name it: ``onnxruntime-1.31.1``.
     """
     return name if name != AUTO else _BY_RUNTIME.get(runtime.partition("-")[0], DEFAULT)
 
@@ -155,7 +153,16 @@ def fit_profile(profile: Profile, estimator: str = AUTO) -> FittedProfile:
     sheet = find_starting_sheet(profile)
     if sheet is None or (name not in STARTS_FROM_SHEETS and profile.observations):
         method = find_estimator(name)
-        return FittedProfile(profile, method, _fit_or_load(profile, method))
+        stored = load_fit(profile, method)
+        if stored is not None and _is_current(profile, method, stored):
+            return FittedProfile(profile, method, stored)
+        if not any(map(method.uses, profile.observations)):
+            raise MissingError(
+                f"the profile of {profile.device.name} holds nothing that {name} can learn from: "
+                "run `joulecast profile NET` on that device first"
+            )
+        fitted = method.fit(drop_contradicted(profile.observations), stored)
+        return FittedProfile(profile, method, fitted)
     method = make_starting_estimator(name, sheet)
     fitted = method.fit(drop_contradicted(profile.observations))
     return FittedProfile(profile, method, fitted, sheet)
@@ -215,17 +222,12 @@ def _load_plugins() -> Plugins:
     return load_plugins(ESTIMATOR_GROUP, frozenset(ESTIMATORS))
 
 
-def _fit_or_load(profile: Profile, method: Estimator) -> Fitted:
-    """Return the profile's stored fit, or a new one if there are new observations."""
-    stored = load_fit(profile, method)
-    if stored is not None and _is_current(profile, method, stored):
-        return stored
-    if not any(map(method.uses, profile.observations)):
-        raise MissingError(
-            f"the profile of {profile.device.name} holds nothing that {method.name} can learn "
-            "from: run `joulecast profile NET` on that device first"
-        )
-    return method.fit(drop_contradicted(profile.observations), stored)
+def load_fit(profile: Profile, method: Estimator) -> Fitted | None:
+    """Return a profile's stored fit of an estimator; None if there is none of its version."""
+    data = profile.fits.get(method.name)
+    if data is None or data.get("version", 1) != method.version:
+        return None
+    return method.load(data)
 
 
 def _is_current(profile: Profile, method: Estimator, stored: Fitted) -> bool:
@@ -235,11 +237,3 @@ def _is_current(profile: Profile, method: Estimator, stored: Fitted) -> bool:
     # Without that number, or where it counts a store's own observations alone, they must be parsed.
     count = sum(map(method.uses, drop_contradicted(profile.observations)))
     return count in (0, stored.observation_count)
-
-
-def load_fit(profile: Profile, method: Estimator) -> Fitted | None:
-    """Return a profile's stored fit of an estimator; None if there is none of its version."""
-    data = profile.fits.get(method.name)
-    if data is None or data.get("version", 1) != method.version:
-        return None
-    return method.load(data)

@@ -19,7 +19,7 @@ ring all-reduce sums the gradients. None of it was measured here.
     E_N          = N·(E + P_w·(T_N - T) + w·V),  V = 2(N-1)/N·S bytes that each GPU sends
 
 Buckets are filled in the order of the backward pass (Li et al., PyTorch Distributed, VLDB 2020).
-``ring_assumptions`` lists the figures that are assumed, with their sources and uncertainties.
+``Ring`` lists the figures that are assumed, with their sources and uncertainties.
 
 Estimates of one GPU become those of several:
 
@@ -35,26 +35,24 @@ steps about the all-reduce.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
-from joulecast.catalogue import match_data_sheet
 from joulecast.errors import InputError
 from joulecast.estimators.additive.observations import find_idle_power
 from joulecast.estimators.additive.roofline import find_power_priors
 from joulecast.estimators.estimates import Estimates
-from joulecast.estimators.fitted_profile import explain_memory
+from joulecast.estimators.fitted_profile import add_sources, explain_memory, match_device_sheet
 from joulecast.gp.lognormal import interval_log_sd, lognormal_interval
 from joulecast.kinds import count_gradients, layer_work
-from joulecast.kinds.kind import WEIGHT_BYTES, StepWork
+from joulecast.kinds.kind import WEIGHT_BYTES
 from joulecast.records import (
     DataParallel,
-    DataSheet,
     Estimate,
-    Layer,
     LayerEstimate,
     Network,
     Profile,
@@ -71,8 +69,7 @@ SHARED_LINK_BYTES_PER_S = 70e9
 """Slower links are taken for PCIe, which GPUs share with the processor and with each other."""
 
 
-@dataclass(frozen=True)
-class BackwardPart:
+class BackwardPart(NamedTuple):
     """A part of the backward pass, and the gradients of weights that are ready after it."""
 
     duration_s: float
@@ -80,87 +77,8 @@ class BackwardPart:
 
 
 @dataclass(frozen=True)
-class RingAssumptions:
-    """Figures that nobody measured on the machine in question.
-
-    Attributes:
-        efficiency: η.
-        hop_s: α.
-        contention_share: κ.
-        speed_sd_share: σ.
-        byte_j: w.
-        waiting_w: P_w.
-        backward_share: The backward pass over its estimated duration.
-    """
-
-    efficiency: float
-    hop_s: float
-    contention_share: float
-    speed_sd_share: float
-    byte_j: float
-    waiting_w: float
-    backward_share: float = 1.0
-
-
-@dataclass(frozen=True)
-class AllReduceCost:
-    """What several GPUs add to a step of one.
-
-    Attributes:
-        gradient_bytes: S.
-        buckets: Number of buckets.
-        all_reduce_s: Σ c_b.
-        exposed_s: x.
-        added_s: T_N - T.
-        added_j: E_N - N·E, of all GPUs together.
-    """
-
-    gradient_bytes: float
-    buckets: int
-    all_reduce_s: float
-    exposed_s: float
-    added_s: float
-    added_j: float
-
-
-def model_all_reduce(
-    gpus: int,
-    link_bytes_per_s: float,
-    step_s: float,
-    backward: Sequence[BackwardPart],
-    assumed: RingAssumptions,
-) -> AllReduceCost:
-    """Return what summing gradients adds to a step on each of several GPUs.
-
-    Args:
-        gpus: N.
-        link_bytes_per_s: β.
-        step_s: T.
-        backward: The backward pass of the last batch before the update, in the order in which it
-            runs.
-        assumed: All other figures.
-    """
-    rate = assumed.efficiency * link_bytes_per_s
-    all_reduce_s = end_s = sent_bytes = 0.0
-    buckets = 0
-    for ready_s, size_bytes in _fill_buckets(backward):
-        bucket_s = 2 * (gpus - 1) * (assumed.hop_s + size_bytes / gpus / rate)
-        end_s = max(ready_s * assumed.backward_share, end_s) + bucket_s
-        all_reduce_s += bucket_s
-        sent_bytes += 2 * (gpus - 1) / gpus * size_bytes
-        buckets += 1
-    backward_s = assumed.backward_share * sum(part.duration_s for part in backward)
-    exposed_s = min(max(0.0, end_s - backward_s), all_reduce_s)
-    slower_s = assumed.contention_share * (all_reduce_s - exposed_s)
-    lag_s = assumed.speed_sd_share * expected_maximum(gpus) * step_s
-    added_s = exposed_s + slower_s + lag_s
-    added_j = gpus * (assumed.waiting_w * added_s + assumed.byte_j * sent_bytes)
-    gradient_bytes = sum(part.gradient_bytes for part in backward)
-    return AllReduceCost(gradient_bytes, buckets, all_reduce_s, exposed_s, added_s, added_j)
-
-
-def ring_assumptions(link_bytes_per_s: float, waiting_w: float) -> RingAssumptions:
-    """Return the assumed figures of a machine whose GPUs have this link.
+class Ring:
+    """A step on several GPUs, and figures that nobody measured on the machine in question.
 
     - η: NCCL's bus bandwidth over the link's. H100 0.82 with 2 to 8 GPUs, A100 0.67; over PCIe 0.44
       to 0.63, and less than 0.1 where GPUs cannot reach each other directly.
@@ -170,32 +88,74 @@ def ring_assumptions(link_bytes_per_s: float, waiting_w: float) -> RingAssumptio
     - w: 3 accesses of HBM at 3.9 pJ/bit (O'Connor et al., MICRO 2017) and a link at about 10.
 
     ``benchmarks/devices/data_parallel.md`` compares all of it with published measurements.
+
+    Attributes:
+        backward: The backward pass of the last batch before the update, in the order in which it
+            runs.
+        backward_share: The backward pass over its estimated duration.
     """
-    is_shared = link_bytes_per_s < SHARED_LINK_BYTES_PER_S
-    return RingAssumptions(
-        efficiency=0.35 if is_shared else 0.75,
-        hop_s=3e-6,
-        contention_share=0.19,
-        speed_sd_share=0.02,
-        byte_j=0.18e-9,
-        waiting_w=waiting_w,
-    )
+
+    gpus: int  # N
+    link_bytes_per_s: float  # β
+    step_s: float  # T
+    backward: Sequence[BackwardPart]
+    waiting_w: float  # P_w
+    efficiency: float  # η
+    hop_s: float = 3e-6  # α
+    contention_share: float = 0.19  # κ
+    speed_sd_share: float = 0.02  # σ
+    byte_j: float = 0.18e-9  # w
+    backward_share: float = 1.0
 
 
-def find_spread(
+class AllReduceCost(NamedTuple):
+    """What several GPUs add to a step of one."""
+
+    gradient_bytes: float  # S
+    buckets: int
+    all_reduce_s: float  # Σ c_b
+    exposed_s: float  # x
+    added_s: float  # T_N - T
+    added_j: float  # E_N - N·E, of all GPUs together
+
+
+def make_ring(
     gpus: int,
     link_bytes_per_s: float,
     step_s: float,
     backward: Sequence[BackwardPart],
-    assumed: RingAssumptions,
-) -> tuple[float, float]:
-    """Return standard deviations of ``added_s`` and ``added_j``, one assumption at a time.
+    waiting_w: float,
+) -> Ring:
+    """Return a step on GPUs that are linked by NVLink or PCIe, with the efficiency of that link."""
+    efficiency = 0.35 if link_bytes_per_s < SHARED_LINK_BYTES_PER_S else 0.75
+    return Ring(gpus, link_bytes_per_s, step_s, backward, waiting_w, efficiency)
 
-    Arguments are those of ``model_all_reduce``.
-    """
-    is_shared = link_bytes_per_s < SHARED_LINK_BYTES_PER_S
+
+def model_all_reduce(ring: Ring) -> AllReduceCost:
+    """Return what summing gradients adds to a step on each of several GPUs."""
+    gpus, rate = ring.gpus, ring.efficiency * ring.link_bytes_per_s
+    all_reduce_s = end_s = sent_bytes = 0.0
+    buckets = 0
+    for ready_s, size_bytes in _fill_buckets(ring.backward):
+        bucket_s = 2 * (gpus - 1) * (ring.hop_s + size_bytes / gpus / rate)
+        end_s = max(ready_s * ring.backward_share, end_s) + bucket_s
+        all_reduce_s += bucket_s
+        sent_bytes += 2 * (gpus - 1) / gpus * size_bytes
+        buckets += 1
+    backward_s = ring.backward_share * sum(part.duration_s for part in ring.backward)
+    exposed_s = min(max(0.0, end_s - backward_s), all_reduce_s)
+    slower_s = ring.contention_share * (all_reduce_s - exposed_s)
+    lag_s = ring.speed_sd_share * expected_maximum(gpus) * ring.step_s
+    added_s = exposed_s + slower_s + lag_s
+    added_j = gpus * (ring.waiting_w * added_s + ring.byte_j * sent_bytes)
+    gradient_bytes = sum(part.gradient_bytes for part in ring.backward)
+    return AllReduceCost(gradient_bytes, buckets, all_reduce_s, exposed_s, added_s, added_j)
+
+
+def find_spread(ring: Ring) -> tuple[float, float]:
+    """Return standard deviations of ``added_s`` and ``added_j``, one assumption at a time."""
     log_sds = {
-        "efficiency": 0.8 if is_shared else 0.15,
+        "efficiency": 0.8 if ring.link_bytes_per_s < SHARED_LINK_BYTES_PER_S else 0.15,
         "hop_s": 0.7,
         "contention_share": 0.6,
         "speed_sd_share": 0.6,
@@ -205,15 +165,12 @@ def find_spread(
     }
     variance_s = variance_j = 0.0
     for name, log_sd in log_sds.items():
-        ends = [
-            model_all_reduce(gpus, link_bytes_per_s, step_s, backward, changed)
-            for changed in (
-                replace(assumed, **{name: getattr(assumed, name) * math.exp(sign * log_sd)})
-                for sign in (-1.0, 1.0)
-            )
-        ]
-        variance_s += ((ends[1].added_s - ends[0].added_s) / 2) ** 2
-        variance_j += ((ends[1].added_j - ends[0].added_j) / 2) ** 2
+        low, high = (
+            model_all_reduce(replace(ring, **{name: getattr(ring, name) * math.exp(change)}))
+            for change in (-log_sd, log_sd)
+        )
+        variance_s += ((high.added_s - low.added_s) / 2) ** 2
+        variance_j += ((high.added_j - low.added_j) / 2) ** 2
     return math.sqrt(variance_s), math.sqrt(variance_j)
 
 
@@ -282,48 +239,24 @@ def find_gpu_group(
             f"--gpus {gpus} is for training: GPUs that run inference share nothing, so each takes "
             "the energy and time of one; leave --gpus and --parallel out"
         )
-    sheet = _find_sheet(profile)
+    sheet = profile.data_sheet or match_device_sheet(profile.device)
     link = link_bytes_per_s or (sheet and sheet.link_bytes_per_s)
     if not link:
         raise InputError(
             f"the bandwidth between GPUs of {name} is not known: give --link-gb-s, in GB/s and one "
             "direction (450 for NVLink of an H100, 300 of an A100, 32 for PCIe 4.0, 16 for 3.0)"
         )
-    return GpuGroup(gpus, link, _find_waiting_power(profile, sheet))
-
-
-def _find_sheet(profile: Profile) -> DataSheet | None:
-    device = profile.device
-    return profile.data_sheet or match_data_sheet(device.processor) or match_data_sheet(device.name)
-
-
-def _find_waiting_power(profile: Profile, sheet: DataSheet | None) -> float | None:
-    """Return the power of the idle device at active clocks, as between two steps."""
-    measured_w = find_idle_power(profile.observations)
-    if measured_w is not None or sheet is None:
-        return measured_w
-    median_w, _ = find_power_priors(sheet).idle_w
-    return median_w
+    # A device waits as it does between two steps: idle, at active clocks.
+    waiting_w = find_idle_power(profile.observations)
+    if waiting_w is None and sheet is not None:
+        waiting_w = find_power_priors(sheet).idle_w[0]
+    return GpuGroup(gpus, link, waiting_w)
 
 
 ALL_REDUCE = "all-reduce"
 """Name of the energy that all GPUs together take more than alone, and of its uncertainty."""
 # Share of a step's mean power that a waiting GPU is assumed to draw where nothing else is known.
 _WAITING_SHARE = 0.3
-
-
-def replicate_step(
-    step: Estimate, network: Network, setup: Setup, group: GpuGroup | None
-) -> Estimate:
-    """Return the estimate of a step on several GPUs; the same one for a single GPU.
-
-    Args:
-        step: Estimate of one GPU, with its layers.
-        network: The network.
-        setup: How each GPU trains it; ``batch`` is that of one GPU.
-        group: The GPUs; None for one.
-    """
-    return _replicate(step, network, setup, group)[0]
 
 
 def replicate_steps(
@@ -333,8 +266,7 @@ def replicate_steps(
     groups: Sequence[GpuGroup | None],
 ) -> Estimates:
     """Return estimates of steps on several GPUs, with their joint covariance."""
-    rows = zip(steps, networks, setups, groups, strict=True)
-    found = [_replicate(*row) for row in rows]
+    found = [replicate_step(*row) for row in zip(steps, networks, setups, groups, strict=True)]
     gpus = np.array([one.gpus for one, _ in found], float)
     sds_j = np.array([sd_j for _, sd_j in found])
     cov = steps.cov
@@ -348,26 +280,32 @@ def replicate_steps(
     )
 
 
-def _replicate(
+def replicate_step(
     step: Estimate, network: Network, setup: Setup, group: GpuGroup | None
 ) -> tuple[Estimate, float]:
-    """Return the estimate on several GPUs, and the standard deviation of the energy added."""
+    """Return the estimate of a step on several GPUs, and the sd of the energy that they add.
+
+    Args:
+        step: Estimate of one GPU, with its layers.
+        network: The network.
+        setup: How each GPU trains it; ``batch`` is that of one GPU.
+        group: The GPUs; for None or one GPU the estimate stays the same.
+    """
     if group is None or group.gpus == 1:
         return step, 0.0
     waiting_w = group.waiting_w
     if waiting_w is None:
         waiting_w = _WAITING_SHARE * step.energy_j / step.duration_s
-    link = group.link_bytes_per_s
-    assumed = ring_assumptions(link, waiting_w)
-    ring = group.gpus, link, step.duration_s, _list_backward(step, network, setup), assumed
-    cost, (sd_s, sd_j) = model_all_reduce(*ring), find_spread(*ring)
+    gpus, link = group.gpus, group.link_bytes_per_s
+    ring = make_ring(gpus, link, step.duration_s, _list_backward(step, network, setup), waiting_w)
+    cost, (sd_s, sd_j) = model_all_reduce(ring), find_spread(ring)
     part = DataParallel(
-        group.gpus,
-        setup.samples_per_step * group.gpus,
+        gpus,
+        setup.samples_per_step * gpus,
         int(cost.gradient_bytes),
         cost.buckets,
         link,
-        assumed.efficiency,
+        ring.efficiency,
         cost.all_reduce_s,
         cost.exposed_s,
         cost.added_s,
@@ -375,7 +313,33 @@ def _replicate(
         waiting_w,
         step.provenance,
     )
-    return _combine(step, part, sd_s, sd_j), sd_j
+    energy_j, duration_s = gpus * step.energy_j + part.added_j, step.duration_s + part.added_s
+    step_sd_j = gpus * step.energy_j * interval_log_sd(step.energy_j, step.interval_j, step.level)
+    ends_s = step.duration_interval_s
+    if ends_s is not None:
+        step_sd_s = step.duration_s * interval_log_sd(step.duration_s, ends_s, step.level)
+        ends_s = lognormal_interval(duration_s, step_sd_s**2 + sd_s**2, step.level)
+    added = LayerEstimate(ALL_REDUCE, "all_reduce", part.added_j, seen=False)
+    sources = add_sources(step.uncertainty_sources, step_sd_j**2, {ALL_REDUCE: sd_j**2})
+    combined = replace(
+        step,
+        energy_j=energy_j,
+        interval_j=lognormal_interval(energy_j, step_sd_j**2 + sd_j**2, step.level),
+        duration_s=duration_s,
+        duration_interval_s=ends_s,
+        peak_memory_bytes=step.peak_memory_bytes + part.gradient_bytes,
+        layers=(*(replace(one, energy_j=gpus * one.energy_j) for one in step.layers), added),
+        blocks=tuple(replace(one, energy_j=gpus * one.energy_j) for one in step.blocks),
+        unseen_share=step.unseen_share * gpus * step.energy_j / energy_j,
+        provenance=weakest_provenance([step.provenance, part.provenance]),
+        device_energy_j=step.device_energy_j and gpus * step.device_energy_j + part.added_j,
+        host_share=step.host_share and step.host_share * gpus * step.energy_j / energy_j,
+        uncertainty_sources=sources,
+        data_parallel=part,
+    )
+    notes = [note for note in step.notes if note not in explain_memory(step)]
+    notes += [*explain_memory(combined), *_list_notes(part, step.covers)]
+    return replace(combined, notes=tuple(notes)), sd_j
 
 
 def _list_backward(step: Estimate, network: Network, setup: Setup) -> list[BackwardPart]:
@@ -394,74 +358,30 @@ def _list_backward(step: Estimate, network: Network, setup: Setup) -> list[Backw
         layer_s = step.duration_s * weight / whole / batches
         # Without an update, gradients are added up and not reduced.
         gradients = count_gradients(layer, setup) if setup.accumulate else 0
-        backward_s = layer_s * _find_backward_share(layer, setup)
-        parts.append(BackwardPart(backward_s, float(gradients * WEIGHT_BYTES)))
+        # By FLOPs, or by bytes if it has none.
+        work = layer_work(layer, setup)
+        share = 0.0
+        if work.total.flops:
+            share = work.backward.flops / work.total.flops
+        elif work.total.size_bytes:
+            share = work.backward.size_bytes / work.total.size_bytes
+        parts.append(BackwardPart(layer_s * share, float(gradients * WEIGHT_BYTES)))
     return parts
 
 
-def _find_backward_share(layer: Layer, setup: Setup) -> float:
-    """Return the backward pass's share of a layer's FLOPs, or of its bytes if it has none."""
-    work: StepWork = layer_work(layer, setup)
-    if work.total.flops:
-        return work.backward.flops / work.total.flops
-    return work.backward.size_bytes / work.total.size_bytes if work.total.size_bytes else 0.0
-
-
-def _combine(step: Estimate, part: DataParallel, sd_s: float, sd_j: float) -> Estimate:
-    gpus = part.gpus
-    energy_j, duration_s = gpus * step.energy_j + part.added_j, step.duration_s + part.added_s
-    step_sd_j = gpus * step.energy_j * interval_log_sd(step.energy_j, step.interval_j, step.level)
-    variance = step_sd_j**2 + sd_j**2
-    ends_s = step.duration_interval_s
-    if ends_s is not None:
-        step_sd_s = step.duration_s * interval_log_sd(step.duration_s, ends_s, step.level)
-        ends_s = lognormal_interval(duration_s, step_sd_s**2 + sd_s**2, step.level)
-    added = LayerEstimate(ALL_REDUCE, "all_reduce", part.added_j, seen=False)
-    combined = replace(
-        step,
-        energy_j=energy_j,
-        interval_j=lognormal_interval(energy_j, variance, step.level),
-        duration_s=duration_s,
-        duration_interval_s=ends_s,
-        peak_memory_bytes=step.peak_memory_bytes + part.gradient_bytes,
-        layers=(*(replace(one, energy_j=gpus * one.energy_j) for one in step.layers), added),
-        blocks=tuple(replace(one, energy_j=gpus * one.energy_j) for one in step.blocks),
-        unseen_share=step.unseen_share * gpus * step.energy_j / energy_j,
-        provenance=weakest_provenance([step.provenance, part.provenance]),
-        device_energy_j=step.device_energy_j and gpus * step.device_energy_j + part.added_j,
-        host_share=step.host_share and step.host_share * gpus * step.energy_j / energy_j,
-        uncertainty_sources=_add_source(step.uncertainty_sources, step_sd_j**2, sd_j**2),
-        data_parallel=part,
-    )
-    notes = [note for note in step.notes if note not in explain_memory(step)]
-    return replace(combined, notes=(*notes, *explain_memory(combined), *_list_notes(combined)))
-
-
-def _add_source(
-    sources: Mapping[str, float], step_variance: float, added_variance: float
-) -> dict[str, float]:
-    total = step_variance + added_variance or 1.0
-    shares = {name: share * step_variance / total for name, share in sources.items()}
-    shares[ALL_REDUCE] = added_variance / total
-    return dict(sorted(shares.items(), key=lambda item: -item[1]))
-
-
-def _list_notes(estimate: Estimate) -> list[str]:
-    part = estimate.data_parallel
-    assert part is not None
-    efficiency = format_share(part.link_efficiency_share)
+def _list_notes(part: DataParallel, covers: str) -> list[str]:
     notes = [
         f"Modelled, not measured: a ring all-reduce of {format_bytes(part.gradient_bytes)} of fp32 "
         f"gradients in {part.buckets} buckets takes {format_duration(part.all_reduce_s)} at "
-        f"{efficiency} of {part.link_bytes_per_s / 1e9:g} GB/s, of which "
-        f"{format_duration(part.exposed_s)} do not overlap with the backward pass; with slower "
-        f"kernels meanwhile and waiting for the slowest GPU, at {format_power(part.waiting_w)} "
-        f"each, it adds {format_duration(part.added_s)} and {format_energy(part.added_j)} to a "
-        "step."
+        f"{format_share(part.link_efficiency_share)} of {part.link_bytes_per_s / 1e9:g} GB/s, of "
+        f"which {format_duration(part.exposed_s)} do not overlap with the backward pass; with "
+        f"slower kernels meanwhile and waiting for the slowest GPU, at "
+        f"{format_power(part.waiting_w)} each, it adds {format_duration(part.added_s)} and "
+        f"{format_energy(part.added_j)} to a step."
     ]
-    if "cpu" in estimate.covers or estimate.covers.startswith("board"):
+    if "cpu" in covers or covers.startswith("board"):
         notes.append(
-            f"The meter behind the profile covers {estimate.covers}: what the GPUs of one machine "
-            f"share is counted {part.gpus} times."
+            f"The meter behind the profile covers {covers}: what the GPUs of one machine share is "
+            f"counted {part.gpus} times."
         )
     return notes

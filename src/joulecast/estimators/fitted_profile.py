@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -97,7 +96,11 @@ class FittedProfile:
         if not 0.0 < level < 1.0:
             raise InputError(f"level is {level}: give a probability between 0 and 1, like 0.95")
         setups = self._list_setups(networks, setups)
-        keys = [_identify(*pair) for pair in zip(networks, setups, strict=True)]
+        # An estimate also depends on the names of layers and on the totals of a net that was read.
+        keys = [
+            (network, setup, network.totals, tuple(layer.name for layer in network.layers))
+            for network, setup in zip(networks, setups, strict=True)
+        ]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         own_networks, own_setups = [key[0] for key in numbers], [key[1] for key in numbers]
         distinct = self._estimate_distinct(own_networks, own_setups, level, joint, details)
@@ -133,15 +136,18 @@ class FittedProfile:
                 "a power trace with `joulecast data attach`, or profile it with a meter"
             )
         variance, means = prediction.energy_sd_j**2, prediction.energy_j
-        pairs = list(zip(networks, setups, strict=True))
-        factors = [self._find_factors(*pair) for pair in pairs]
-        estimates = [
-            self._make_estimate(prediction, index, factors[index], level)
-            for index in range(len(networks))
-        ]
-        if details:
-            notes = prediction.notes or ((),) * len(networks)
-            estimates = [_add_details(*one) for one in zip(estimates, pairs, notes, strict=True)]
+        factors, estimates = [], []
+        for at, (network, setup) in enumerate(zip(networks, setups, strict=True)):
+            factors.append(self._find_factors(network, setup))
+            estimate = self._make_estimate(prediction, at, factors[at], level)
+            if details:
+                blocks = estimate_blocks(network, estimate.layers)
+                memory_bytes = peak_memory(network, setup)
+                estimate = replace(estimate, peak_memory_bytes=memory_bytes, blocks=blocks)
+                own_notes = prediction.notes[at] if prediction.notes else ()
+                notes = list_estimate_notes(estimate, network, own_notes)
+                estimate = replace(estimate, notes=notes)
+            estimates.append(estimate)
         cov, squares = prediction.energy_cov, variance + means**2
         added = np.zeros(len(networks))
         for name in dict.fromkeys(name for own in factors for name in own):
@@ -167,10 +173,11 @@ class FittedProfile:
     def _make_estimate(
         self, prediction: Prediction, index: int, factors: Mapping[str, float], level: float
     ) -> Estimate:
-        energy_j, variance = (
+        energy_j, duration_s = (
             float(prediction.energy_j[index]),
-            float(prediction.energy_sd_j[index]) ** 2,
+            float(prediction.duration_s[index]),
         )
+        variance = float(prediction.energy_sd_j[index]) ** 2
         # Variances of products: a factor of mean 1 multiplies the energy.
         added = {name: sd**2 * (variance + energy_j**2) for name, sd in factors.items()}
         device_energy_j = host_share = None
@@ -178,11 +185,16 @@ class FittedProfile:
             device_energy_j = float(prediction.device_energy_j[index])
             host_share = max(0.0, 1.0 - device_energy_j / energy_j)
         sources = prediction.uncertainty_sources[index] if prediction.uncertainty_sources else {}
+        ends_s = None
+        if prediction.duration_sd_s is not None:
+            variance_s = sum(sd**2 for sd in factors.values()) * duration_s**2
+            variance_s += float(prediction.duration_sd_s[index]) ** 2
+            ends_s = lognormal_interval(duration_s, variance_s, level)
         return Estimate(
             energy_j=energy_j,
             interval_j=lognormal_interval(energy_j, variance + sum(added.values()), level),
             level=level,
-            duration_s=float(prediction.duration_s[index]),
+            duration_s=duration_s,
             peak_memory_bytes=0,
             layers=prediction.layers[index],
             unseen_share=prediction.unseen_share[index],
@@ -192,43 +204,14 @@ class FittedProfile:
             estimator=self.estimator.name,
             device_energy_j=device_energy_j,
             host_share=host_share,
-            uncertainty_sources=_add_sources(sources, variance, added),
-            duration_interval_s=_find_duration_interval(prediction, index, factors, level),
+            uncertainty_sources=add_sources(sources, variance, added),
+            duration_interval_s=ends_s,
             device_memory_bytes=self.profile.device.memory_bytes,
             runtime=self.profile.runtime,
         )
 
 
-def _identify(network: Network, setup: Setup) -> Any:
-    """Return what an estimate depends on: layer names and the totals of a read net included."""
-    return network, setup, network.totals, tuple(layer.name for layer in network.layers)
-
-
-def _add_details(
-    estimate: Estimate, step: tuple[Network, Setup], prediction_notes: Sequence[str]
-) -> Estimate:
-    """Return an estimate with peak memory, equal blocks and notes."""
-    network, setup = step
-    detailed = replace(
-        estimate,
-        peak_memory_bytes=peak_memory(network, setup),
-        blocks=estimate_blocks(network, estimate.layers),
-    )
-    return replace(detailed, notes=list_estimate_notes(detailed, network, prediction_notes))
-
-
-def _find_duration_interval(
-    prediction: Prediction, index: int, factors: Mapping[str, float], level: float
-) -> tuple[float, float] | None:
-    if prediction.duration_sd_s is None:
-        return None
-    mean_s = float(prediction.duration_s[index])
-    variance = float(prediction.duration_sd_s[index]) ** 2
-    variance += sum(sd**2 for sd in factors.values()) * mean_s**2
-    return lognormal_interval(mean_s, variance, level)
-
-
-def _add_sources(
+def add_sources(
     sources: Mapping[str, float], variance: float, added: Mapping[str, float]
 ) -> dict[str, float]:
     """Return shares of the total variance, with those of the factors, the largest first."""
@@ -241,12 +224,7 @@ def _add_sources(
 
 
 def estimate_blocks(network: Network, layers: Sequence[LayerEstimate]) -> tuple[BlockEstimate, ...]:
-    """Return the energy of blocks, equal ones together.
-
-    Args:
-        network: The network.
-        layers: The energy of each of its layers; none if the estimator does not tell.
-    """
+    """Return the energy of blocks, equal ones together; none without energies of layers."""
     if len(layers) != len(network.layers):
         return ()
     return tuple(
@@ -276,28 +254,31 @@ _WORK = {"flops": "FLOPs", "bytes": "bytes", "params": "parameters"}
 def list_estimate_notes(
     estimate: Estimate, network: Network, prediction_notes: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return what a user should know about an estimate, the most important first.
-
-    Args:
-        estimate: The estimate, with its peak memory.
-        network: The network that it is for.
-        prediction_notes: What the estimator says about its prediction.
-    """
-    return (
-        *explain_memory(estimate),
-        *prediction_notes,
-        *_explain_unattributed(network),
-        *list_reading_notes(network),
-    )
+    """Return what a user should know about an estimate, the most important first."""
+    notes = [*explain_memory(estimate), *prediction_notes]
+    shares = {
+        name: getattr(network.totals, f"unattributed_{what}_share", 0.0)
+        for what, name in _WORK.items()
+    }
+    parts = [
+        f"{format_share(share)} of the {name}"
+        for name, share in shares.items()
+        if share > _MIN_UNATTRIBUTED_SHARE
+    ]
+    if parts:
+        notes.append(
+            f"{', '.join(parts)} belong to no layer and are not in the estimate, which is too low: "
+            "`joulecast measure` measures the whole net."
+        )
+    return (*notes, *list_reading_notes(network))
 
 
 def explain_memory(estimate: Estimate) -> list[str]:
     """Return a warning if the step does not fit the device's memory, or may not."""
-    needed, available = map(
-        format_bytes, (estimate.peak_memory_bytes, estimate.device_memory_bytes)
-    )
     if estimate.fits_memory is None:
         return []
+    needed = format_bytes(estimate.peak_memory_bytes)
+    available = format_bytes(estimate.device_memory_bytes)
     if not estimate.fits_memory:
         return [
             f"It would not fit: it needs about {needed} of memory, but {estimate.device} has "
@@ -309,22 +290,6 @@ def explain_memory(estimate: Estimate) -> list[str]:
             f"not included, and {estimate.device} has {available}."
         ]
     return []
-
-
-def _explain_unattributed(network: Network) -> list[str]:
-    """Return how much of a step belongs to no layer, which no estimate of layers includes."""
-    shares = {
-        name: getattr(network.totals, f"unattributed_{what}_share", 0.0)
-        for what, name in _WORK.items()
-    }
-    large = {name: share for name, share in shares.items() if share > _MIN_UNATTRIBUTED_SHARE}
-    if not large:
-        return []
-    parts = ", ".join(f"{format_share(share)} of the {name}" for name, share in large.items())
-    return [
-        f"{parts} belong to no layer and are not in the estimate, which is too low: "
-        "`joulecast measure` measures the whole net."
-    ]
 
 
 NO_COST_RULE = "operators without a cost rule"
@@ -392,7 +357,10 @@ def find_starting_sheet(profile: Profile) -> DataSheet | None:
         return profile.data_sheet
     is_small = len(profile.observations) < _MIN_OWN_OBSERVATIONS
     is_like_sheet = profile.provenance in _PROVENANCES and profile.runtime.startswith(_RUNTIMES)
-    if not is_small or not is_like_sheet or _has_sources(profile):
+    stored = profile.fits.get(STARTS_FROM_SHEETS[0]) or {}
+    # The user chose other devices to start from.
+    has_sources = bool(stored.get("encoder", {}).get("sources"))
+    if not is_small or not is_like_sheet or has_sources:
         return None
     return match_device_sheet(profile.device)
 
@@ -422,12 +390,6 @@ def rests_on_sheet(profile: Profile) -> bool:
     """Return whether a fit that starts from a data sheet rests on it more than on observations."""
     energies = sum(bool(one.energy_j and one.trial.network.layers) for one in profile.observations)
     return energies < _MIN_OWN_ENERGIES
-
-
-def _has_sources(profile: Profile) -> bool:
-    """Return whether the user chose other devices to start from."""
-    stored = profile.fits.get(STARTS_FROM_SHEETS[0])
-    return bool(stored and stored.get("encoder", {}).get("sources"))
 
 
 def make_starting_estimator(name: str, sheet: DataSheet) -> Estimator:

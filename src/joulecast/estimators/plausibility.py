@@ -58,7 +58,10 @@ def score_by_neighbours(observations: Sequence[Observation]) -> Floats:
     groups: dict[Hashable, list[int]] = {}
     for index, one in enumerate(observations):
         if one.duration_s and one.trial.network.layers and one.provenance != "imported":
-            groups.setdefault(_describe_trial(one), []).append(index)
+            trial, setup, execution = one.trial, one.trial.setup, one.trial.execution
+            kinds = tuple((layer.kind, layer.sizes.get("fn", "")) for layer in trial.network.layers)
+            how = setup.precision, setup.phase, setup.optimizer, execution.stage, execution.mode
+            groups.setdefault((kinds, *how), []).append(index)
     for group in groups.values():
         if len(group) > _NEIGHBOURS + 1:
             scores[group] = _score_group([observations[index] for index in group])
@@ -70,23 +73,13 @@ def list_implausible(
 ) -> list[Observation]:
     """Return implausible observations, the worst first.
 
-    Args:
-        observations: All observations of a profile.
-        fitted: A fit to them; it judges them itself if it can.
+    A fit to the observations judges them itself if it can.
     """
     if isinstance(fitted, JudgingFit):
         ratios = fitted.score_observations(observations) / FIT_Z
     else:
         ratios = score_by_neighbours(observations) / NEIGHBOUR_Z
     return [observations[at] for at in np.argsort(-ratios, kind="stable") if ratios[at] > 1.0]
-
-
-def _describe_trial(one: Observation) -> Hashable:
-    """Return what similar trials have in common."""
-    trial = one.trial
-    kinds = tuple((layer.kind, layer.sizes.get("fn", "")) for layer in trial.network.layers)
-    setup, execution = trial.setup, trial.execution
-    return kinds, setup.precision, setup.phase, setup.optimizer, execution.stage, execution.mode
 
 
 def _score_group(group: Sequence[Observation]) -> Floats:
@@ -135,7 +128,7 @@ def drop_contradicted(observations: Sequence[Observation]) -> tuple[Observation,
 def agree(one: Observation, other: Observation) -> bool:
     """Return whether two observations of the same trial have about the same values."""
     pairs = ((one.duration_s, other.duration_s), (one.energy_j, other.energy_j))
-    return all(_are_near(*pair) for pair in pairs)
+    return all(max(a, b) <= AGREEMENT * min(a, b) for a, b in pairs if a and b)
 
 
 def is_comparable(one: Observation, other: Observation) -> bool:
@@ -152,12 +145,6 @@ def make_quick_key(trial: Trial) -> Hashable:
     return trial.setup, trial.execution, network.input.shape, len(layers), first
 
 
-def _are_near(one: float | None, other: float | None) -> bool:
-    if not one or not other:
-        return True  # nothing to compare
-    return max(one, other) <= AGREEMENT * min(one, other)
-
-
 def _find_contradicted(measured: Sequence[Observation], group: Sequence[int]) -> set[int]:
     dropped: set[int] = set()
     rest = list(group)
@@ -165,14 +152,10 @@ def _find_contradicted(measured: Sequence[Observation], group: Sequence[int]) ->
         first = measured[rest[0]]
         same = [index for index in rest if is_comparable(first, measured[index])]
         rest = [index for index in rest if index not in same and index != rest[0]]
-        dropped |= set(same) - set(_find_believed(measured, same))
+        # Those are believed that agree with the one that most agree with; the latest of equals.
+        circles = [
+            [other for other in same if agree(measured[index], measured[other])] for index in same
+        ]
+        believed: list[int] = max(reversed(circles), key=len, default=[])
+        dropped |= set(same) - set(believed)
     return dropped
-
-
-def _find_believed(measured: Sequence[Observation], same: Sequence[int]) -> list[int]:
-    """Return the observations that agree with the one that most agree with."""
-    circles = [
-        [other for other in same if agree(measured[index], measured[other])] for index in same
-    ]
-    # The latest of the largest circles.
-    return max(reversed(circles), key=len, default=[])

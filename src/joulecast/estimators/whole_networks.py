@@ -102,19 +102,17 @@ class WholeNetworkEstimator:
         for seen in used:
             groups.setdefault(setup_key(seen.trial.setup), []).append(seen)
         common = _fit_line(_prefer_networks(used), self.columns)
-        lines = {key: self._fit_setup(group, common) for key, group in sorted(groups.items())}
+        lines = {}
+        for key, group in sorted(groups.items()):
+            networks = _prefer_networks(group)
+            has_enough = len({seen.trial.key for seen in networks}) >= len(self.columns)
+            lines[key] = _fit_line(networks, self.columns) if has_enough else common
         return FittedWorkLines(lines, len(used), self.version)
 
     def load(self, data: Json) -> FittedWorkLines:
         """Restore a fit from its JSON."""
         lines = {key: WorkLine.from_dict(row) for key, row in data["rows"].items()}
         return FittedWorkLines(lines, data["seen"], data["version"])
-
-    def _fit_setup(self, group: Sequence[Observation], common: WorkLine) -> WorkLine:
-        """Return the line of a setup, or the common one if it has too few networks for its own."""
-        networks = _prefer_networks(group)
-        count = len({seen.trial.key for seen in networks})
-        return _fit_line(networks, self.columns) if count >= len(self.columns) else common
 
 
 class ConstantEstimator(WholeNetworkEstimator):

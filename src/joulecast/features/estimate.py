@@ -422,7 +422,7 @@ def estimate_fitted(
         from joulecast.estimators.data_parallel import find_gpu_group, replicate_step
 
         gpus = find_gpu_group(fitted.profile, setup, group.gpus, group.link_bytes_per_s)
-        found = replicate_step(found, network, setup, gpus)
+        found, _ = replicate_step(found, network, setup, gpus)
     difference = explain_runtime_difference(fitted.profile.runtime)
     return replace(found, notes=(*found.notes, difference)) if difference else found
 

@@ -213,9 +213,3 @@ class WeightedSums:
     def total(self, values: Floats) -> Floats:
         """Return the weighted sums of one value per input."""
         return self.sum_entries(self.weight * values[self.column])
-
-    def to_matrix(self, inputs: int) -> Floats:
-        """Return the weights as a dense matrix, sums x inputs."""
-        matrix = np.zeros((self.size, inputs))
-        matrix[self.row, self.column] = self.weight
-        return matrix

@@ -68,15 +68,6 @@ def lognormal_quantile(mean: float, log_sd: float, probability: float) -> float:
     return mean * math.exp(NormalDist().inv_cdf(probability) * log_sd)
 
 
-def minimise_relative_error(log_mean: Floats, log_variance: Floats) -> Floats:
-    """Return the predictions p of log-normal quantities X that minimise E|p / X - 1|.
-
-    Too high a prediction of a small quantity costs more than too low a one of a large quantity, so
-    they are below the medians: exp(μ - σ²).
-    """
-    return np.asarray(np.exp(log_mean - log_variance))
-
-
 @overload
 def probability_below(log_margin: float, log_variance: float) -> float: ...
 @overload

@@ -16,7 +16,6 @@ from additive_examples import (
     true_energies,
 )
 from joulecast.estimators.additive.acquisition import (
-    find_host_probe,
     read_target,
 )
 from joulecast.estimators.additive.estimator import AdditiveEstimator
@@ -65,11 +64,11 @@ def test_every_kind_is_measured_twice_first(device):
 
 
 def test_proposals_bring_the_target_within_its_share(device):
-    target = make_target(8, uncertainty_share=0.06)
+    target = make_target(4, uncertainty_share=0.1)
     proposals, observations = follow_proposals(device, target)
     assert proposals[-1].trial is None
-    assert proposals[-1].uncertainty_share <= 0.06
-    assert "known within 6.00 %" in proposals[-1].reason
+    assert proposals[-1].uncertainty_share <= 0.1
+    assert "known within 10.0 %" in proposals[-1].reason
     assert any(not proposal.with_energy for proposal in proposals[:-1])
     prediction = predict(AdditiveEstimator().fit(observations), target.networks)
     assert prediction.energy_j == pytest.approx(true_energies(device, target.networks), rel=0.15)
@@ -106,7 +105,7 @@ def test_rule_of_the_paper_is_available(device):
 
 
 def test_structures_that_no_eager_step_showed_run_in_isolation(device):
-    """Host time of a network that may not run as a whole comes from its pieces, each once."""
+    """Host time of a network that may not run as a whole comes from its layers, each once."""
     network = draw_networks(1, seed=51)[0]
     target = Target(network, SETUP, networks=(network,), modes=MODES, acquisition="probe")
     _, observations = follow_proposals(device, target)
@@ -118,11 +117,11 @@ def test_structures_that_no_eager_step_showed_run_in_isolation(device):
     structures = [set_up_layer(read_isolated_part(one.trial), SETUP).structure for one in eager]
     assert len(set(structures)) == len(structures) > 0
     assert all(one.energy_j is None and one.issue_s for one in eager)
-    pieces = split_layers(network, SETUP)
-    assert set(structures) == {one.layer.structure for one in pieces}
+    layers = split_layers(network, SETUP)
+    assert set(structures) == {one.layer.structure for one in layers}
 
 
-def test_only_isolated_pieces_are_proposed_without_graphs(device):
+def test_only_isolated_layers_are_proposed_without_graphs(device):
     """Durations contain the host then, whatever the networks are."""
     networks = tuple(draw_networks(2, seed=81))
     target = Target(networks[0], SETUP, networks=networks, modes=("eager",))
@@ -146,13 +145,13 @@ def test_after_timing_all_layers_probes_measure_the_largest_energies(device, obs
             metered += [proposal] if proposal.with_energy else []
     assert proposal.trial is None
     assert metered and "of the energy" in metered[0].reason
-    pieces = read_target(target, seen)
+    layers = read_target(target, seen)
     energies_j = {
-        piece.key: true_energies(device, [make_isolated_network(pieces.parts[piece.key])])[0]
-        for piece in pieces.layers
+        layer.key: true_energies(device, [make_isolated_network(layers.parts[layer.key])])[0]
+        for layer in layers.layers
     }
-    covered_j = sum(energies_j[key] for key in pieces.energy_keys)
-    assert covered_j > 0.5 * sum(energies_j.values()) or len(pieces.energy_keys) >= 6
+    covered_j = sum(energies_j[key] for key in layers.energy_keys)
+    assert covered_j > 0.5 * sum(energies_j.values()) or len(layers.energy_keys) >= 6
 
 
 @pytest.fixture(scope="module")
@@ -161,24 +160,24 @@ def target():
     return Target(networks[0], SETUP, networks=networks, modes=MODES)
 
 
-def test_measured_timed_and_refused_pieces_are_distinguished(device, target):
+def test_measured_timed_and_refused_layers_are_distinguished(device, target):
     first, second, third, *_ = observe_parts(device, target.networks)
     observations = [first, replace(second, energy_j=None), Observation(third.trial)]
-    pieces = read_target(target, observations)
-    assert (len(pieces.energy_keys), len(pieces.duration_keys), len(pieces.refused_keys)) == (
+    layers = read_target(target, observations)
+    assert (len(layers.energy_keys), len(layers.duration_keys), len(layers.refused_keys)) == (
         1,
         2,
         1,
     )
-    assert pieces.observation_count == 2
-    (refused,) = pieces.refused_keys
-    assert not pieces.lacks(refused, with_energy=True)
-    (timed_only,) = pieces.duration_keys - pieces.energy_keys
-    assert pieces.lacks(timed_only, with_energy=True)
-    assert not pieces.lacks(timed_only, with_energy=False)
+    assert layers.observation_count == 2
+    (refused,) = layers.refused_keys
+    assert not layers.lacks(refused, with_energy=True)
+    (timed_only,) = layers.duration_keys - layers.energy_keys
+    assert layers.lacks(timed_only, with_energy=True)
+    assert not layers.lacks(timed_only, with_energy=False)
 
 
-def test_probes_are_all_pieces_that_were_not_timed(device, target):
+def test_probes_are_all_layers_that_were_not_timed(device, target):
     everything = observe_parts(device, target.networks, energy=False)
     half = everything[: len(everything) // 2]
     assert len(list_probes(target, [])) == len(everything)
@@ -198,11 +197,3 @@ def test_output_without_weights_is_timed_once(device):
     shown = observe_parts(device, [network], energy=False)
     assert trial.execution.upstream == "random"
     assert not list_probes(target, shown)
-
-
-def test_structure_is_issued_once(device, target):
-    layers, observations = read_target(target, []), []
-    while trial := find_host_probe(layers, observations):
-        observations.append(observe_step(device, trial, energy=False))
-    structures = {layer.structure for layer in layers.layers}
-    assert len(observations) == len(structures)

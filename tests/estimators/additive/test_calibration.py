@@ -23,7 +23,7 @@ from joulecast.simulation import make_simulated_device
 from joulecast.store import open_store
 
 FAMILY, SETUP = "cnn5", Setup(batch=32)
-DEVICES = range(300, 304)
+DEVICES = range(300, 302)
 SECONDS = 12.0
 # Half the width of a 95 % interval, in standard deviations.
 HALF_WIDTH = 1.96

@@ -114,8 +114,3 @@ def test_every_device_is_fitted_and_told_apart():
         found_s = predict_durations(encoder, shared.duration, sums).total
         errors = np.abs(np.log(found_s / [one.duration_s for one in rows]))
         assert np.median(errors) < 0.05
-
-
-def test_only_devices_with_energies_teach_powers():
-    shared = make_shared_model()
-    assert 0 < shared.power.observations.size <= shared.duration.observations.size

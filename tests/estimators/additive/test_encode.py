@@ -1,4 +1,4 @@
-"""Pieces and sums over their leaves as arrays."""
+"""Layers and sums over their operators as arrays."""
 
 from dataclasses import replace
 
@@ -11,6 +11,7 @@ from joulecast.estimators.additive.layers import make_overhead, set_up_layer
 from joulecast.families import make_family
 from joulecast.kinds import make_layer
 from joulecast.variants import Part
+from logsums_examples import to_matrix
 
 
 @pytest.fixture(scope="module")
@@ -19,37 +20,39 @@ def encoder(model):
 
 
 @pytest.fixture(scope="module")
-def leaves():
+def operators():
     return encode_sums([count_network(make_family("transformer:64,2"))]).operators
 
 
-def sum_leaves(counts):
+def sum_operators(counts):
     found = {}
-    for piece, count in counts.items():
-        for leaf, repeats in piece.own_operators:
-            found[leaf] = found.get(leaf, 0.0) + count * repeats
+    for layer, count in counts.items():
+        for operator, repeats in layer.own_operators:
+            found[operator] = found.get(operator, 0.0) + count * repeats
     return found
 
 
-def test_networks_become_sums_over_distinct_leaves():
+def test_networks_become_sums_over_distinct_operators():
     networks = [count_network(network) for network in draw_networks(3, seed=1)]
     networks.append(count_network(make_family("transformer:64,2")))
     sums = encode_sums([*networks, {}])
     assert len(set(sums.operators)) == len(sums.operators)
-    matrix = sums.counts.to_matrix(len(sums.operators))
+    matrix = to_matrix(sums.counts, len(sums.operators))
     for row, counts in zip(matrix, [*networks, {}], strict=True):
         found = {sums.operators[at]: row[at] for at in np.flatnonzero(row)}
-        assert found == pytest.approx(sum_leaves(counts))
-    assert any(piece.is_block for piece in sums.layers)
-    assert all(piece.operators for piece in sums.layers)
+        assert found == pytest.approx(sum_operators(counts))
+    assert any(layer.is_block for layer in sums.layers)
+    assert all(layer.operators for layer in sums.layers)
 
 
 def test_isolated_sum_moves_less_than_it_does_in_a_network():
     """Two inputs of a sum are one tensor if it runs alone."""
     layer = make_layer("elementwise", fn="add", inputs=2, shape=(64, 8, 8))
-    piece = set_up_layer(Part("hidden", (replace(layer, reads=(1, 1), join="add"),)), SETUP)
-    inside, alone = (encode_sums([{piece: 1.0}], [flag]).operators for flag in (True, False))
-    assert sum(leaf.size_bytes for leaf in alone) < sum(leaf.size_bytes for leaf in inside)
+    layer = set_up_layer(Part("hidden", (replace(layer, reads=(1, 1), join="add"),)), SETUP)
+    inside, alone = (encode_sums([{layer: 1.0}], [flag]).operators for flag in (True, False))
+    assert sum(operator.size_bytes for operator in alone) < sum(
+        operator.size_bytes for operator in inside
+    )
 
 
 def test_identities_tell_sums_apart_in_any_order():
@@ -76,12 +79,12 @@ def test_flops_count_in_their_own_precision(encoder):
     assert len(used[0] & used[1]) == 2
 
 
-def test_overhead_has_one_basis_function_of_its_own(encoder, leaves):
+def test_overhead_has_one_basis_function_of_its_own(encoder, operators):
     overhead = make_overhead("log")
     own = OperatorEncoder(encoder.roofline, (overhead.kind,), encoder.power_limit_w)
     inputs = [
-        own.encode_durations([overhead, *leaves]),
-        own.encode_powers([overhead, *leaves], np.ones(1 + len(leaves))),
+        own.encode_durations([overhead, *operators]),
+        own.encode_powers([overhead, *operators], np.ones(1 + len(operators))),
     ]
     for one in inputs:
         assert one.basis[0].tolist() == [0.0] * (one.basis.shape[1] - 1) + [1.0]
@@ -89,30 +92,30 @@ def test_overhead_has_one_basis_function_of_its_own(encoder, leaves):
         assert one.basis[1:, :-1].any(axis=1).all()
 
 
-def test_powers_depend_on_achieved_rates(encoder, leaves):
+def test_powers_depend_on_achieved_rates(encoder, operators):
     """Half the duration is twice the rate."""
-    durations_s = np.full(len(leaves), 1e-3)
-    slow, fast = (encoder.encode_powers(leaves, durations_s * factor) for factor in (1.0, 0.5))
+    durations_s = np.full(len(operators), 1e-3)
+    slow, fast = (encoder.encode_powers(operators, durations_s * factor) for factor in (1.0, 0.5))
     assert fast.basis[:, 2:] == pytest.approx(2.0 * slow.basis[:, 2:])
     assert (slow.basis[:, 0] == fast.basis[:, 0]).all()
     assert np.exp(slow.log_caps) == pytest.approx(encoder.power_limit_w)
 
 
-def test_short_launches_leave_the_device_idle(encoder, leaves):
-    launches = np.array([max(leaf.launches, 1) for leaf in leaves])
+def test_short_launches_leave_the_device_idle(encoder, operators):
+    launches = np.array([max(operator.launches, 1) for operator in operators])
     shortest_s = encoder.roofline.launch_s * launches
-    busy = [encoder.encode_powers(leaves, times * shortest_s).basis[:, 1] for times in (1, 1000)]
+    busy = [encoder.encode_powers(operators, times * shortest_s).basis[:, 1] for times in (1, 1000)]
     assert not busy[0].any()
     assert (busy[1] > 0.99).all()
 
 
-def test_structures_have_their_share_of_a_sum(leaves):
+def test_structures_have_their_share_of_a_sum(operators):
     """A network's discrepancy is its own, and one that all networks have."""
     sums = encode_sums([count_network(make_family("transformer:64,2"))])
     structures = sums.make_log_sums(np.ones(len(sums.operators))).structures
     weights = dict(zip(structures.column.tolist(), structures.weight.tolist(), strict=True))
     assert number_name("networks") in weights and int(sums.identities[0]) in weights
-    is_block = np.array([piece.is_block for piece in sums.layers])
+    is_block = np.array([layer.is_block for layer in sums.layers])
     count = sums.count[sums.layer >= 0] * is_block[sums.layer[sums.layer >= 0]]
     assert weights[number_name("blocks")] == pytest.approx(count.sum() / sums.count.sum())
     on_unit = sums.make_log_sums(np.ones(len(sums.operators)), ["mine"]).structures

@@ -16,10 +16,7 @@ from host_time_examples import (
     true_time,
 )
 from joulecast.estimators.additive.host_time import (
-    TimedStep,
-    _LeastSquares,
     combine_times,
-    fit_call_durations,
     fit_host_time,
     update_host_time,
 )
@@ -31,15 +28,17 @@ def fit(observations):
     return fit_host_time(observations, np.full(size, 1e-5), np.zeros(size))
 
 
-def predict_time(model, piece, count):
-    return model.predict_issue_time({piece: count})[0]
+def predict_time(model, layer, count):
+    return model.predict_issue_time({layer: count})[0]
 
 
 def test_issue_times_are_recovered():
     model = fit(observe_all(noise=0.0))
-    for piece in list_layers():
-        expected_s = true_start(piece) + 20 * true_time(piece)
-        assert predict_time(model, piece, 20.0) == pytest.approx(expected_s, rel=0.12)
+    assert model.step_overhead_s == pytest.approx(START_S, rel=0.15)
+    assert model.per_call_s[:3] == pytest.approx(CALLS_S[:3], rel=0.2)
+    for layer in list_layers():
+        expected_s = true_start(layer) + 20 * true_time(layer)
+        assert predict_time(model, layer, 20.0) == pytest.approx(expected_s, rel=0.12)
 
 
 def test_error_of_one_window_is_not_inherited_by_a_network():
@@ -47,23 +46,23 @@ def test_error_of_one_window_is_not_inherited_by_a_network():
     observations = observe_all(noise=0.2)
     model, errors, window_errors = fit(observations), [], []
     for one in observations:
-        ((piece, copies),) = one.counts.items()
-        expected_s = true_start(piece) + 12 * true_time(piece)
-        errors.append(math.log(predict_time(model, piece, 12.0) / expected_s))
+        ((layer, copies),) = one.counts.items()
+        expected_s = true_start(layer) + 12 * true_time(layer)
+        errors.append(math.log(predict_time(model, layer, 12.0) / expected_s))
         window_errors.append(
-            math.log(one.duration_s / (true_start(piece) + copies * true_time(piece)))
+            math.log(one.duration_s / (true_start(layer) + copies * true_time(layer)))
         )
     assert np.std(errors) < 0.7 * np.std(window_errors)
 
 
 def test_structure_that_several_networks_show_has_its_own_factor():
-    piece = list_layers()[-1]
+    layer = list_layers()[-1]
     networks = [
-        observe_host_bound(piece, float(n), 2.0 * n * true_time(piece), is_isolated=False)
+        observe_host_bound(layer, float(n), 2.0 * n * true_time(layer), is_isolated=False)
         for n in (6, 8, 12)
     ]
     model = fit([*observe_all(noise=0.05), *networks])
-    assert predict_time(model, piece, 10.0) == pytest.approx(20.0 * true_time(piece), rel=0.1)
+    assert predict_time(model, layer, 10.0) == pytest.approx(20.0 * true_time(layer), rel=0.1)
 
 
 def test_unseen_structure_takes_the_time_of_its_calls():
@@ -72,7 +71,7 @@ def test_unseen_structure_takes_the_time_of_its_calls():
     others = [
         one
         for one in observations
-        if unseen.structure not in {piece.structure for piece in one.counts}
+        if unseen.structure not in {layer.structure for layer in one.counts}
     ]
     model = fit(others)
     assert unseen.structure not in model.structure_factors
@@ -81,20 +80,16 @@ def test_unseen_structure_takes_the_time_of_its_calls():
     assert sd_s > fit(observations).predict_issue_time({unseen: 10.0})[1]
 
 
-def test_calls_between_layers_take_as_long_as_launches():
-    model, counts = fit(observe_all(noise=0.0)), {list_layers()[0]: 3.0}
-    more_s = model.predict_issue_time(counts, unattributed_calls=100.0)[0]
-    more_s -= model.predict_issue_time(counts)[0]
-    assert more_s == pytest.approx(100 * model.per_call_s[0])
-
-
-def test_calls_between_layers_are_mostly_views_at_inference():
-    pieces = [piece for piece in list_layers() if piece.phase == "inference"]
-    model, counts = fit(observe_all(noise=0.0)), {pieces[0]: 3.0}
-    more_s = model.predict_issue_time(counts, unattributed_calls=100.0)[0]
-    more_s -= model.predict_issue_time(counts)[0]
-    launch_s = model.per_call_s[HOST_CALLS.index("inference launches")]
-    assert 0.0 < more_s < 100 * launch_s
+def test_calls_between_layers_take_as_long_as_launches_and_less_at_inference():
+    model = fit(observe_all(noise=0.0))
+    for phase, name, share in (
+        ("train", "launches", 1.0),
+        ("inference", "inference launches", 0.5),
+    ):
+        counts = {next(layer for layer in list_layers() if layer.phase == phase): 3.0}
+        more_s = model.predict_issue_time(counts, unattributed_calls=100.0)[0]
+        more_s -= model.predict_issue_time(counts)[0]
+        assert more_s == pytest.approx(100 * share * model.per_call_s[HOST_CALLS.index(name)])
 
 
 def test_host_that_finished_early_has_not_bound_the_step():
@@ -107,9 +102,9 @@ def test_host_that_finished_early_has_not_bound_the_step():
 
 
 def test_pace_of_another_host_is_uncertain():
-    piece = list_layers()[-1]
+    layer = list_layers()[-1]
     networks = [
-        observe_host_bound(piece, float(n), n * true_time(piece), is_isolated=False)
+        observe_host_bound(layer, float(n), n * true_time(layer), is_isolated=False)
         for n in (6, 8, 12)
     ]
     observations = [replace(one, unit="a") for one in [*observe_all(noise=0.05), *networks]]
@@ -128,9 +123,9 @@ def update(model, observations):
 
 def test_few_steps_set_the_pace_of_another_host():
     model = fit(observe_all(noise=0.0))
-    piece = list_layers()[0]
+    layer = list_layers()[0]
     steps = [
-        observe_host_bound(piece, n, 1.7 * predict_time(model, piece, n), is_isolated=False)
+        observe_host_bound(layer, n, 1.7 * predict_time(model, layer, n), is_isolated=False)
         for n in (20.0, 60.0)
     ]
     found = update(model, steps)
@@ -154,32 +149,3 @@ def test_slower_of_host_and_device_decides():
     more_s = combine_times(host_s + step, device_s)[0]
     assert grad_host == pytest.approx((more_s - duration_s) / step, abs=1e-4)
     assert grad_host * host_s + grad_device * device_s == pytest.approx(duration_s)
-
-
-def test_durations_of_calls_are_recovered():
-    observations = observe_all(noise=0.0)
-    steps = [TimedStep(one, one.duration_s) for one in observations]
-    fitted = fit_call_durations(steps, 30e-6)
-    assert fitted.step_overhead_s == pytest.approx(START_S, rel=0.15)
-    assert fitted.per_call_s[:3] == pytest.approx(CALLS_S[:3], rel=0.2)
-    assert fitted.per_call_s[4:] == pytest.approx(CALLS_S[4:], rel=0.2)
-    # Casts come with products, and few of them: they are drawn to the duration of a launch.
-    assert sum(fitted.per_call_s[2:4]) == pytest.approx(sum(CALLS_S[2:4]), rel=0.25)
-    assert fitted.per_call_s[3] == pytest.approx(CALLS_S[3], rel=0.5)
-    factors = list(fitted.structure_factors.values())
-    assert factors == pytest.approx([1.0] * len(factors), abs=0.1)
-
-
-def test_jacobian_equals_finite_differences():
-    steps = [TimedStep(one, one.duration_s) for one in observe_all(noise=0.1)[::9]]
-    structures = sorted({piece.structure for one in steps for piece in one.observation.counts})
-    problem = _LeastSquares.make(steps, structures)
-    rng = np.random.default_rng(0)
-    theta = np.log(30e-6) * np.ones(1 + len(HOST_CALLS) + len(structures))
-    theta[1 + len(HOST_CALLS) :] = 0.1 * rng.normal(size=len(structures))
-    differences = [
-        problem.residuals(theta + step) - problem.residuals(theta - step)
-        for step in 1e-6 * np.eye(len(theta))
-    ]
-    expected = np.array(differences).T / 2e-6
-    assert problem.jacobian(theta) == pytest.approx(expected, abs=1e-5)

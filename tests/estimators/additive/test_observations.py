@@ -1,4 +1,4 @@
-"""Observations as sums over pieces."""
+"""Observations as sums over layers."""
 
 from dataclasses import replace
 
@@ -33,10 +33,10 @@ def network():
     return draw_networks(1, seed=3)[0]
 
 
-def test_network_and_isolated_parts_have_the_same_pieces(device, network):
+def test_network_and_isolated_parts_have_the_same_layers(device, network):
     parts = decompose_observations(observe_parts(device, [network], mode="eager"))
     (whole,) = decompose_observations([observe_step(device, Trial(network, SETUP))])
-    assert set(whole.counts) == {piece for one in parts for piece in one.counts}
+    assert set(whole.counts) == {layer for one in parts for layer in one.counts}
     assert all(one.is_isolated for one in parts) and not whole.is_isolated
     sum_var = ISOLATED_SUM_ERROR_SD_SHARE**2
     assert whole.energy_relative_var - parts[0].energy_relative_var == pytest.approx(sum_var)
@@ -97,8 +97,5 @@ def test_phases_with_many_energies_are_apart_and_share_the_idle_device(device):
     idle = observe_idle(device)
     found = split_phases([*training, idle, *inferences])
     assert found == ([*training, idle], [idle, *inferences])
-
-
-def test_few_inferences_stay_with_training_steps(device):
-    observations = _observe(device, "train", 60) + _observe(device, "inference", 59)
-    assert split_phases(observations) == (observations, [])
+    few = [*training, *inferences[1:]]
+    assert split_phases(few) == (few, [])

@@ -13,10 +13,7 @@ from joulecast.estimators.additive.operators import (
     count_fork_work,
     count_moved_bytes,
     find_compiled_share,
-    find_loss_point,
     find_point,
-    has_several_operators,
-    is_library_operator,
     list_operators,
     run_as_library,
     share_moved_alone,
@@ -48,16 +45,6 @@ def test_tail_gets_half_precision_and_a_gradient_from_its_layer():
     assert norm.channels_last
 
 
-def test_frozen_layer_without_input_gradient_gives_its_tail_none():
-    layer = replace(CONV, tail=(RELU,), input_grad=False, trains=False)
-    assert not any(one.input_grad for one, _ in list_operators(layer, half=False))
-
-
-def test_views_are_no_tail():
-    assert not has_several_operators(replace(CONV, tail=(make_op("flatten"),)))
-    assert has_several_operators(replace(CONV, tail=(RELU, make_op("flatten"))))
-
-
 def test_gradients_are_added_where_branches_fork():
     forward = Work(0.0, 300.0, 1)
     assert count_fork_work(ADD, forward) == Work(0.0, 300.0, 1)
@@ -70,22 +57,15 @@ def test_sum_alone_moves_four_tensors_instead_of_six():
     assert share_moved_alone(CONV, has_gradient=True) == 1.0
 
 
-CONV_FUSED_LEAVES = make_layer("conv2d", cin=8, cout=16, space=(8, 8), kernel=3, padding=1)
-RELU_FUSED_LEAVES = make_layer("elementwise", fn="relu", shape=(16, 8, 8))
-NORM_FUSED_LEAVES = make_layer("batch_norm", shape=(16, 8, 8))
+CONV_FUSED = make_layer("conv2d", cin=8, cout=16, space=(8, 8), kernel=3, padding=1)
+RELU_FUSED = make_layer("elementwise", fn="relu", shape=(16, 8, 8))
+NORM_FUSED = make_layer("batch_norm", shape=(16, 8, 8))
 EAGER = Setup(batch=4)
 TENSOR_BYTES = 4 * 16 * 8 * 8 * 4
 
 
-def test_products_and_convolutions_stay_in_libraries():
-    assert is_library_operator(CONV_FUSED_LEAVES)
-    assert is_library_operator(make_layer("linear", cin=8, cout=8))
-    assert not is_library_operator(RELU_FUSED_LEAVES)
-    assert not is_library_operator(NORM_FUSED_LEAVES)
-
-
 def test_images_become_channels_last_and_products_are_padded():
-    conv = run_as_library(CONV_FUSED_LEAVES)
+    conv = run_as_library(CONV_FUSED)
     assert conv.channels_last and conv.channels_last_weights
     head = run_as_library(make_layer("linear", cin=768, cout=50_257))
     assert (head.sizes["cin"], head.sizes["cout"]) == (768, 50_264)
@@ -95,30 +75,23 @@ def test_images_become_channels_last_and_products_are_padded():
 
 def test_an_operator_inside_a_chain_moves_less_than_at_its_start():
     start, inside = (
-        count_moved_bytes(RELU_FUSED_LEAVES, before, EAGER)
-        for before in (CONV_FUSED_LEAVES, NORM_FUSED_LEAVES)
+        count_moved_bytes(RELU_FUSED, before, EAGER) for before in (CONV_FUSED, NORM_FUSED)
     )
-    assert (
-        starts_chain(CONV_FUSED_LEAVES)
-        and not starts_chain(NORM_FUSED_LEAVES)
-        and not starts_chain(None)
-    )
+    assert starts_chain(CONV_FUSED) and not starts_chain(NORM_FUSED) and not starts_chain(None)
     assert start == 5 * TENSOR_BYTES
     assert inside == TENSOR_BYTES
-    assert count_moved_bytes(NORM_FUSED_LEAVES, CONV_FUSED_LEAVES, EAGER) <= 8 * TENSOR_BYTES
+    assert count_moved_bytes(NORM_FUSED, CONV_FUSED, EAGER) <= 8 * TENSOR_BYTES
 
 
-@pytest.mark.parametrize(
-    "operator", [RELU_FUSED_LEAVES, NORM_FUSED_LEAVES], ids=lambda layer: layer.kind
-)
+@pytest.mark.parametrize("operator", [RELU_FUSED, NORM_FUSED], ids=lambda layer: layer.kind)
 @pytest.mark.parametrize("setup", [EAGER, Setup(4, phase="inference"), Setup(4, precision="bf16")])
 def test_fusing_never_adds_bytes(operator, setup):
-    for previous in (None, CONV_FUSED_LEAVES, NORM_FUSED_LEAVES):
+    for previous in (None, CONV_FUSED, NORM_FUSED):
         moved_bytes = count_moved_bytes(operator, previous, setup)
         assert 0 <= moved_bytes <= layer_work(operator, setup).total.size_bytes
 
 
-def test_compiled_layers_have_eager_leaves_of_libraries_and_fused_ones():
+def test_compiled_layers_have_eager_operators_of_libraries_and_fused_ones():
     layer = make_layer(
         "conv2d",
         (make_op("batch_norm"), make_op("elementwise", fn="relu")),
@@ -130,27 +103,33 @@ def test_compiled_layers_have_eager_leaves_of_libraries_and_fused_ones():
     )
     eager = set_up_layer(Part("hidden", (layer,)), EAGER)
     compiled = set_up_layer(Part("hidden", (layer,)), Setup(batch=4, compiled=True))
-    assert [leaf.operator_class for leaf, _ in compiled.operators] == ["convolution", FUSED, FUSED]
-    alone = set_up_layer(Part("hidden", (run_as_library(CONV_FUSED_LEAVES),)), EAGER)
+    assert [operator.operator_class for operator, _ in compiled.operators] == [
+        "convolution",
+        FUSED,
+        FUSED,
+    ]
+    alone = set_up_layer(Part("hidden", (run_as_library(CONV_FUSED),)), EAGER)
     assert compiled.operators[0][0].key == alone.key
     assert compiled.launches < eager.launches
     assert compiled.key != eager.key and compiled.structure != eager.structure
     shares = [count for _, count in compiled.own_operators]
-    assert shares == [find_compiled_share(leaf.operator_class) for leaf, _ in compiled.operators]
+    assert shares == [
+        find_compiled_share(operator.operator_class) for operator, _ in compiled.operators
+    ]
 
 
-def test_no_piece_of_a_network_costs_more_bytes_when_compiled():
+def test_no_layer_of_a_network_costs_more_bytes_when_compiled():
     network = make_family("resnet18")
     eager, compiled = (
         split_layers(network, Setup(batch=8, precision="bf16", compiled=flag))
         for flag in (False, True)
     )
 
-    def count_bytes(pieces):
+    def count_bytes(layers):
         return sum(
-            leaf.size_bytes * count * one.count
-            for one in pieces
-            for leaf, count in one.layer.own_operators
+            operator.size_bytes * count * one.count
+            for one in layers
+            for operator, count in one.layer.own_operators
         )
 
     assert count_bytes(compiled) < 0.7 * count_bytes(eager)
@@ -170,31 +149,28 @@ def sdpa(**sizes):
     return make_layer("sdpa", **own)
 
 
-def test_linear_layer_has_rows_depth_and_columns():
-    point = point_of(make_layer("linear", cin=32, cout=16, lead=(10,)))
-    assert point["positions"] == pytest.approx(math.log(40))
-    assert point["input channels"] == pytest.approx(math.log(32))
-    assert point["output channels"] == pytest.approx(math.log(16))
-    assert point["window"] == point["extent"] == 0.0
-
-
-def test_convolution_has_a_window_and_an_extent():
-    point = point_of(make_layer("conv2d", cin=8, cout=8, space=6, kernel=3))
-    assert point["window"] == pytest.approx(math.log(9))
-    assert point["extent"] == pytest.approx(math.log(36))
-
-
-def test_heads_of_attention_are_rows_of_products_of_their_own():
-    point = point_of(sdpa())
-    assert point["positions"] == pytest.approx(math.log(4 * 2 * 10))
-    assert point["input channels"] == pytest.approx(math.log(64))
-    assert point["output channels"] == pytest.approx(math.log(20))
-
-
-def test_recurrent_steps_are_a_window():
-    point = point_of(make_layer("lstm", cin=16, hidden=32, tokens=7, depth=2))
-    assert point["positions"] == pytest.approx(math.log(4))
-    assert point["window"] == pytest.approx(math.log(14))
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (
+            make_layer("linear", cin=32, cout=16, lead=(10,)),
+            {"positions": 40, "input channels": 32, "output channels": 16, "window": 1},
+        ),
+        (make_layer("conv2d", cin=8, cout=8, space=6, kernel=3), {"window": 9, "extent": 36}),
+        # Heads of attention are rows of products of their own.
+        (sdpa(), {"positions": 4 * 2 * 10, "input channels": 64, "output channels": 20}),
+        # Steps of a recurrent layer are a window.
+        (
+            make_layer("lstm", cin=16, hidden=32, tokens=7, depth=2),
+            {"positions": 4, "window": 14},
+        ),
+    ],
+    ids=["linear", "conv2d", "sdpa", "lstm"],
+)
+def test_points_are_logarithms_of_sizes(layer, expected):
+    point = point_of(layer)
+    for name, value in expected.items():
+        assert point[name] == pytest.approx(math.log(value)), name
 
 
 @pytest.mark.parametrize(("head_dim", "causal", "factor"), [(64, 0, 1), (64, 1, 0.5), (8, 0, 2)])
@@ -202,7 +178,3 @@ def test_executed_flops_fill_tiles_and_skip_what_is_masked(head_dim, causal, fac
     layer = sdpa(head_dim=head_dim, causal=causal)
     work = layer_work(layer, SETUP).total
     assert count_executed_flops(layer, work) == pytest.approx(factor * work.flops)
-
-
-def test_loss_has_all_axes():
-    assert len(find_loss_point(10.0, 5.0, 100.0)) == len(AXES)

@@ -1,4 +1,4 @@
-"""Predictions of the fitted model for networks given by their pieces."""
+"""Predictions of the fitted model for networks given by their layers."""
 
 from collections import Counter
 from dataclasses import replace
@@ -20,7 +20,7 @@ from joulecast.gp.logsums import selection as local_rows
 from joulecast.gp.logsums.posterior import condition_logsums, linearise_observations
 from joulecast.gp.logsums.totals import predict_inputs
 from joulecast.records import Setup
-from joulecast.variants import read_isolated_part, resize_part, width_names
+from joulecast.variants import read_isolated_part
 
 SHARE = ISOLATED_SUM_ERROR_SD_SHARE
 
@@ -39,9 +39,9 @@ def test_more_observations_never_raise_a_variance_under_fixed_hyper_parameters(
     extra = observe_parts(device, draw_networks(3, seed=12))
     known = identify_observations(observations)
     more = update_model(model, [*observations, *extra], known)
-    leaves = encode_sums(counts).operators
+    operators = encode_sums(counts).operators
     before, after = (
-        predict_inputs(condition_logsums(one.duration), one.encoder.encode_durations(leaves))
+        predict_inputs(condition_logsums(one.duration), one.encoder.encode_durations(operators))
         for one in (model, more)
     )
     assert (after.log_variance <= 1.05 * before.log_variance).all()
@@ -66,21 +66,13 @@ def test_graph_does_not_wait_for_the_host(model):
     assert duration_s[1] > 2.0 * device_s[1]
     # Only the start of each kernel is added, at the power of an idle device.
     paused_s = duration_s - device_s
-    launches = sum(piece.launches * count for piece, count in counts[0].items())
+    launches = sum(layer.launches * count for layer, count in counts[0].items())
     assert paused_s[0] == pytest.approx(model.host_time.graph_gap_s * launches)
     paused_j = totals.energy_j - totals.device_energy_j
     assert paused_j[0] == pytest.approx(model.idle_w * paused_s[0])
 
 
-def test_joint_covariance_has_the_variances_on_its_diagonal(model):
-    counts = [count_network(network) for network in draw_networks(5, seed=4)]
-    totals = predict_totals(model, counts, SHARE, joint=True)
-    without_sums = totals.variance - (SHARE * totals.energy_j) ** 2
-    assert np.diag(totals.covariance) == pytest.approx(without_sums, rel=1e-6)
-    assert np.linalg.eigvalsh(totals.covariance).min() > -1e-9 * np.trace(totals.covariance)
-
-
-def test_selecting_observations_for_some_leaves_keeps_the_medians(model, monkeypatch):
+def test_selecting_observations_for_some_operators_keeps_the_medians(model, monkeypatch):
     """Medians are those given all observations, whatever variances are conditioned on."""
     model = replace(
         model,
@@ -131,7 +123,11 @@ def test_layers_of_a_block_share_it_by_the_energies_of_their_operators(fitted, p
     device = predict_totals(fitted, [{block: 1.0}], 0.0)
     operator_j = dict(zip(device.sums.operators, device.operator_j.tolist(), strict=True))
     expected = {
-        kind: sum(operator_j[leaf] * count for leaf, count in block.operators if leaf.kind == kind)
+        kind: sum(
+            operator_j[operator] * count
+            for operator, count in block.operators
+            if operator.kind == kind
+        )
         for kind in ("linear", "sdpa", "layer_norm")
     }
     inside = layers[1 : 1 + len(network.layers) - 3]
@@ -147,10 +143,6 @@ def test_layers_of_unseen_kinds_are_marked(fitted):
     assert any(layer.kind == "lstm" and not layer.seen for layer in prediction.layers[0])
 
 
-def test_layers_are_left_out_unless_requested(fitted):
-    assert fitted.predict(draw_networks(2), [SETUP] * 2).layers == ((), ())
-
-
 def test_energies_agree_with_what_was_measured(observations, model):
     found = [(read_isolated_part(one.trial), one) for one in observations]
     hidden = [(part, one) for part, one in found if part and part.role == "hidden"]
@@ -160,15 +152,3 @@ def test_energies_agree_with_what_was_measured(observations, model):
     assert len(means_j) > 10
     assert np.median(np.abs(means_j / measured_j - 1)) < 0.02
     assert (sds_j > 0).all()
-
-
-def test_far_from_everything_measured_less_is_known(observations, model):
-    part = next(
-        part
-        for one in observations
-        if (part := read_isolated_part(one.trial)) and len(width_names(part)) == 2
-    )
-    far = resize_part(part, (20_000, 20_000))
-    layers = [set_up_layer(one, SETUP) for one in (part, far)]
-    (near_j, far_j), (near_sd_j, far_sd_j) = predict_layer_energies(model, layers)
-    assert far_j > near_j and far_sd_j / far_j > near_sd_j / near_j

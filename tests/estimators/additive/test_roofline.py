@@ -38,13 +38,13 @@ def test_no_observation_beats_the_rates_but_perhaps_one(timed):
 
 def sum_work(one):
     """Return the FLOPs and launches of an observation."""
-    leaves = [
-        (leaf, count * repeats)
-        for piece, count in one.counts.items()
-        for leaf, repeats in piece.own_operators
+    operators = [
+        (operator, count * repeats)
+        for layer, count in one.counts.items()
+        for operator, repeats in layer.own_operators
     ]
-    flops = sum(leaf.padded_flops * count for leaf, count in leaves)
-    return flops, sum(leaf.launches * count for leaf, count in leaves)
+    flops = sum(operator.padded_flops * count for operator, count in operators)
+    return flops, sum(operator.launches * count for operator, count in operators)
 
 
 def test_single_wrong_duration_does_not_set_a_rate(timed):
@@ -80,27 +80,15 @@ def test_overheads_of_imported_runs_are_no_work(timed):
     assert found.log_sds[0] > plain.log_sds[0]
 
 
-def test_costs_are_positive_without_any_observation():
-    roofline = find_roofline([])
-    assert all(cost > 0 for cost in roofline.costs)
-    assert len(roofline.costs) == len(roofline.log_sds) == len(FLOAT_PRECISIONS) + 2
-
-
-def test_half_precisions_are_guessed_from_each_other(device):
-    half = observe_parts(device, draw_networks(3, seed=1), replace(SETUP, precision="bf16"))
-    roofline = find_roofline(decompose_observations(half))
-    assert roofline.flop_s["fp16"] == roofline.flop_s["bf16"]
-
-
 T4 = find_data_sheet("t4")
 
 
-@pytest.mark.parametrize("sheet", list_data_sheets(), ids=lambda one: one.name)
-def test_sustained_rates_never_exceed_peaks(sheet):
-    roofline, peaks = find_sustained_roofline(sheet), complete_peaks(sheet.flops_per_s)
-    for precision, peak in peaks.items():
-        assert 0.0 < 1.0 / roofline.flop_s[precision] <= peak
-    assert 1.0 / roofline.byte_s <= sheet.bytes_per_s * (1 + 1e-9)
+def test_sustained_rates_never_exceed_peaks():
+    for sheet in list_data_sheets():
+        roofline, peaks = find_sustained_roofline(sheet), complete_peaks(sheet.flops_per_s)
+        for precision, peak in peaks.items():
+            assert 0.0 < 1.0 / roofline.flop_s[precision] <= peak, sheet.name
+        assert 1.0 / roofline.byte_s <= sheet.bytes_per_s * (1 + 1e-9)
 
 
 def test_rates_fall_with_the_power_limit():
@@ -117,12 +105,6 @@ def test_precision_that_is_not_listed_runs_like_fp32():
     assert "bf16" not in T4.flops_per_s and peaks["bf16"] == T4.flops_per_s["fp32"]
 
 
-def test_unknown_cache_is_assumed_by_the_units():
-    found = Hardware.from_data_sheet(replace(T4, l2_bytes=None))
-    assert found.l2_bytes == T4.units * 2**18
-    assert Hardware.from_dict(found.to_dict()) == found
-
-
 def test_rates_of_a_multiprocessor_are_over_those_of_a_v100():
     v100 = find_data_sheet("v100-pcie-16gb")
     hardware = Hardware.from_data_sheet(v100)
@@ -132,13 +114,6 @@ def test_rates_of_a_multiprocessor_are_over_those_of_a_v100():
     assert own == pytest.approx([0.0, 0.0], abs=0.1)
     twice = hardware.relate_rates(np.array([1e13, 2e13]), np.array([1e12, 1e12]))
     assert twice[1, 0] > twice[0, 0] and twice[1, 1] == twice[0, 1]
-
-
-def test_priors_follow_the_basis_of_powers() -> None:
-    priors = find_power_priors(find_data_sheet("nvidia-rtx-3060"))
-    static, busy, *compute, memory = priors.coefficients
-    assert (static, busy, memory) == (priors.static_w, priors.busy_w, priors.memory_w)
-    assert compute == [priors.compute_w[name] for name in FLOAT_PRECISIONS]
 
 
 @pytest.mark.parametrize(
@@ -165,14 +140,6 @@ def test_a_device_that_waits_draws_little_and_one_at_its_peak_the_limit(device: 
     most_w = sum(median for median, _ in (priors.static_w, priors.busy_w, priors.compute_w["fp32"]))
     assert 0.8 * sheet.power_limit_w < most_w < 1.2 * sheet.power_limit_w
     assert priors.idle_w[0] < priors.static_w[0] < 0.5 * sheet.power_limit_w
-
-
-def test_power_scales_with_the_limit() -> None:
-    sheet = find_data_sheet("nvidia-h100-sxm")
-    half = find_power_priors(replace(sheet, power_limit_w=350.0, idle_w=None))
-    whole = find_power_priors(replace(sheet, power_limit_w=700.0, idle_w=None))
-    for small, large in zip(half.coefficients, whole.coefficients, strict=True):
-        assert large == pytest.approx((2 * small[0], small[1]))
 
 
 def test_without_a_device_its_own_powers_are_not_used() -> None:

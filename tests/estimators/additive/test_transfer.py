@@ -16,7 +16,7 @@ from additive_examples import (
     predict,
     true_energies,
 )
-from joulecast.estimators.additive.encode import OperatorEncoder, SourceMean
+from joulecast.estimators.additive.encode import SourceMean
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.layers import count_layers, split_layers
 from joulecast.gp.lognormal import log_variance
@@ -56,7 +56,7 @@ def transferred(few, source):
     return AdditiveEstimator((source,)).fit(few)
 
 
-def list_leaves(networks):
+def list_operators(networks):
     counts = [count_layers(split_layers(one, SETUP)) for one in networks]
     return encode_sums(counts).operators
 
@@ -66,15 +66,15 @@ def mape(fitted, networks, truth_j):
 
 
 def test_residuals_are_what_the_roofline_lacks(source, model):
-    leaves = list_leaves(draw_networks(2, seed=1))
-    inputs = model.encoder.encode_durations(leaves)
+    operators = list_operators(draw_networks(2, seed=1))
+    inputs = model.encoder.encode_durations(operators)
     costs = model.duration.hyper.coefficients
     expected = model.duration.mean.predict(inputs) - np.log(inputs.basis @ costs)
-    found = source.predict_residuals(leaves)
+    found = source.predict_residuals(operators)
     assert found[:, 0] == pytest.approx(expected)
     assert np.abs(found).max() > 0.05
-    # The same leaves again, in another order and only some of them.
-    assert (source.predict_residuals(leaves[3:0:-1]) == found[3:0:-1]).all()
+    # The same operators again, in another order and only some of them.
+    assert (source.predict_residuals(operators[3:0:-1]) == found[3:0:-1]).all()
 
 
 def test_device_like_its_source_needs_fewer_observations(few, transferred, device):
@@ -105,20 +105,20 @@ def test_own_observations_outweigh_sources(few, source):
     """Whatever the source says, parts that were measured cost what was measured."""
     strange = [replace(one, duration_s=3.0 * one.duration_s) for one in few[:3]]
     fitted = AdditiveEstimator((source,)).fit([*strange, *few[3:]])
-    leaves = [one for piece in fitted_pieces(strange) for one, _ in piece.operators_alone]
-    assert leaves
+    operators = [one for layer in fitted_layers(strange) for one, _ in layer.operators_alone]
+    assert operators
     cold = AdditiveEstimator().fit([*strange, *few[3:]])
     one, two = (
-        fit.duration.mean.predict(fit.encoder.encode_durations(leaves)) for fit in (fitted, cold)
+        fit.duration.mean.predict(fit.encoder.encode_durations(operators)) for fit in (fitted, cold)
     )
     totals = [np.log(np.exp(values).sum()) for values in (one, two)]
     assert totals[0] == pytest.approx(totals[1], abs=0.1)
 
 
-def fitted_pieces(observations):
+def fitted_layers(observations):
     from joulecast.estimators.additive.observations import decompose_observations
 
-    return [piece for one in decompose_observations(observations) for piece in one.counts]
+    return [layer for one in decompose_observations(observations) for layer in one.counts]
 
 
 def test_intervals_stay_honest():
@@ -140,19 +140,6 @@ def test_intervals_stay_honest():
 def observe_all(device, networks):
     eager = [observe_step(device, Trial(one, SETUP), energy=False) for one in networks[:2]]
     return [*observe_parts(device, networks), *eager, observe_idle(device)]
-
-
-def test_stored_fit_predicts_the_same(transferred):
-    restored = AdditiveEstimator().load(json.loads(json.dumps(transferred.to_dict())))
-    networks = draw_networks(3, seed=4)
-    one, two = predict(transferred, networks), predict(restored, networks)
-    assert (one.energy_j == two.energy_j).all() and (one.energy_sd_j == two.energy_sd_j).all()
-    assert restored.sources == transferred.sources
-
-
-def test_fits_without_sources_store_none(few):
-    data = AdditiveEstimator().fit(few).to_dict()
-    assert "sources" not in data["encoder"]
 
 
 def test_later_fits_keep_their_sources(few, transferred, source, device):
@@ -189,11 +176,6 @@ def test_source_without_a_posterior_mean_is_conditioned(model, monkeypatch):
     monkeypatch.setattr(relinearisation, "_MAX_JOINT_ROWS", 10)
     large = relinearisation.keep_linearisation(model.duration)
     assert large.mean is None
-    inputs = model.encoder.encode_durations(list_leaves(draw_networks(2, seed=1)))
+    inputs = model.encoder.encode_durations(list_operators(draw_networks(2, seed=1)))
     one, two = (SourceMean.from_fitted(each).predict(inputs)[0] for each in (large, model.duration))
     assert one == pytest.approx(two, abs=0.02)
-
-
-def test_encoder_without_sources_adds_nothing(model):
-    assert isinstance(model.encoder, OperatorEncoder)
-    assert model.encoder.encode_durations(list_leaves(draw_networks(1))).log_basis is None

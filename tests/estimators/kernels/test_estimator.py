@@ -7,11 +7,10 @@ import pytest
 
 from joulecast.estimators.base import Target
 from joulecast.estimators.kernels.estimator import KernelProcessEstimator, fit_setup
-from joulecast.estimators.kernels.fitted_kernels import fit_process
-from joulecast.estimators.kernels.kernel_points import (
+from joulecast.estimators.kernels.fitted_kernels import (
     CostPoint,
     RunOverhead,
-    SetupPoints,
+    fit_process,
     make_overhead_trial,
 )
 from joulecast.families import make_family
@@ -70,7 +69,7 @@ def make_network_point(seed, factor):
 
 
 def fit_points(*points):
-    return fit_setup(SetupPoints(RunOverhead(), tuple(points)), fit_process)
+    return fit_setup(RunOverhead(), points, fit_process)
 
 
 def test_kinds_and_main_operators_have_regressions():
@@ -100,17 +99,6 @@ def test_whole_networks_show_a_factor(factor):
     assert np.exp(model.power.factor.log_mean) == pytest.approx(1.0, rel=0.03)
 
 
-def test_without_networks_the_factor_is_unknown():
-    found = fit_points(*make_points(draw_convs(20))).duration.factor
-    assert found.count == 0 and found.log_mean == 0.0 and found.log_variance == pytest.approx(0.01)
-
-
-def test_times_alone_are_enough():
-    points = [replace(one, power_w=None) for one in make_points(draw_convs(20))]
-    model = fit_points(*points)
-    assert not model.power.regressions and model.power.mean.count == 0
-
-
 def test_networks_alone_give_costs_by_work():
     model = fit_points(*(make_network_point(seed, 1.0) for seed in range(6)))
     assert not model.duration.regressions
@@ -138,23 +126,14 @@ def campaign():
         seen.append(replace(observe(device, proposal.trial), runtime=RUNTIME))
 
 
-def test_overhead_comes_first(campaign):
+def test_campaign_measures_the_overhead_all_kinds_and_the_network(campaign):
     assert campaign[0][0].trial == make_overhead_trial(SETUP)
-
-
-def test_all_kinds_are_measured_as_the_runtime_fuses_them(campaign):
     table = find_fusion_table(RUNTIME, SETUP)
     measured = [list_kernels(seen.trial.network, SETUP, table) for seen in campaign[1][1:]]
     alone = {kernels[0].kind for kernels in measured if len(kernels) == 1}
     assert alone == {kernel.kind for kernel in list_kernels(NETWORK, SETUP, table)}
     assert alone == {"conv+relu", "maxpool", "fc"}
-
-
-def test_whole_network_is_compared_with_its_sum(campaign):
     assert Trial(NETWORK, SETUP) in [seen.trial for seen in campaign[1]]
-
-
-def test_no_trial_is_proposed_twice_and_the_end_is_explained(campaign):
     keys = [seen.trial.key for seen in campaign[1]]
     assert len(set(keys)) == len(keys)
     last = campaign[0][-1]

@@ -1,6 +1,5 @@
 """Test sums of kernels and their intervals."""
 
-import json
 import random
 from dataclasses import replace
 
@@ -10,23 +9,22 @@ import pytest
 from joulecast.estimators.base import Target
 from joulecast.estimators.kernels.estimator import KernelProcessEstimator
 from joulecast.estimators.kernels.fitted_kernels import (
-    KernelSums,
-    ProcessRegression,
     count_kernels,
-    find_depth,
     fit_process,
     fit_work_mean,
-    list_log_features,
-    name_main,
+    group_by_setup,
+    is_readable,
+    make_overhead_trial,
+    name_setup,
+    read_points,
 )
-from joulecast.estimators.kernels.kernel_points import make_overhead_trial
 from joulecast.families import draw_family, make_family
-from joulecast.records import Setup, Trial
+from joulecast.records import Execution, Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
 from joulecast.testing.estimators import run_short_campaign
-from kernel_examples import draw_convs, find_durations, make_conv, make_linear
+from joulecast.variants import BLOCK, Part, make_isolated_trial
+from kernel_examples import SETUP, TABLE, draw_convs, find_durations, make_conv
 
-SETUP = Setup(batch=1, phase="inference")
 SHAPE = (3, 64, 64)
 
 
@@ -58,13 +56,6 @@ def test_unseen_members_are_predicted(device, fitted):
     assert found.duration_sd_s is not None and (found.duration_sd_s > 0).all()
 
 
-def test_overhead_counts_once(device, fitted):
-    cost = device.true_cost(make_overhead_trial(SETUP))
-    model, is_seen = fitted.find_model(SETUP)
-    assert is_seen
-    assert model.overhead.duration_s == pytest.approx(cost.duration_s)
-
-
 def test_durations_without_energies_give_no_energy(device):
     estimator, network = KernelProcessEstimator(), make_family("cnn5")
     metered = run_short_campaign(estimator, Target(network, SETUP), 12, device)
@@ -82,29 +73,12 @@ def test_kinds_that_were_never_measured_are_named(fitted):
     assert "attention" in found.notes[0][0]
 
 
-def test_kinds_are_listed_with_their_points(fitted):
-    rows = {row.label: row for row in fitted.describe()}
-    assert rows["conv"].duration_points >= 4
-    assert {"C_in", "FLOPs", "HW"} <= set(rows["conv"].features)
-
-
-def test_networks_are_counted_by_distinct_kernels():
-    one, two = make_conv(4, 4, 8), make_conv(4, 8, 8)
-    sums = KernelSums.of_networks([(one, one, two), (two,)])
-    assert sums.kernels == (one, two)
-    assert sums.counts.tolist() == [[2.0, 1.0], [0.0, 1.0]]
-
-
 def test_equal_networks_share_their_scatter(fitted):
     draw = random.Random(2)
     one, other = (draw_family("resnet", draw.randint, SHAPE) for _ in range(2))
     cov = fitted.predict([one, other, one], [SETUP] * 3, joint=True).energy_cov
     assert cov[0, 2] == pytest.approx(cov[0, 0])
     assert cov[0, 1] < np.sqrt(cov[0, 0] * cov[1, 1])
-
-
-def test_main_operator_names_a_regression():
-    assert name_main("conv+bn+relu") == name_main("conv") == "conv+..."
 
 
 def fit_convs(count=60):
@@ -121,15 +95,6 @@ def test_unseen_kernels_are_predicted():
     assert np.linalg.eigvalsh(cov).min() > -1e-9
 
 
-def test_fit_is_restored_exactly():
-    fitted = fit_convs(20)
-    restored = ProcessRegression.from_dict(json.loads(json.dumps(fitted.to_dict())))
-    others = draw_convs(5, seed=1)
-    for one, two in zip(fitted.predict(others), restored.predict(others), strict=True):
-        assert (one == two).all()
-    assert restored.count == 20
-
-
 def test_powers_are_not_proportional_to_work():
     kernels = draw_convs(30)
     fitted = fit_process(kernels, np.full(30, 12.0), np.full(30, 0.01), by_work=False)
@@ -144,25 +109,6 @@ def test_errors_of_similar_kernels_are_correlated():
     assert correlation[0, 1] > 0.5 > correlation[0, 2]
 
 
-def test_full_tiles_are_a_feature():
-    points = list_log_features([make_conv(8, 8, 13), make_conv(8, 8, 14), make_conv(8, 8, 16)], ())
-    assert points[:, -1].tolist() == [0.0, 1.0, 3.0]
-
-
-def test_depth_is_the_flops_of_one_output():
-    assert find_depth(make_linear(30, 7)) == 60
-    assert find_depth(make_conv(8, 16, 10, 3)) == 2 * 8 * 9
-
-
-def test_rates_are_found_again():
-    kernels = draw_convs(40)
-    rates = np.array([2e-12, 3e-10, 4e-9, 5e-6])
-    found = fit_work_mean([(kernel,) for kernel in kernels], count_kernels(kernels) @ rates)
-    assert found.rates == pytest.approx(rates, rel=1e-3)
-    others = draw_convs(5, seed=1)
-    assert np.exp(found.log_costs(others)) == pytest.approx(count_kernels(others) @ rates, rel=1e-3)
-
-
 def test_costs_of_kernels_that_ran_together_are_divided():
     kernels = draw_convs(40)
     rates = np.array([2e-12, 3e-10, 0.0, 5e-6])
@@ -171,6 +117,66 @@ def test_costs_of_kernels_that_ran_together_are_divided():
     assert fit_work_mean(groups, costs).rates == pytest.approx(rates, rel=1e-3, abs=1e-20)
 
 
-def test_error_of_an_exact_fit_is_unknown():
-    kernels = draw_convs(2)
-    assert fit_work_mean([(kernel,) for kernel in kernels], np.array([1.0, 2.0])).log_sd >= 0.2
+def observe(trial, duration_s, energy_j=None, **more):
+    return Observation(trial, energy_j, duration_s=duration_s, duration_sd_s=0.0, **more)
+
+
+def make_kernel_trial():
+    return make_isolated_trial(Part(BLOCK, make_conv(8, 16, 10).network.layers), SETUP)
+
+
+def test_kernel_costs_what_is_left_of_a_run_divided_by_its_copies():
+    trial = make_kernel_trial()
+    copies = trial.execution.copies
+    empty = observe(make_overhead_trial(SETUP), 1e-3, 2e-3)
+    seen = observe(trial, 1e-3 + copies * 4e-3, 2e-3 + copies * 12e-3)
+    overhead, (point,) = read_points([seen, empty], TABLE)
+    assert overhead.duration_s == 1e-3 and overhead.energy_j == 2e-3
+    assert point.is_single and point.kernels[0].count == copies
+    assert point.duration_s == pytest.approx(copies * 4e-3)
+    assert point.power_w == pytest.approx(3.0)
+
+
+def test_overhead_is_zero_where_no_empty_graph_was_observed():
+    overhead, (point,) = read_points([observe(make_kernel_trial(), 1.0)], TABLE)
+    assert overhead.duration_s == 0.0 and point.power_w is None
+
+
+def test_kernel_costs_something_even_if_the_overhead_was_larger():
+    empty = observe(make_overhead_trial(SETUP), 5e-3)
+    _, (point,) = read_points([observe(make_kernel_trial(), 4e-3), empty], TABLE)
+    assert point.duration_s == pytest.approx(4e-4)
+    assert point.duration_sd_share == pytest.approx(0.1)
+
+
+def test_steps_of_an_observation_are_divided():
+    trial = make_kernel_trial()
+    ten = replace(trial, execution=replace(trial.execution, steps=10))
+    one, other = (
+        read_points([observe(each, total)], TABLE)[1][0].duration_s
+        for each, total in ((trial, 2.0), (ten, 20.0))
+    )
+    assert one == pytest.approx(other)
+
+
+def test_networks_have_all_their_kernels():
+    network = make_family("resnet18", (3, 32, 32))
+    _, (point,) = read_points([observe(Trial(network, SETUP), 1.0)], TABLE)
+    assert not point.is_single
+    assert sum(kernel.count for kernel in point.kernels) > len(point.kernels)
+
+
+def test_batch_size_and_loss_do_not_tell_setups_of_inference_apart():
+    assert name_setup(SETUP) == name_setup(Setup(8, "inference", optimizer="adam", loss="mse"))
+    assert name_setup(SETUP) != name_setup(replace(SETUP, threads=2))
+    assert name_setup(Setup()) != name_setup(Setup(optimizer="adam"))
+
+
+def test_only_whole_steps_with_a_duration_are_read():
+    trial = make_kernel_trial()
+    assert is_readable(observe(trial, 1.0))
+    assert not is_readable(Observation(trial, energy_j=1.0))
+    graph = Trial(trial.network, SETUP, Execution(mode="graph"))
+    assert not is_readable(observe(graph, 1.0))
+    groups = group_by_setup([observe(trial, 1.0), observe(graph, 1.0)])
+    assert [len(group) for group in groups.values()] == [1]

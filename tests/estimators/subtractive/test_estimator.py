@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from joulecast.estimators.base import Target
+from joulecast.estimators.subtractive.curves import read_point
 from joulecast.estimators.subtractive.estimator import (
     BlockSubtractiveEstimator,
     PaperEstimator,
@@ -14,7 +15,7 @@ from joulecast.estimators.subtractive.estimator import (
     _fit_process,
 )
 from joulecast.families import draw_family, make_family
-from joulecast.records import Observation, Setup, StepTotals, Trial
+from joulecast.records import Execution, Observation, Setup, StepTotals, Trial
 from joulecast.simulation import make_simulated_device
 from joulecast.testing.estimators import (
     FAMILY,
@@ -66,15 +67,6 @@ def test_blocks_need_fewer_measurements_and_err_less():
         errors[estimator.name] = float(np.mean(np.abs(found.energy_j / truth - 1)))
     assert errors["subtractive-blocks"] < 0.1
     assert errors["subtractive-blocks"] < errors["subtractive"]
-
-
-def test_network_without_blocks_is_predicted_alike():
-    networks, seen = draw_networks(4), make_observations()
-    one, two = (
-        estimator.fit(seen).predict(networks, [SETUP] * len(networks)).energy_j
-        for estimator in (SubtractiveEstimator(), BlockSubtractiveEstimator())
-    )
-    assert (one == two).all()
 
 
 def test_additive_costs_are_recovered(additive, additive_device):
@@ -132,21 +124,14 @@ def test_networks_that_joulecast_did_not_build_are_not_used():
         assert estimator.propose(TARGET, [foreign]) == estimator.propose(TARGET, [])
 
 
-TARGET_NEXT_POINT = Target(make_family(FAMILY), SETUP)
-
-
 def test_bounds_are_proposed_first_in_the_order_of_subtraction():
-    seen = run_short_campaign(
-        SubtractiveEstimator(), TARGET_NEXT_POINT, 30, make_simulated_device(11)
-    )
-    corners = sum(2 ** len(found.lows) for found in plan_curves(TARGET_NEXT_POINT.network))
+    seen = run_short_campaign(SubtractiveEstimator(), TARGET, 30, make_simulated_device(11))
+    corners = sum(2 ** len(found.lows) for found in plan_curves(TARGET.network))
     subjects = [read_variant(one.trial.network)[0] for one in seen]
     order = ["output", "input", "hidden"]
     bounds = [order.index(part.role) for part in subjects[:corners]]
     assert bounds == sorted(bounds)
-    spans = {
-        curve_key(found.part, SETUP): found for found in plan_curves(TARGET_NEXT_POINT.network)
-    }
+    spans = {curve_key(found.part, SETUP): found for found in plan_curves(TARGET.network)}
     for part in subjects[:corners]:
         found = spans[curve_key(part, SETUP)]
         ends = zip(part_widths(part), found.lows, found.highs, strict=True)
@@ -156,15 +141,13 @@ def test_bounds_are_proposed_first_in_the_order_of_subtraction():
 def test_nothing_is_proposed_twice_and_uncertainty_decreases(additive):
     keys = [seen.trial.key for seen in additive]
     assert len(set(keys)) == len(keys)
-    early, late = (
-        SubtractiveEstimator().propose(TARGET_NEXT_POINT, additive[:n]) for n in (20, None)
-    )
+    early, late = (SubtractiveEstimator().propose(TARGET, additive[:n]) for n in (20, None))
     assert late.uncertainty_share < early.uncertainty_share
     assert (early.points, late.points) == (20, len(additive))
 
 
 def test_campaign_stops_when_every_curve_is_known(additive):
-    easy = replace(TARGET_NEXT_POINT, uncertainty_share=0.6)
+    easy = replace(TARGET, uncertainty_share=0.6)
     proposal = SubtractiveEstimator().propose(easy, additive)
     assert proposal.trial is None
     assert "known within 60 %" in proposal.reason
@@ -172,7 +155,7 @@ def test_campaign_stops_when_every_curve_is_known(additive):
 
 
 def test_durations_suffice_for_the_acquisition_time():
-    by_time = replace(TARGET_NEXT_POINT, acquisition="time", uncertainty_share=0.0)
+    by_time = replace(TARGET, acquisition="time", uncertainty_share=0.0)
     seen = []
     for _ in range(24):
         proposal = SubtractiveEstimator().propose(by_time, seen)
@@ -180,14 +163,14 @@ def test_durations_suffice_for_the_acquisition_time():
     assert len({one.trial.key for one in seen}) == 24
     assert SubtractiveEstimator().propose(by_time, seen).points == 24
     # A campaign for energy cannot use them.
-    assert SubtractiveEstimator().propose(TARGET_NEXT_POINT, seen).points == 0
+    assert SubtractiveEstimator().propose(TARGET, seen).points == 0
 
 
 def test_refused_trials_are_left_out_and_the_bound_decreases():
     estimator, seen = SubtractiveEstimator(), []
     limit = 12  # the device refuses wider layers
     for _ in range(60):
-        trial = estimator.propose(TARGET_NEXT_POINT, seen).trial
+        trial = estimator.propose(TARGET, seen).trial
         if trial is None:
             break
         subject = read_variant(trial.network)[0]
@@ -200,9 +183,7 @@ def test_refused_trials_are_left_out_and_the_bound_decreases():
         subject = read_variant(one.trial.network)[0]
         key = curve_key(subject, SETUP)
         widest[key] = max(widest.get(key, 0), *part_widths(subject))
-    assert set(widest) == {
-        curve_key(found.part, SETUP) for found in plan_curves(TARGET_NEXT_POINT.network)
-    }
+    assert set(widest) == {curve_key(found.part, SETUP) for found in plan_curves(TARGET.network)}
     assert all(width <= limit for width in widest.values())
     assert len(seen) - len(measured) < 40
 
@@ -210,9 +191,38 @@ def test_refused_trials_are_left_out_and_the_bound_decreases():
 def test_curve_that_is_always_refused_is_given_up():
     estimator, seen = SubtractiveEstimator(), []
     for _ in range(300):
-        trial = estimator.propose(TARGET_NEXT_POINT, seen).trial
+        trial = estimator.propose(TARGET, seen).trial
         if trial is None:
             break
         seen.append(Observation(trial))
     assert trial is None
-    assert len(seen) <= 4 * len(plan_curves(TARGET_NEXT_POINT.network))
+    assert len(seen) <= 4 * len(plan_curves(TARGET.network))
+
+
+def test_only_whole_eager_steps_of_variants_are_used():
+    seen = make_observations()[0]
+    assert SubtractiveEstimator().uses(seen)
+    for execution in (
+        Execution(stage="forward"),
+        Execution(mode="graph"),
+        Execution(copies=2),
+        Execution(upstream="random"),
+    ):
+        assert not SubtractiveEstimator().uses(
+            replace(seen, trial=replace(seen.trial, execution=execution))
+        )
+    whole = Trial(make_family(FAMILY), SETUP)
+    assert not SubtractiveEstimator().uses(replace(seen, trial=whole))
+
+
+def test_energy_of_many_steps_counts_per_step():
+    seen = make_observations()[4]
+    many = replace(
+        seen,
+        trial=replace(seen.trial, execution=Execution(steps=10)),
+        energy_j=10 * seen.energy_j,
+        energy_sd_j=10 * seen.energy_sd_j,
+    )
+    one, ten = read_point(seen, "energy"), read_point(many, "energy")
+    assert ten.value == pytest.approx(one.value)
+    assert ten.variance == pytest.approx(one.variance)

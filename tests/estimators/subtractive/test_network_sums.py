@@ -127,11 +127,6 @@ def test_update_takes_a_share_of_the_cost():
     assert estimate_update_share(rates, PARTS[2], inference) == 0.0
 
 
-def test_nothing_is_estimated_without_rates():
-    assert estimate_part({}, PARTS[0], SETUP).value == 0.0
-    assert estimate_update_share({}, PARTS[0], SETUP) == 0.0
-
-
 def test_unseen_kind_is_estimated_from_rates():
     estimator = SubtractiveEstimator()
     network = make_family(FAMILY)

@@ -57,6 +57,7 @@ def test_the_paper_has_none_of_our_deviations():
     assert SubtractiveEstimator().options == OURS and PaperEstimator().options == PAPER
     assert change_options(OURS, DEVIATIONS) == PAPER
     assert change_options(PAPER, DEVIATIONS) == OURS
+    assert SubtractiveEstimator().repeats_doubtful and not PaperEstimator().repeats_doubtful
 
 
 def test_single_deviations_are_part_of_the_name():
@@ -193,10 +194,6 @@ def test_every_call_costs_the_same():
     found = fitted.predict([network, twice], [SETUP] * 2, per_layer=True)
     once_j, twice_j = (rows[2].energy_j for rows in found.layers)
     assert twice_j == pytest.approx(2 * once_j)
-
-
-def test_campaigns_repeat_doubtful_trials_unless_the_estimator_does_not():
-    assert SubtractiveEstimator().repeats_doubtful and not PaperEstimator().repeats_doubtful
 
 
 def test_fits_of_both_differ_and_both_estimate(campaign):

@@ -12,7 +12,7 @@ from joulecast.gp.logsums.posterior import condition_logsums, linearise
 from joulecast.gp.logsums.prior import discrepancy_covariance, log_prior_covariance, prior_log_mean
 from joulecast.gp.logsums.selection import keep_linearisation
 from joulecast.gp.logsums.totals import predict_log_totals
-from logsums_examples import draw_fitted, draw_inputs, make_process
+from logsums_examples import draw_fitted, draw_inputs, make_process, to_matrix
 
 
 def test_fit_finds_what_the_observations_were_drawn_from():
@@ -23,12 +23,6 @@ def test_fit_finds_what_the_observations_were_drawn_from():
     assert found.linear is not None
     predicted = predict_log_totals(condition_logsums(found), found.inputs, found.observations.sums)
     assert predicted.log_mean == pytest.approx(found.observations.log_values, abs=0.15)
-
-
-def test_single_inputs_are_fitted_in_one_round():
-    fitted, _ = draw_fitted(np.random.default_rng(1), size=60, singles=60, several=0)
-    found = fit_logsums(fitted.process, fitted.inputs, fitted.observations)
-    assert np.isfinite(found.theta).all()
 
 
 def test_subset_has_all_strata_and_few_inputs():
@@ -65,7 +59,7 @@ def make_objective(seed, caps=False, leaves_out=False):
 
 
 @pytest.mark.parametrize(("caps", "leaves_out"), [(False, False), (True, False), (False, True)])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0])
 def test_gradient_equals_finite_differences(seed, caps, leaves_out):
     objective, _, _ = make_objective(seed, caps, leaves_out)
     prior = objective.process.prior
@@ -76,29 +70,13 @@ def test_gradient_equals_finite_differences(seed, caps, leaves_out):
     assert evaluate(theta)[1] == pytest.approx(np.array(differences) / 2e-5, abs=2e-5)
 
 
-def test_gradient_by_basis_functions_of_the_logarithm():
-    rng = np.random.default_rng(5)
-    fitted, values = draw_fitted(rng)
-    index, observations = sort_by_cell(fitted.inputs, fitted.observations)
-    inputs = replace(fitted.inputs, log_basis=rng.normal(size=(fitted.inputs.size, 1))).take(index)
-    coefficients = (*fitted.process.coefficients, (0.7, 0.7))
-    process = replace(fitted.process, coefficients=coefficients)
-    linear = linearise(observations.sums.counts, values[index])
-    evaluate = SumObjective(process, inputs, observations, linear).negative_log_posterior
-    theta, step = process.prior.means, np.zeros(len(process.prior.means))
-    step[len(coefficients) - 1] = 1e-5
-    difference = evaluate(theta + step)[0] - evaluate(theta - step)[0]
-    expected = pytest.approx(difference / 2e-5, abs=2e-5)
-    assert evaluate(theta)[1][len(coefficients) - 1] == expected
-
-
 @pytest.mark.parametrize("leaves_out", [False, True])
 def test_likelihood_equals_that_of_a_dense_normal(leaves_out):
     objective, observations, linear = make_objective(4, leaves_out=leaves_out)
     process, inputs, sums = objective.process, objective.inputs, observations.sums
     theta = process.prior.means + 0.1
     hyper = process.unpack(theta)
-    weights = linear.weights.to_matrix(inputs.size)
+    weights = to_matrix(linear.weights, inputs.size)
     cov = weights @ log_prior_covariance(process, hyper, inputs, inputs) @ weights.T
     cov += discrepancy_covariance(hyper, sums, sums)
     cov += np.diag(hyper.noise_sd**2 + observations.log_variance)
@@ -143,11 +121,6 @@ def test_outlier_gets_the_variance_of_its_residual(fitted):
     added = found.log_variance - fitted.observations.log_variance
     assert np.flatnonzero(added).tolist() == [CLIFF]
     assert added[CLIFF] == pytest.approx(np.log(1000.0) ** 2, rel=0.5)
-
-
-def test_few_observations_all_count(fitted, monkeypatch):
-    monkeypatch.setattr(outliers, "_FEWEST_ROWS", 1000)
-    assert discount_outliers(slow_down(fitted, [CLIFF], 1000.0)) is None
 
 
 def test_one_outlier_does_not_change_the_fit(fitted):

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 
 from joulecast.gp.logsums.inputs import (
-    LogSums,
     append_inputs,
     append_observations,
     sort_by_cell,
 )
-from logsums_examples import draw_fitted, draw_inputs, draw_sums
+from logsums_examples import draw_fitted, draw_inputs, draw_sums, to_matrix
 
 
 def test_cells_are_the_distinct_groups_and_regimes():
@@ -23,27 +22,22 @@ def test_cells_are_the_distinct_groups_and_regimes():
         assert (members == np.flatnonzero(cell == index)).all()
 
 
-def test_no_inputs_have_no_cells():
-    inputs = draw_inputs(np.random.default_rng(0), 3).take(np.zeros(0, int))
-    assert inputs.size == len(inputs.cells[1]) == 0
-
-
 def test_taken_sums_are_rows_of_the_matrix():
     rng = np.random.default_rng(1)
     sums = draw_sums(rng, 10, 4, 5)
     index = np.array([7, 0, 5, 5])
     taken = sums.take(index)
-    assert (taken.counts.to_matrix(10) == sums.counts.to_matrix(10)[index]).all()
-    assert (taken.structures.to_matrix(3) == sums.structures.to_matrix(3)[index]).all()
+    assert (to_matrix(taken.counts, 10) == to_matrix(sums.counts, 10)[index]).all()
+    assert (to_matrix(taken.structures, 3) == to_matrix(sums.structures, 3)[index]).all()
     used, narrowed = taken.narrow()
-    assert (narrowed.counts.to_matrix(len(used)) == taken.counts.to_matrix(10)[:, used]).all()
+    assert (to_matrix(narrowed.counts, len(used)) == to_matrix(taken.counts, 10)[:, used]).all()
 
 
 def test_sorted_observations_are_over_the_same_inputs():
     fitted, _ = draw_fitted(np.random.default_rng(2))
     index, observations = sort_by_cell(fitted.inputs, fitted.observations)
-    before = fitted.observations.sums.counts.to_matrix(fitted.inputs.size)
-    after = observations.sums.counts.to_matrix(len(index))
+    before = to_matrix(fitted.observations.sums.counts, fitted.inputs.size)
+    after = to_matrix(observations.sums.counts, len(index))
     assert (after == before[:, index]).all()
     assert (np.diff(fitted.inputs.cells[1][index]) >= 0).all()
 
@@ -53,7 +47,7 @@ def test_appended_observations_come_last():
     one = fitted.observations
     both = append_observations(one, one.take(np.array([2])))
     assert both.size == one.size + 1
-    matrix = both.sums.counts.to_matrix(fitted.inputs.size)
+    matrix = to_matrix(both.sums.counts, fitted.inputs.size)
     assert (matrix[-1] == matrix[2]).all()
 
 
@@ -66,9 +60,3 @@ def test_appended_inputs_keep_what_both_have():
     assert both.take(np.array([0, 4])).log_basis[:, 0].tolist() == [1, 0]
     assert both.log_caps.tolist() == [*one.log_caps, *two.log_caps]
     assert append_inputs(shifted, two).log_basis is None
-
-
-def test_single_inputs_have_no_discrepancy():
-    sums = LogSums.of_single_inputs(3)
-    assert (sums.counts.to_matrix(3) == np.eye(3)).all()
-    assert not len(sums.structures.row)

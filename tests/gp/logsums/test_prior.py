@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from joulecast.gp.linalg import WeightedSums
-from joulecast.gp.logsums.inputs import LogInputs
 from joulecast.gp.logsums.prior import (
     coefficient_gradient,
     discrepancy_covariance,
@@ -18,8 +17,8 @@ from joulecast.gp.logsums.prior import (
     prior_log_mean,
     structure_products,
 )
-from joulecast.gp.logsums.process import ALL_INPUTS, NO_GROUP
-from logsums_examples import draw_inputs, draw_sums, make_process
+from joulecast.gp.logsums.process import ALL_INPUTS, NO_GROUP, KernelTerm, LogSumProcess
+from logsums_examples import draw_inputs, draw_sums, make_process, to_matrix
 
 
 def evaluate_pair(process, hyper, left, right, i, j):
@@ -59,14 +58,6 @@ def test_covariance_equals_its_definition(example):
     )
 
 
-def test_inputs_cell_by_cell_give_the_same_covariance(example):
-    process, hyper, left, right = example
-    order = np.argsort(left.cells[1], kind="stable")
-    cov = log_prior_covariance(process, hyper, left, right)
-    ordered = log_prior_covariance(process, hyper, left.take(order), right)
-    assert ordered == pytest.approx(cov[order], abs=1e-12)
-
-
 def test_product_equals_that_with_the_whole_covariance(example):
     process, hyper, left, right = example
     vector = np.random.default_rng(3).normal(size=right.size)
@@ -86,7 +77,7 @@ def test_structures_that_only_one_side_has_do_not_matter():
 def test_variance_of_sums_is_the_diagonal_of_their_covariance(example):
     process, hyper, left, _ = example
     sums = draw_sums(np.random.default_rng(1), left.size, 4, 8).counts
-    matrix = sums.to_matrix(left.size)
+    matrix = to_matrix(sums, left.size)
     cov = matrix @ log_prior_covariance(process, hyper, left, left) @ matrix.T
     found = log_prior_variance(process, hyper, left, sums)
     assert found == pytest.approx(np.diag(cov), rel=1e-6)
@@ -104,21 +95,6 @@ def test_discrepancies_are_shared_by_structure_and_by_sum(example):
     assert cov[3, 4] == 0.0
     # The last two are the same sum.
     assert cov[-1, -2] == pytest.approx(hyper.structure_sd**2 + hyper.sum_sd**2)
-
-
-LIMIT_W = 700.0
-
-
-@pytest.mark.parametrize("caps", [False, True])
-def test_gradient_equals_finite_differences(caps):
-    inputs = draw_inputs(np.random.default_rng(0), 20, caps=caps)
-    coefficients = np.array([1e-3, 2e-3, 5e-4])
-    gradient = coefficient_gradient(inputs, coefficients)
-    for at in range(3):
-        step = np.exp(1e-6 * (np.arange(3) == at))
-        up, down = coefficients * step, coefficients / step
-        difference = prior_log_mean(inputs, up) - prior_log_mean(inputs, down)
-        assert gradient[:, at] == pytest.approx(difference / 2e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize("caps", [False, True])
@@ -148,15 +124,28 @@ def test_caps_are_soft_minima():
     assert ((at_cap < free) & (at_cap > free - 0.1)).all()
 
 
-def make_energy_inputs(flops, size_bytes, durations_s):
-    """Return inputs of an energy process: FLOPs, bytes and seconds, with achieved rates."""
-    size = len(flops)
-    rates = np.column_stack([np.log(flops / durations_s), np.log(size_bytes / durations_s)])
-    return LogInputs(
-        np.column_stack([flops, size_bytes, durations_s]),
-        rates,
-        np.zeros((size, 2), int),
-        np.zeros(size, int),
-        np.arange(size),
-        np.log(LIMIT_W * durations_s),
+def test_theta_lists_hyper_parameters_in_order():
+    terms = (
+        KernelTerm(ALL_INPUTS, shared_sd=(0.3, 0.5)),
+        KernelTerm(0, (0, 2), regime_sd=(0.2, 0.4), length_scale=(3.0, 0.6)),
     )
+    process = LogSumProcess(((2.0, 1.0),), terms, noise_sd=(0.01, 0.2))
+    hyper = process.unpack(process.prior.means)
+    assert hyper.coefficients == pytest.approx([2.0])
+    assert hyper.terms[0].shared_sd == pytest.approx(0.3)
+    assert hyper.terms[0].regime_sd == 0.0
+    assert hyper.terms[1].shared_sd == 0.0
+    assert hyper.terms[1].regime_sd == pytest.approx(0.2)
+    assert hyper.terms[1].length_scales == pytest.approx([3.0, 3.0])
+    assert hyper.noise_sd == pytest.approx(0.01)
+    assert process.prior.sds.tolist() == [1.0, 0.5, 0.4, 0.6, 0.6, 0.5, 0.5, 0.5, 0.2]
+
+
+def test_prior_density_has_its_gradient():
+    prior = make_process().prior
+    theta = prior.means + 0.2
+    value, gradient = prior.negative_log_density(theta)
+    step = np.zeros(len(theta))
+    step[3] = 1e-6
+    difference = prior.negative_log_density(theta + step)[0] - value
+    assert gradient[3] == pytest.approx(difference / 1e-6, rel=1e-4)

@@ -8,13 +8,12 @@ import pytest
 from joulecast.gp.linalg import WeightedSums
 from joulecast.gp.logsums import selection as local_rows
 from joulecast.gp.logsums import selection as relinearisation
-from joulecast.gp.logsums.inputs import LogObservations, LogSums, append_inputs
+from joulecast.gp.logsums.inputs import LogObservations, LogSums
 from joulecast.gp.logsums.posterior import condition_logsums, linearise_observations
 from joulecast.gp.logsums.selection import (
     condition_for,
     condition_on_rows,
     extend_fitted,
-    find_rows,
     keep_linearisation,
     select_rows,
 )
@@ -25,16 +24,6 @@ from logsums_examples import draw_fitted, draw_inputs
 @pytest.fixture(scope="module")
 def fitted():
     return draw_fitted(np.random.default_rng(0), size=400, singles=300, several=60)[0]
-
-
-def test_all_rows_are_selected_if_they_are_few(fitted):
-    new = draw_inputs(np.random.default_rng(1), 20, first_identity=1000)
-    assert (select_rows(fitted, new, limit=500) == np.arange(360)).all()
-    exact = predict_inputs(condition_logsums(fitted), new)
-    assert len(find_rows(fitted, new)) == 360
-    assert predict_inputs(condition_for(fitted, new), new).log_mean == pytest.approx(
-        exact.log_mean, abs=1e-12
-    )
 
 
 def test_local_conditioning_is_close_to_exact(fitted):
@@ -146,10 +135,3 @@ def test_means_of_many_observations_follow_further_ones(fitted_relinearisation, 
     before = kept.mean.predict(new)
     assert np.abs(exact - before).max() > 0.3
     assert extended.mean.predict(new) == pytest.approx(exact, abs=0.03)
-
-
-def test_appended_inputs_keep_caps_only_if_all_have_them():
-    rng = np.random.default_rng(3)
-    one, two = draw_inputs(rng, 3, caps=True), draw_inputs(rng, 2, 10, caps=True)
-    assert len(append_inputs(one, two).log_caps) == 5
-    assert append_inputs(one, replace(two, log_caps=None)).log_caps is None

@@ -8,7 +8,7 @@ import pytest
 from joulecast.gp.linalg import WeightedSums
 from joulecast.gp.logsums import totals
 from joulecast.gp.logsums.inputs import LogObservations, LogSums, append_observations
-from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
+from joulecast.gp.logsums.posterior import condition_logsums
 from joulecast.gp.logsums.prior import log_prior_covariance, prior_log_mean
 from joulecast.gp.logsums.totals import (
     expected_variance_reduction,
@@ -17,7 +17,7 @@ from joulecast.gp.logsums.totals import (
     predict_inputs,
     predict_log_totals,
 )
-from logsums_examples import draw_fitted, draw_inputs, draw_sums, make_process
+from logsums_examples import draw_fitted, draw_inputs, draw_sums, to_matrix
 
 
 def test_single_inputs_reproduce_gaussian_process_regression():
@@ -44,37 +44,6 @@ def test_single_inputs_reproduce_gaussian_process_regression():
     assert joint.log_mean == pytest.approx(mean, abs=1e-9)
 
 
-def test_order_of_observations_does_not_matter():
-    rng = np.random.default_rng(1)
-    fitted, _ = draw_fitted(rng)
-    new = draw_inputs(rng, 10, first_identity=100)
-    order = rng.permutation(fitted.observations.size)
-    other = replace(fitted, observations=fitted.observations.take(order))
-    one, two = (predict_inputs(condition_logsums(each), new) for each in (fitted, other))
-    assert one.log_mean == pytest.approx(two.log_mean, abs=1e-8)
-    assert one.log_variance == pytest.approx(two.log_variance, abs=1e-8)
-
-
-def test_prediction_of_an_observed_sum_returns_it_within_noise():
-    fitted, _ = draw_fitted(np.random.default_rng(2), noise_sd=(0.005, 0.5))
-    sums = fitted.observations.sums
-    found = predict_log_totals(condition_logsums(fitted), fitted.inputs, sums)
-    assert found.log_mean == pytest.approx(fitted.observations.log_values, abs=0.05)
-    assert np.sqrt(found.log_variance).max() < 0.02
-
-
-def test_intervals_widen_with_distance():
-    fitted, _ = draw_fitted(np.random.default_rng(3))
-    first = fitted.inputs.take(fitted.observations.sums.counts.column[:1])
-    new = first.take(np.zeros(8, int))
-    away = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 30.0, 1000.0])
-    new = replace(new, points=first.points + away[:, None], identities=100 + np.arange(8))
-    found = predict_inputs(condition_logsums(fitted), new)
-    # Other observations lie in the way; far from all of them, only levels are known.
-    assert found.log_variance[0] < found.log_variance[1] < found.log_variance[-2]
-    assert found.log_variance[-1] == pytest.approx(found.log_variance[-2], rel=0.05)
-
-
 def test_joint_covariance_is_positive_semi_definite():
     rng = np.random.default_rng(4)
     fitted, _ = draw_fitted(rng)
@@ -84,7 +53,7 @@ def test_joint_covariance_is_positive_semi_definite():
     )
     assert found.log_covariance == pytest.approx(found.log_covariance.T, abs=1e-12)
     assert np.linalg.eigvalsh(found.log_covariance).min() > -1e-9
-    assert np.diag(found.covariance) == pytest.approx(found.variance, rel=1e-6)
+    assert np.diag(found.log_covariance) == pytest.approx(found.log_variance, rel=1e-6)
 
 
 def test_chunks_give_the_same_prediction(monkeypatch):
@@ -98,8 +67,6 @@ def test_chunks_give_the_same_prediction(monkeypatch):
     chunked = predict_log_totals(posterior, new, sums)
     assert chunked.log_mean == pytest.approx(joint.log_mean, abs=1e-10)
     assert chunked.log_variance == pytest.approx(joint.log_variance, abs=1e-10)
-    with pytest.raises(ValueError, match="joint=True"):
-        chunked.covariance  # noqa: B018
 
 
 def test_totals_agree_with_monte_carlo():
@@ -112,25 +79,10 @@ def test_totals_agree_with_monte_carlo():
     values = np.exp(rng.multivariate_normal(each.log_mean, each.log_covariance, 100_000))
     row = np.repeat(np.arange(3), 4)
     counts = WeightedSums(3, row, np.arange(12), rng.integers(1, 5, 12).astype(float))
-    drawn = values @ counts.to_matrix(12).T
+    drawn = values @ to_matrix(counts, 12).T
     found = predict_log_totals(posterior, new, LogSums.of_counts(counts))
-    assert found.mean == pytest.approx(drawn.mean(axis=0), rel=0.02)
     assert found.log_mean == pytest.approx(np.log(drawn).mean(axis=0), abs=0.03)
     assert found.log_variance == pytest.approx(np.log(drawn).var(axis=0), rel=0.15)
-
-
-def test_estimates_scale_with_all_values():
-    """Twice all values and coefficients give twice all estimates."""
-    rng = np.random.default_rng(7)
-    fitted, _ = draw_fitted(rng)
-    new, sums = draw_inputs(rng, 20, first_identity=100), draw_sums(rng, 20, 5, 10)
-    observations = fitted.observations
-    doubled = replace(observations, log_values=observations.log_values + np.log(2.0))
-    process = make_process(coefficients=(2e-3, 4e-3, 1e-3))
-    other = FittedLogSums(process, process.prior.means, fitted.inputs, doubled)
-    one, two = (predict_log_totals(condition_logsums(each), new, sums) for each in (fitted, other))
-    assert two.mean == pytest.approx(2.0 * one.mean, rel=1e-8)
-    assert two.log_variance == pytest.approx(one.log_variance, rel=1e-8)
 
 
 def test_discrepancy_of_a_structure_is_learnt():
@@ -195,15 +147,6 @@ def test_caps_bind_the_prior_mean_alone():
     assert (predict_inputs(condition_logsums(few), few.inputs).log_mean < caps + 1e-3).all()
 
 
-def test_means_without_variances_are_the_same():
-    rng = np.random.default_rng(11)
-    fitted, _ = draw_fitted(rng)
-    new, posterior = draw_inputs(rng, 12, first_identity=100), condition_logsums(fitted)
-    one, two = predict_inputs(posterior, new), predict_inputs(posterior, new, with_variance=False)
-    assert one.log_mean == pytest.approx(two.log_mean, abs=1e-12)
-    assert not two.log_variance.any()
-
-
 def test_reduction_is_what_observing_the_expected_value_achieves():
     """For single inputs it is exact: the variance does not depend on the value observed."""
     fitted, _ = draw_fitted(np.random.default_rng(0), size=30, singles=18, several=0)
@@ -219,19 +162,3 @@ def test_reduction_is_what_observing_the_expected_value_achieves():
         after = predict_log_totals(condition_logsums(updated), inputs, targets)
         expected = before.log_variance - after.log_variance
         assert found[:, at] == pytest.approx(expected, abs=1e-8)
-
-
-def test_large_shares_of_a_target_are_worth_most():
-    fitted, _ = draw_fitted(np.random.default_rng(1), size=30, singles=10, several=4)
-    inputs = fitted.inputs
-    observed = set(fitted.observations.sums.counts.column.tolist())
-    new = np.array([one for one in range(30) if one not in observed][:3])
-    weight = np.array([1.0, 1.0, 1000.0])
-    counts = WeightedSums(1, np.zeros(3, int), new, weight)
-    structures = WeightedSums(1, np.zeros(1, int), np.zeros(1, int), np.ones(1))
-    target = LogSums(counts, structures, np.array([500]))
-    candidates = LogSums.of_counts(WeightedSums(3, np.arange(3), new, np.ones(3)))
-    found = expected_variance_reduction(condition_logsums(fitted), inputs, target, candidates)
-    assert found.shape == (1, 3)
-    assert found.argmax() == 2
-    assert (found >= 0).all()

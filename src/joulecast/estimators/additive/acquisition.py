@@ -48,7 +48,7 @@ from joulecast.estimators.additive.predict import (
 from joulecast.estimators.base import Fitted, Proposal, Target
 from joulecast.gp.linalg import Floats
 from joulecast.gp.logsums.totals import expected_variance_reduction
-from joulecast.records import Network, Observation, Setup, Trial
+from joulecast.records import Observation, Setup, Trial
 from joulecast.records.codec import cache_on_record
 from joulecast.units import format_share
 from joulecast.variants import Part, describe_part, make_isolated_trial, read_isolated_part
@@ -147,14 +147,7 @@ def propose_trial(
     fit: FitModel,
     fitted: Fitted | None = None,
 ) -> Proposal:
-    """Return the most useful trial, or the reason why there is none.
-
-    Args:
-        target: What profiling is for.
-        observations: What was measured or refused.
-        fit: Fits the estimator to observations, starting from an earlier fit.
-        fitted: An earlier fit, if there is one.
-    """
+    """Return the most useful trial, or the reason why there is none."""
     layers = read_target(target, observations)
     if target.acquisition == "probe":
         probe = _propose_probe(layers, observations)
@@ -189,7 +182,9 @@ def propose_trial(
 
 def read_target(target: Target, observations: Iterable[Observation]) -> TargetLayers:
     """Return the layers of a target's networks, and which of them were measured."""
-    placed = [split_layers(network, target.setup) for network in _list_networks(target)]
+    placed = [
+        split_layers(network, target.setup) for network in target.networks or (target.network,)
+    ]
     parts = {one.layer.key: one.placed_part.part for own in placed for one in own}
     layers = {one.layer.key: one.layer for own in placed for one in own}
     measured, timed, refused = set(), set(), set()
@@ -367,12 +362,7 @@ def _list_measurements(
 ) -> list[_Measurement]:
     """Return all useful measurements of isolated layers with their scores.
 
-    Args:
-        acquisition: Rule of the target.
-        layers: Its layers.
-        model: The fitted model.
-        totals: Totals of the target's networks.
-        costs_s: Device time of a measurement with energy, and of one without.
+    ``costs_s`` is the device time of a measurement with energy, and of one without.
     """
     if acquisition == "target":
         by_energy, by_duration = _find_reductions(layers, model, totals)
@@ -479,10 +469,6 @@ def _find_isolated_key(trial: Trial) -> str | None:
     return None if part is None else set_up_layer(part, trial.setup).key
 
 
-def _list_networks(target: Target) -> tuple[Network, ...]:
-    return target.networks or (target.network,)
-
-
 def _list_host_trials(target: Target) -> list[Trial]:
     """Return eager steps of the networks, the longest, shortest and middle one first.
 
@@ -490,7 +476,8 @@ def _list_host_trials(target: Target) -> list[Trial]:
     """
     if "graph" not in target.modes:
         return []
-    networks = sorted(_list_networks(target), key=lambda one: (len(one.layers), one.name))
+    own = target.networks or (target.network,)
+    networks = sorted(own, key=lambda one: (len(one.layers), one.name))
     middle = networks[len(networks) // 2]
     ordered = dict.fromkeys((networks[-1], networks[0], middle, *networks))
     return [Trial(network, target.setup) for network in ordered if network.buildable]

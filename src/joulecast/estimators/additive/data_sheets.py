@@ -140,9 +140,7 @@ def note_sheet(observation_count: int) -> str:
 def make_sheet_encoder(sheet: DataSheet, is_fitted: bool = False) -> OperatorEncoder:
     """Return the encoder of a device that shares its model with others.
 
-    Args:
-        sheet: Its data sheet.
-        is_fitted: Whether the model is fitted to measurements of the device.
+    ``is_fitted`` says whether the model is fitted to measurements of the device.
     """
     return OperatorEncoder(
         find_sustained_roofline(sheet),
@@ -158,14 +156,7 @@ def fit_shared_model(
     host_time: HostTimeModel,
     notice: str = "",
 ) -> SharedModel:
-    """Fit durations and powers to several devices.
-
-    Args:
-        timed: Devices whose durations are shared.
-        metered: Devices whose powers are shared.
-        host_time: The host of one of them.
-        notice: Where the measurements are from.
-    """
+    """Fit durations and powers to several devices."""
     duration = fit_shared_durations(timed)
     observations = [row for one in timed for row in one.observations]
     titles = (one.sheet.title for one in (*timed, *metered))
@@ -200,9 +191,7 @@ def fit_shared_durations(devices: Sequence[MeasuredDevice]) -> FittedLogSums:
 def fit_shared_powers(devices: Sequence[MeasuredDevice], durations: FittedLogSums) -> FittedLogSums:
     """Fit the process of powers to those devices whose energy was measured, if there are any.
 
-    Args:
-        devices: The devices. Each one's own durations tell how busy it was.
-        durations: The process of durations, fitted to these devices or to others.
+    Each device's own durations tell how busy it was.
     """
     metered = [
         replace(

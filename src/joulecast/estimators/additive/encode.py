@@ -106,7 +106,13 @@ class OperatorEncoder(Record):
         work = _Work.of(operators)
         basis = np.column_stack([work.launches, work.flops_by_precision, work.size_bytes])
         if self.hardware is not None:
-            basis = _merge_matrix_units(basis * np.array(self.roofline.costs))
+            # Seconds of launches, fp32 FLOPs, FLOPs of matrix units in any precision, and bytes:
+            # the share of their peak that matrix units reach in one precision tells about others.
+            seconds = basis * np.array(self.roofline.costs)
+            launches_s, flops_s, bytes_s = np.split(seconds, [1, 1 + len(FLOAT_PRECISIONS)], axis=1)
+            is_fp32 = np.array(FLOAT_PRECISIONS) == "fp32"
+            columns = flops_s[:, is_fp32].sum(axis=1), flops_s[:, ~is_fp32].sum(axis=1)
+            basis = np.column_stack([launches_s, *columns, bytes_s])
         return self._make_inputs(operators, basis, self._find_points(work), column=0)
 
     def encode_powers(self, operators: Sequence[SetupLayer], durations_s: Floats) -> LogInputs:
@@ -400,18 +406,6 @@ def number_name(name: str) -> int:
     """Return a number for a name, the same on every machine."""
     digest = blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
-
-
-def _merge_matrix_units(seconds: Floats) -> Floats:
-    """Return seconds of launches, fp32 FLOPs, FLOPs of matrix units in any precision, and bytes.
-
-    What share of their peak matrix units reach in one precision tells about the others.
-    """
-    precisions = len(FLOAT_PRECISIONS)
-    flops = seconds[:, 1 : 1 + precisions]
-    is_fp32 = np.array(FLOAT_PRECISIONS) == "fp32"
-    columns = flops[:, is_fp32].sum(axis=1), flops[:, ~is_fp32].sum(axis=1)
-    return np.column_stack([seconds[:, 0], *columns, seconds[:, 1 + precisions :]])
 
 
 def _identify(counts: Mapping[SetupLayer, float]) -> int:

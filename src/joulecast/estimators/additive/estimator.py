@@ -27,10 +27,7 @@ import numpy as np
 from joulecast.errors import MissingError
 from joulecast.estimators.additive.acquisition import propose_trial
 from joulecast.estimators.additive.data_sheets import SharedModel, load_shared_model, note_sheet
-from joulecast.estimators.additive.encode import (
-    SourceDevice,
-    SourceMean,
-)
+from joulecast.estimators.additive.encode import SourceDevice, SourceMean
 from joulecast.estimators.additive.fit import (
     fit_model,
     identify_observations,
@@ -152,8 +149,13 @@ class AdditiveEstimator:
             earlier = None
         if earlier is not None and np.array_equal(identities, earlier.known):
             return earlier
-        if earlier is not None and _can_extend(earlier, identities):
-            return _extend(earlier, observations, identities)
+        if earlier is not None:
+            # A new observation may contradict old ones, which are then dropped. Of a large profile,
+            # a few that stay in the fit do less harm than minutes of fitting it again.
+            dropped = np.count_nonzero(~np.isin(earlier.known, identities))
+            has_most = dropped <= _DROPPED_SHARE * len(earlier.known)
+            if has_most and len(identities) < _REFIT_FACTOR * earlier.fitted_count:
+                return _extend(earlier, observations, identities)
         decomposed = decompose_observations(observations)
         return FittedAdditive(
             **vars(fit_model(observations, sources)),
@@ -326,12 +328,7 @@ class FittedAdditive(AdditiveModel, Record):
         return own if self.inference is None else own + self.inference.describe()
 
     def as_source(self, name: str, profile: str) -> SourceDevice:
-        """Return what other devices can start from.
-
-        Args:
-            name: Name of this device.
-            profile: Key of its profile.
-        """
+        """Return what other devices can start from."""
         means = SourceMean.from_fitted(self.duration), SourceMean.from_fitted(self.power)
         return SourceDevice(name, profile, self.encoder, *means)
 
@@ -358,17 +355,6 @@ def start_from_sheet(
     )
     identities = identify_observations(observations)
     return _extend(start, observations, identities) if len(identities) else start
-
-
-def _can_extend(earlier: FittedAdditive, identities: Ints) -> bool:
-    """Return whether nearly all of an earlier fit's observations are there, and few new ones.
-
-    A new observation may contradict old ones, which are then dropped. Of a large profile, a few
-    that stay in the fit do less harm than minutes of fitting it again.
-    """
-    dropped = np.count_nonzero(~np.isin(earlier.known, identities))
-    has_most = dropped <= _DROPPED_SHARE * len(earlier.known)
-    return bool(has_most and len(identities) < _REFIT_FACTOR * earlier.fitted_count)
 
 
 def _extend(

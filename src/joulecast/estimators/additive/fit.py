@@ -72,10 +72,6 @@ def fit_model(
 ) -> AdditiveModel:
     """Fit the processes of duration and power, and the model of host time.
 
-    Args:
-        observations: What was measured on the device.
-        sources: Other devices to start from.
-
     Raises:
         MissingError: No layer was timed, or no energy was measured.
     """
@@ -126,10 +122,7 @@ def fit_model(
 def update_model(model: Model, observations: Sequence[Observation], known: Ints) -> Model:
     """Return the model conditioned on further observations, its hyper-parameters unchanged.
 
-    Args:
-        model: The fitted model.
-        observations: All observations.
-        known: Identities of those that the model is conditioned on.
+    ``known`` are the identities of the observations that it is conditioned on already.
     """
     encoder = model.encoder
     decomposed = sorted(decompose_observations(select_new(observations, known)), key=_sort_key)
@@ -166,13 +159,7 @@ def update_model(model: Model, observations: Sequence[Observation], known: Ints)
 def extend_durations(
     encoder: OperatorEncoder, duration: FittedLogSums, timed: Sequence[DecomposedObservation]
 ) -> FittedLogSums:
-    """Return the process of durations with further observations of a device.
-
-    Args:
-        encoder: Encodes operators for the device.
-        duration: The process, which other devices may share.
-        timed: What was timed on the device.
-    """
+    """Return the process of durations with further observations of a device."""
     sums = encode_decomposed(encoder, timed)
     operator_s = predict_durations(encoder, duration, sums).by_operator
     inputs = encoder.encode_durations(sums.operators)

@@ -7,11 +7,10 @@
     T = (H^12 + D'^12)^(1/12)               the slower of both decides, a little more when equal
     E = G·D'/D + P0·(T - D')                a waiting device draws idle power and nothing else
 
-Host times are fitted to eager steps by type of call, so that an unseen
-structure has a time too, and by structure. What a network calls between its layers (views, masks)
-is in no layer: each such call takes the host about as long as a launch, forward and backward
-together, and half as long in a forward pass alone.
-Gap and exponent are stated priors where no observation shows them.
+Host times are fitted to eager steps by type of call, so that an unseen structure has a time too,
+and by structure. What a network calls between its layers (views, masks) is in no layer: each such
+call takes the host about as long as a launch, forward and backward together, and half as long in a
+forward pass alone. Gap and exponent are stated priors where no observation shows them.
 
 Durations of calls are fitted by robust least squares:
 
@@ -34,6 +33,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from operator import mul
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -194,16 +194,20 @@ def fit_host_time(
     device_var: Floats,
     unit: str = "",
 ) -> HostTimeModel:
-    """Fit the host to eager steps, given their durations on the device alone.
+    """Fit the host to eager steps: structures to those of all units, its pace to the own unit.
 
-    Args:
-        decomposed: All observations.
-        device_s: Duration of each on the device alone.
-        device_var: Variance of these durations.
-        unit: The unit to estimate for: structures are fitted to all units, the host's pace to it.
+    Arguments are those of ``update_host_time``.
     """
     steps = _find_steps(decomposed, device_s)
-    launch, graph = _fit_pauses(decomposed, device_s, device_var)
+    launch, graph = _Pause(LAUNCH_GAP_S, _LAUNCH_GAP_SD_S), _Pause(GRAPH_GAP_S, _GRAPH_GAP_SD_S)
+    times = zip(decomposed, device_s.tolist(), device_var.tolist(), strict=True)
+    for one, busy_s, busy_var in times:
+        if one.is_isolated or not one.duration_s:
+            continue
+        if one.mode == "graph" and not trains(one.counts):
+            graph.add(one, busy_s, busy_var, count_launches_outside_blocks(one.counts))
+        elif one.mode == "eager" and one.issue_s and one.issue_s * _BOUND_RATIO < busy_s:
+            launch.add(one, busy_s, busy_var, one.launches)
     model = HostTimeModel(
         step_overhead_s=0.0,
         per_call_s=(CALL_S,) * len(HOST_CALLS),
@@ -216,12 +220,9 @@ def fit_host_time(
     )
     if not steps:
         return model
-    durations = fit_call_durations(steps, _estimate_call_duration(steps))
+    overhead_s, per_call_s, factors = _fit_call_durations(steps, _estimate_call_duration(steps))
     model = replace(
-        model,
-        step_overhead_s=durations.step_overhead_s,
-        per_call_s=durations.per_call_s,
-        structure_factors=durations.structure_factors,
+        model, step_overhead_s=overhead_s, per_call_s=per_call_s, structure_factors=factors
     )
     networks = [one for one in steps if not one.observation.is_isolated]
     own = [one for one in networks if one.observation.unit == unit]
@@ -234,16 +235,22 @@ def fit_host_time(
     return replace(model, sd_share=sd_share, network_count=len(errors))
 
 
-def _find_steps(decomposed: Sequence[DecomposedObservation], device_s: Floats) -> list[TimedStep]:
-    """Return the eager steps with their host times."""
-    return [
-        TimedStep(one, _find_host_time(one, busy_s))
-        for one, busy_s in zip(decomposed, device_s.tolist(), strict=True)
-        if one.mode == "eager" and one.issue_s and one.duration_s
-    ]
+def _find_steps(decomposed: Sequence[DecomposedObservation], device_s: Floats) -> list[_TimedStep]:
+    """Return eager steps with their host times: durations if host-bound, else issue times."""
+    steps = []
+    for one, busy_s in zip(decomposed, device_s.tolist(), strict=True):
+        if one.mode != "eager" or not one.issue_s or not one.duration_s:
+            continue
+        # The device time may be underestimated: a host that finished long before the end of the
+        # step has not bound it.
+        is_late = one.issue_s > _LATE_SHARE * one.duration_s
+        is_host_bound = is_late and one.duration_s > _BOUND_RATIO * busy_s > 0
+        host_s = one.duration_s if is_host_bound else min(one.issue_s, one.duration_s)
+        steps.append(_TimedStep(one, host_s))
+    return steps
 
 
-def _host_time_ratio(model: HostTimeModel, step: TimedStep) -> float:
+def _host_time_ratio(model: HostTimeModel, step: _TimedStep) -> float:
     """Return the host time of a step over that of the model."""
     return step.host_s / model.predict_issue_time(step.observation.counts)[0]
 
@@ -258,7 +265,7 @@ def _find_sd_share(errors: Sequence[float]) -> float:
     return max(_MIN_SD_SHARE, math.sqrt(total / (_PRIOR_NETWORKS + len(errors))))
 
 
-def _estimate_call_duration(steps: Sequence[TimedStep]) -> float:
+def _estimate_call_duration(steps: Sequence[_TimedStep]) -> float:
     """Return the duration of a call: the median slope between steps, free of their overhead.
 
     A recurrent layer issues many kernels at once, and a small network is mostly overhead: the
@@ -277,35 +284,6 @@ def _estimate_call_duration(steps: Sequence[TimedStep]) -> float:
     ]
     slope = median(slopes) if slopes else 0.0
     return slope if slope > 0 else median(time_s / max(calls, 1.0) for calls, time_s in points)
-
-
-def _find_host_time(one: DecomposedObservation, device_s: float) -> float:
-    """Return the host time: the duration of a host-bound step, otherwise its issue time.
-
-    The device time may be underestimated: a host that finished long before the end of the step has
-    not bound it.
-    """
-    assert one.issue_s is not None and one.duration_s is not None
-    is_late = one.issue_s > _LATE_SHARE * one.duration_s
-    is_host_bound = is_late and one.duration_s > _BOUND_RATIO * device_s > 0
-    return one.duration_s if is_host_bound else min(one.issue_s, one.duration_s)
-
-
-def _fit_pauses(
-    decomposed: Sequence[DecomposedObservation], device_s: Floats, device_var: Floats
-) -> tuple[_Pause, _Pause]:
-    """Return the pause of a device between two launches, eager ones and those of a graph."""
-    launch = _Pause(LAUNCH_GAP_S, _LAUNCH_GAP_SD_S)
-    graph = _Pause(GRAPH_GAP_S, _GRAPH_GAP_SD_S)
-    times = zip(decomposed, device_s.tolist(), device_var.tolist(), strict=True)
-    for one, busy_s, busy_var in times:
-        if one.is_isolated or not one.duration_s:
-            continue
-        if one.mode == "graph" and not trains(one.counts):
-            graph.add(one, busy_s, busy_var, count_launches_outside_blocks(one.counts))
-        elif one.mode == "eager" and one.issue_s and one.issue_s * _BOUND_RATIO < busy_s:
-            launch.add(one, busy_s, busy_var, one.launches)
-    return launch, graph
 
 
 class _Pause:
@@ -349,115 +327,64 @@ _CALL_SD = 0.5
 _OVERHEAD_LAUNCHES = 10.0
 
 
-@dataclass(frozen=True)
-class TimedStep:
+class _TimedStep(NamedTuple):
     """An observed step and the time that its host took."""
 
     observation: DecomposedObservation
     host_s: float
 
 
-@dataclass(frozen=True)
-class CallDurations:
-    """How long the host takes for what a step consists of.
+def _fit_call_durations(
+    steps: Sequence[_TimedStep], launch_s: float
+) -> tuple[float, tuple[float, ...], dict[str, float]]:
+    """Return a step's overhead, durations of calls and factors of structures.
 
-    Attributes:
-        step_overhead_s: Fixed cost of a training step: what starts and ends it.
-        per_call_s: Duration of one call, for each type in HOST_CALLS.
-        structure_factors: Time of a structure over that of its calls.
-    """
-
-    step_overhead_s: float
-    per_call_s: tuple[float, ...]
-    structure_factors: dict[str, float]
-
-
-def fit_call_durations(steps: Sequence[TimedStep], launch_s: float) -> CallDurations:
-    """Fit durations by robust least squares with log-normal priors.
-
-    Args:
-        steps: Observed steps.
-        launch_s: About how long a launch takes.
+    ``launch_s`` is about how long a launch takes.
     """
     from scipy.optimize import least_squares
 
-    structures = sorted({layer.structure for one in steps for layer in one.observation.counts})
-    problem, types = _LeastSquares.make(steps, structures), len(HOST_CALLS)
-    medians = np.log([_OVERHEAD_LAUNCHES * launch_s, *[launch_s] * types, *[1.0] * len(structures)])
-    weights = 1.0 / np.array([_CALL_SD] * (1 + types) + [_STRUCTURE_SD] * len(structures))
-    found = least_squares(
-        lambda theta: np.hstack([problem.residuals(theta), weights * (theta - medians)]),
-        medians,
-        lambda theta: np.vstack([problem.jacobian(theta), np.diag(weights)]),
-        loss="soft_l1",
-    )
+    # One column for layers that the host cannot tell apart.
+    distinct = {(p.structure, p.host_calls) for one in steps for p in one.observation.counts}
+    index = {key: at for at, key in enumerate(sorted(distinct))}
+    names, types = sorted({structure for structure, _ in distinct}), len(HOST_CALLS)
+    counts = np.zeros((len(steps), len(index)))
+    for row, one in zip(counts, steps, strict=True):
+        for layer, count in one.observation.counts.items():
+            row[index[layer.structure, layer.host_calls]] += count
+    calls = np.array([calls for _, calls in index]).reshape(len(index), types)
+    structures = np.array([[float(own == name) for name in names] for own, _ in index])
+    overheads = np.array([float(trains(one.observation.counts)) for one in steps])
+    log_times = np.log([one.host_s for one in steps])
+    is_isolated = np.array([one.observation.is_isolated for one in steps])
+    sds = np.where(is_isolated, _ISOLATED_TIMING_SD, _NETWORK_TIMING_SD)
+    # θ: logarithms of the overhead, of the durations of calls and of the factors of structures.
+    medians = np.log([_OVERHEAD_LAUNCHES * launch_s, *[launch_s] * types, *[1.0] * len(names)])
+    prior = 1.0 / np.array([_CALL_SD] * (1 + types) + [_STRUCTURE_SD] * len(names))
+
+    def split_times(theta: Floats) -> tuple[Floats, Floats]:
+        """Return the overhead of each step, and the durations of the calls of each layer."""
+        factors = np.exp(structures @ theta[1 + types :])
+        calls_s = calls * np.exp(theta[1 : 1 + types]) * factors[:, None]
+        return math.exp(theta[0]) * overheads, calls_s
+
+    def find_residuals(theta: Floats) -> Floats:
+        overhead_s, calls_s = split_times(theta)
+        ratios = np.log(overhead_s + counts @ calls_s.sum(axis=1)) - log_times
+        return np.hstack([ratios / sds, prior * (theta - medians)])
+
+    def find_jacobian(theta: Floats) -> Floats:
+        overhead_s, calls_s = split_times(theta)
+        layers_s = calls_s.sum(axis=1)
+        total_s = overhead_s + counts @ layers_s
+        by_structure = (counts * layers_s) @ structures
+        gradients = np.hstack([overhead_s[:, None], counts @ calls_s, by_structure])
+        return np.vstack([gradients / (total_s * sds)[:, None], np.diag(prior)])
+
+    found = least_squares(find_residuals, medians, find_jacobian, loss="soft_l1")
     step_overhead_s, *values = np.exp(found.x).tolist()
-    factors = dict(zip(structures, values[types:], strict=True))
-    return CallDurations(step_overhead_s, tuple(values[:types]), factors)
+    return step_overhead_s, tuple(values[:types]), dict(zip(names, values[types:], strict=True))
 
 
 def trains(layers: Iterable[SetupLayer]) -> bool:
     """Return whether layers are those of a training step."""
     return any(layer.phase == "train" for layer in layers)
-
-
-@dataclass(frozen=True)
-class _LeastSquares:
-    """Timed steps as sums; θ is the logarithms of overhead, calls and structure factors.
-
-    Attributes:
-        log_times: Logarithms of the host times, n.
-        sds: Their standard deviations, n.
-        counts: How often each step runs each of m distinct layers, n x m.
-        overheads: Number of overheads in each step, one or none, n.
-        calls: Calls of these layers, m x types.
-        structures: Which of f structures each of them has, m x f, ones and zeros.
-    """
-
-    log_times: Floats
-    sds: Floats
-    counts: Floats
-    overheads: Floats
-    calls: Floats
-    structures: Floats
-
-    @classmethod
-    def make(cls, steps: Sequence[TimedStep], structures: Sequence[str]) -> _LeastSquares:
-        """Return the sums of timed steps, with one column for layers that the host cannot tell."""
-        distinct = {(p.structure, p.host_calls) for one in steps for p in one.observation.counts}
-        index = {key: at for at, key in enumerate(sorted(distinct))}
-        counts = np.zeros((len(steps), len(index)))
-        for row, one in zip(counts, steps, strict=True):
-            for layer, count in one.observation.counts.items():
-                row[index[layer.structure, layer.host_calls]] += count
-        calls = np.array([calls for _, calls in index]).reshape(len(index), len(HOST_CALLS))
-        indicators = np.array([[float(own == name) for name in structures] for own, _ in index])
-        sds = [
-            _ISOLATED_TIMING_SD if one.observation.is_isolated else _NETWORK_TIMING_SD
-            for one in steps
-        ]
-        log_times = np.log([one.host_s for one in steps])
-        overheads = np.array([float(trains(one.observation.counts)) for one in steps])
-        return cls(log_times, np.array(sds), counts, overheads, calls, indicators)
-
-    def residuals(self, theta: Floats) -> Floats:
-        """Return log ratios of modelled and measured times, in standard deviations."""
-        step_overhead_s, calls_s = self._unpack(theta)
-        total_s = step_overhead_s * self.overheads + self.counts @ calls_s.sum(axis=1)
-        return np.asarray((np.log(total_s) - self.log_times) / self.sds)
-
-    def jacobian(self, theta: Floats) -> Floats:
-        """Return the Jacobian of the residuals with respect to θ."""
-        step_overhead_s, calls_s = self._unpack(theta)
-        layers_s = calls_s.sum(axis=1)
-        grad_overhead = step_overhead_s * self.overheads[:, None]
-        total_s = grad_overhead[:, 0] + self.counts @ layers_s
-        grad_structure = (self.counts * layers_s) @ self.structures
-        gradients = np.hstack([grad_overhead, self.counts @ calls_s, grad_structure])
-        return np.asarray(gradients / (total_s * self.sds)[:, None])
-
-    def _unpack(self, theta: Floats) -> tuple[float, Floats]:
-        """Return the duration of a step's overhead, and of the calls of each layer."""
-        types = len(HOST_CALLS)
-        factors = np.exp(self.structures @ theta[1 + types :])
-        return math.exp(theta[0]), self.calls * np.exp(theta[1 : 1 + types]) * factors[:, None]

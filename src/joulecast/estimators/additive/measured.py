@@ -73,9 +73,7 @@ def summarise_kinds(
 ) -> dict[str, MeasuredKind]:
     """Return what was measured of each label; blocks count as a label of their own.
 
-    Args:
-        decomposed: The observations.
-        splits_passes: Whether passes count too, beside the operators of training steps.
+    With ``splits_passes``, passes count too, beside the operators of training steps.
     """
     energies: dict[str, set[str]] = {}
     durations: dict[str, set[str]] = {}
@@ -149,7 +147,15 @@ def note_extrapolation(
 ) -> tuple[tuple[str, ...], ...]:
     """Return for each network how far it reaches beyond measured sizes, and into unseen kinds."""
     operators, counts, operator_j = totals.sums.operators, totals.sums.counts, totals.operator_j
-    factors = [_find_factor(measured, operator) for operator in operators]
+    # How many times larger each operator is than the largest measured one of its label.
+    factors = []
+    for one in operators:
+        known = measured.get(one.label)
+        if known is None:
+            factors.append(1.0 if one.operator_class == OVERHEAD else np.inf)
+        else:
+            by_flops = one.flops / known.largest_flops if known.largest_flops else 1.0
+            factors.append(max(by_flops, one.size_bytes / max(known.largest_bytes, 1.0)))
     shares = counts.weight * operator_j[counts.column] / counts.total(operator_j)[counts.row]
     found = []
     for row in range(counts.size):
@@ -171,15 +177,6 @@ def note_extrapolation(
             )
         )
     return tuple(found)
-
-
-def _find_factor(measured: Mapping[str, MeasuredKind], operator: SetupLayer) -> float:
-    """Return how many times larger an operator is than the largest of its label."""
-    known = measured.get(operator.label)
-    if known is None:
-        return 1.0 if operator.operator_class == OVERHEAD else np.inf
-    by_flops = operator.flops / known.largest_flops if known.largest_flops else 1.0
-    return max(by_flops, operator.size_bytes / max(known.largest_bytes, 1.0))
 
 
 def summarise_networks(observations: Iterable[Observation]) -> dict[str, MeasuredNetwork]:
@@ -218,12 +215,7 @@ def _hash_trial(trial: Trial) -> str:
 def update_prediction(
     prediction: Prediction, measured: Sequence[MeasuredNetwork | None]
 ) -> Prediction:
-    """Return a prediction in which measured networks moved towards their measurements.
-
-    Args:
-        prediction: The prediction.
-        measured: Measurements of each network; None if it was not measured.
-    """
+    """Return a prediction in which measured networks moved towards their measurements."""
     if not any(measured):
         return prediction
     gain = np.zeros(len(measured))

@@ -24,7 +24,7 @@ from joulecast.estimators.base import (
     ISOLATED_SUM_ERROR_SD_SHARE,
     MIXED_TIME_SUM_ERROR_SD_SHARE,
 )
-from joulecast.records import OWN_NET, Observation, StepTotals
+from joulecast.records import OWN_NET, Observation
 from joulecast.records.codec import cache_on_record
 from joulecast.variants import read_isolated_part
 
@@ -62,13 +62,6 @@ class DecomposedObservation:
     trial_key: str
     is_imported: bool = False
     unit: str = ""
-
-    @property
-    def is_host_ahead(self) -> bool:
-        """Whether the host finished well before the device, whose time the duration is then."""
-        if not self.issue_s or not self.duration_s:
-            return False
-        return self.issue_s < _AHEAD_SHARE * self.duration_s
 
     @property
     def launches(self) -> float:
@@ -117,18 +110,13 @@ def find_idle_power(observations: Iterable[Observation]) -> float | None:
 def choose_sum_error_sd_share(decomposed: Sequence[DecomposedObservation]) -> float:
     """Return how far sums may be off: more if a host runs ahead and no graph separates the two."""
     has_graphs = any(one.mode == "graph" for one in decomposed)
-    is_ahead = any(one.is_host_ahead for one in decomposed)
+    is_ahead = any(
+        one.issue_s and one.duration_s and one.issue_s < _AHEAD_SHARE * one.duration_s
+        for one in decomposed
+    )
     if has_graphs or not is_ahead:
         return ISOLATED_SUM_ERROR_SD_SHARE
     return MIXED_TIME_SUM_ERROR_SD_SHARE
-
-
-def _count_pieces(observation: Observation, copies: float) -> dict[SetupLayer, float]:
-    trial = observation.trial
-    part = read_isolated_part(trial)
-    if part is not None:
-        return {set_up_layer(part, trial.setup): float(copies)}
-    return count_layers(split_layers(trial.network, trial.setup), copies)
 
 
 # A campaign asks for all observations before each measurement.
@@ -136,18 +124,24 @@ def _count_pieces(observation: Observation, copies: float) -> dict[SetupLayer, f
 def _decompose(observation: Observation) -> DecomposedObservation | None:
     """Return an observation as a sum over layers; None if it contains none."""
     trial, count = observation.trial, observation.count
-    counts = _count_pieces(observation, trial.execution.copies)
+    steps, copies, part = trial.execution.steps, trial.execution.copies, read_isolated_part(trial)
+    if part is not None:
+        counts = {set_up_layer(part, trial.setup): float(copies)}
+    else:
+        counts = count_layers(split_layers(trial.network, trial.setup), copies)
     if not counts:
         return None
     if is_imported_run(observation):
-        counts[make_overhead(observation.source)] = 1.0 / trial.execution.steps
-    steps, is_isolated = trial.execution.steps, read_isolated_part(trial) is not None
+        counts[make_overhead(observation.source)] = 1.0 / steps
     energy_j, duration_s, issue_s = (
         value / steps if value else None
         for value in (observation.energy_j, observation.duration_s, observation.issue_s)
     )
-    sum_var = 0.0 if is_isolated else ISOLATED_SUM_ERROR_SD_SHARE**2
-    sum_var += _unattributed_var(trial.network.totals)
+    sum_var = 0.0 if part is not None else ISOLATED_SUM_ERROR_SD_SHARE**2
+    if (totals := trial.network.totals) is not None:
+        # Work that belongs to no layer, or that no rule counts.
+        shares = totals.unattributed_flops_share, totals.unattributed_bytes_share
+        sum_var += max(*shares, totals.uncounted_bytes_share) ** 2
     return DecomposedObservation(
         counts=counts,
         mode=trial.mode,
@@ -158,7 +152,7 @@ def _decompose(observation: Observation) -> DecomposedObservation | None:
         duration_relative_var=sum_var
         + _relative_var(observation.duration_s, observation.duration_sd_s, count),
         issue_s=issue_s,
-        is_isolated=is_isolated,
+        is_isolated=part is not None,
         trial_key=trial.key,
         is_imported=observation.provenance == "imported",
         unit=observation.device.unit,
@@ -169,14 +163,6 @@ def _relative_var(value: float | None, sd: float | None, count: int) -> float:
     if not value or sd is None or count < 2:
         return _DEFAULT_SD_SHARE**2
     return (_MEDIAN_FACTOR * sd / value / math.sqrt(count)) ** 2
-
-
-def _unattributed_var(totals: StepTotals | None) -> float:
-    """Return the variance from work that belongs to no layer, or that no rule counts."""
-    if totals is None:
-        return 0.0
-    shares = totals.unattributed_flops_share, totals.unattributed_bytes_share
-    return max(*shares, totals.uncounted_bytes_share) ** 2
 
 
 # Training and inference have models of their own if so many energies of each were measured. On two
@@ -199,10 +185,9 @@ def split_phases(
             training.append(one)
         if is_idle or one.trial.setup.phase == "inference":
             inference.append(one)
-    if min(map(_count_energies, (training, inference))) < _MIN_OWN_ENERGIES:
+    energies = [
+        sum(bool(one.energy_j and is_step(one)) for one in phase) for phase in (training, inference)
+    ]
+    if min(energies) < _MIN_OWN_ENERGIES:
         return list(observations), []
     return training, inference
-
-
-def _count_energies(observations: Sequence[Observation]) -> int:
-    return sum(bool(one.energy_j and is_step(one)) for one in observations)

@@ -59,12 +59,7 @@ def has_several_operators(layer: Layer) -> bool:
 
 
 def list_operators(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
-    """Yield the operators of a layer, with whether their input is in half precision.
-
-    Args:
-        layer: The layer.
-        half: Whether its own input is in half precision.
-    """
+    """Yield the operators of a layer, with whether their input is in half precision."""
     operator = replace(layer, tail=())
     yield from _split_kind(operator, half)
     shape = output_shape(operator)
@@ -162,25 +157,23 @@ def is_library_operator(operator: Layer) -> bool:
 
 
 def find_compiled_share(operator_class: str) -> float:
-    """Return how long a operator takes in a compiled step, as a share of its duration alone."""
+    """Return how long an operator takes in a compiled step, as a share of its duration alone."""
     return _COMPILED_SHARES.get(operator_class, _COMPILED_SHARE)
 
 
 def count_moved_bytes(operator: Layer, previous: Layer | None, setup: Setup) -> float:
-    """Return the bytes that a fused operator moves, never more than it moves in an eager step.
-
-    Args:
-        operator: The operator.
-        previous: The operator before it in the layer; None for the first one.
-        setup: How it is run.
-    """
+    """Return the bytes that a fused operator moves, never more than it moves in an eager step."""
     counted_bytes = layer_work(operator, setup).total.size_bytes
     is_train = setup.phase == "train"
     element_bytes = 2 if is_half_precision(setup) else 4
     tensor_bytes = float(setup.batch * math.prod(input_shape(operator)) * element_bytes)
-    if output_shape(operator) != input_shape(operator):
-        return counted_bytes if _reduces(operator) else counted_bytes * _COPY_SHARE
-    if not _is_pointwise(operator):
+    kind, shape = find_kind(operator.kind), input_shape(operator)
+    if output_shape(operator) != shape:
+        # Pooling computes fewer elements from more.
+        is_smaller = math.prod(output_shape(operator)) < math.prod(shape)
+        is_reduced = is_smaller and not kind.selects_elements
+        return counted_bytes if is_reduced else counted_bytes * _COPY_SHARE
+    if not kind.is_function and kind.params(operator.sizes, shape):
         passes = NORM_PASSES if is_train else 3
     elif starts_chain(previous):
         passes = 5 if is_train else 2
@@ -208,19 +201,6 @@ def run_as_library(operator: Layer) -> Layer:
         if sizes[name] > PADDED_WIDTH
     }
     return replace(operator, sizes=Sizes({**sizes, **padded}))
-
-
-def _is_pointwise(operator: Layer) -> bool:
-    """Return whether every element of its result depends on one of each input."""
-    kind, shape = find_kind(operator.kind), input_shape(operator)
-    return kind.is_function or not kind.params(operator.sizes, shape)
-
-
-def _reduces(operator: Layer) -> bool:
-    """Return whether it computes fewer elements from more, as pooling does."""
-    return math.prod(output_shape(operator)) < math.prod(input_shape(operator)) and not (
-        find_kind(operator.kind).selects_elements
-    )
 
 
 AXES = (
@@ -252,6 +232,14 @@ def find_point(part: Part, setup: Setup, work: Work, executed_flops: float) -> t
     positions, in_channels, out_channels = _find_extents(part, setup)
     if part.layers[0].sizes.get("fn") == LOSS_FUNCTION:
         return find_loss_point(positions, in_channels, work.size_bytes)
+    first = part.layers[0]
+    kind, sizes = find_kind(first.kind), first.sizes
+    window = 0.0, 0.0
+    if kind.is_recurrent:
+        cells = sizes["depth"] * (1 + sizes["bidirectional"])
+        window = math.log(sizes["tokens"] * cells), 0.0
+    elif kind.is_convolution:
+        window = math.log(math.prod(sizes["kernel"])), math.log(math.prod(sizes["space"]))
     elements = positions * (in_channels + out_channels)
     products = positions * in_channels * out_channels
     return (
@@ -262,7 +250,7 @@ def find_point(part: Part, setup: Setup, work: Work, executed_flops: float) -> t
         math.log(1.0 + work.size_bytes / elements),
         _measure_alignment(part),
         math.log((executed_flops + 1.0) / (work.flops + 1.0)),
-        *_find_window(part.layers[0]),
+        *window,
     )
 
 
@@ -304,17 +292,6 @@ def _find_extents(part: Part, setup: Setup) -> tuple[float, float, float]:
     positions = setup.batch * math.prod(in_shape) / in_channels
     out_channels = setup.batch * math.prod(out_shape) / positions
     return positions, float(in_channels), max(out_channels, _LEAST_CHANNELS)
-
-
-def _find_window(layer: Layer) -> tuple[float, float]:
-    """Return the window of a convolution and its image, or the steps of a recurrent layer."""
-    kind, sizes = find_kind(layer.kind), layer.sizes
-    if kind.is_recurrent:
-        cells = sizes["depth"] * (1 + sizes["bidirectional"])
-        return math.log(sizes["tokens"] * cells), 0.0
-    if kind.is_convolution:
-        return math.log(math.prod(sizes["kernel"])), math.log(math.prod(sizes["space"]))
-    return 0.0, 0.0
 
 
 def _measure_alignment(part: Part) -> float:

@@ -217,7 +217,15 @@ def predict_totals(
     energy_j = energy_j + model.idle_w * (duration_s - busy_s - paused_s)
     # Of a step that the host binds, more time on the device is less waiting for the host.
     waiting_j = model.idle_w * (grad_device - 1.0) * busy_s
-    elasticity = _find_elasticities(model, sums, durations, powers)
+    # The derivative of the logarithm of each energy by that of its duration.
+    operator_s, factor = durations.by_operator, np.exp(0.5 * _LOG_STEP)
+    lower, upper = (
+        model.encoder.encode_powers(sums.operators, operator_s * ratio)
+        for ratio in (1.0 / factor, factor)
+    )
+    by_operator = 1.0 + posterior_elasticities(powers.posterior, lower, upper, _LOG_STEP)
+    operator_j = operator_s * powers.by_operator
+    elasticity = sums.counts.total(operator_j * by_operator) / sums.counts.total(operator_j)
     active_j = elasticity * (device_j + paused_j) - paused_j
     grad_time_j = np.maximum(active_j + waiting_j, 0.0)
     host_j, gap_j = model.idle_w * host_sd_s, paused_w * gap_sd_s
@@ -260,14 +268,7 @@ def predict_durations(
     sums: OperatorSums,
     joint: bool = False,
 ) -> SumPrediction:
-    """Return durations of sums over operators on the device.
-
-    Args:
-        encoder: Encodes operators.
-        process: The process of durations, or what it was conditioned on already.
-        sums: The sums.
-        joint: Whether to return their joint covariance.
-    """
+    """Return durations of sums over operators on the device."""
     inputs = encoder.encode_durations(sums.operators)
     if isinstance(process, FittedLogSums):
         process = _condition(process, inputs, encoder.hardware is not None)
@@ -284,15 +285,7 @@ def predict_powers(
     joint: bool = False,
     posterior: LogSumPosterior | None = None,
 ) -> SumPrediction:
-    """Return mean powers of sums over operators, given the durations of the operators.
-
-    Args:
-        model: The fitted model.
-        sums: The sums.
-        operator_s: Durations of their operators.
-        joint: Whether to return their joint covariance.
-        posterior: The process of powers, if it was conditioned already.
-    """
+    """Return mean powers of sums over operators, given the durations of the operators."""
     inputs = model.encoder.encode_powers(sums.operators, operator_s)
     posterior = posterior or _condition(model.power, inputs, model.encoder.hardware is not None)
     operator_w = _predict_medians(posterior, inputs)
@@ -332,12 +325,6 @@ def attribute_energies(
     """Return the energy of each layer of each network.
 
     A layer has its own energy on the device, and a share of waiting for the host by its launches.
-
-    Args:
-        networks: The networks.
-        layers: Layers of each network under its setup.
-        totals: Totals of all networks.
-        measured_labels: Labels that were measured.
     """
     operator_j, device_j = totals.energy_by_operator_j, totals.device_energy_j
     found = []
@@ -381,20 +368,6 @@ def _share_block(
             )
     total = sum(energies) or 1.0
     return [(start + at, energy_j / total) for at, energy_j in enumerate(energies)]
-
-
-def _find_elasticities(
-    model: AdditiveModel, sums: OperatorSums, durations: SumPrediction, powers: SumPrediction
-) -> Floats:
-    """Return the derivative of the logarithm of each energy by that of its duration."""
-    operator_s, factor = durations.by_operator, np.exp(0.5 * _LOG_STEP)
-    lower, upper = (
-        model.encoder.encode_powers(sums.operators, operator_s * ratio)
-        for ratio in (1.0 / factor, factor)
-    )
-    by_operator = 1.0 + posterior_elasticities(powers.posterior, lower, upper, _LOG_STEP)
-    operator_j = operator_s * powers.by_operator
-    return np.asarray(sums.counts.total(operator_j * by_operator) / sums.counts.total(operator_j))
 
 
 def _condition(process: FittedLogSums, inputs: LogInputs, is_shared: bool) -> LogSumPosterior:

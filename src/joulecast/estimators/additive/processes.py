@@ -64,13 +64,7 @@ _POWER_SHARE: Prior = (0.25, 1.5)
 def define_durations(
     encoder: OperatorEncoder, overhead_s: float, is_imported: bool = False
 ) -> LogSumProcess:
-    """Return the process of durations.
-
-    Args:
-        encoder: Knows the roofline.
-        overhead_s: About how long an overhead takes.
-        is_imported: Whether all observations were imported.
-    """
+    """Return the process of durations."""
     roofline = encoder.roofline
     coefficients = tuple(zip(roofline.costs, roofline.log_sds, strict=True))
     coefficients += ((overhead_s, _OVERHEAD_LOG_SD),) * len(encoder.overheads)
@@ -92,11 +86,7 @@ def define_powers(
 ) -> LogSumProcess:
     """Return the process of powers.
 
-    Args:
-        encoder: Knows the power limit.
-        idle_w: Power of the idle device; 0 if unknown.
-        overhead_w: About what an overhead draws.
-        is_imported: Whether all observations were imported.
+    Idle power is 0 if unknown.
     """
     limit_w = encoder.power_limit_w
     static_w = min(_STATIC_FACTOR * idle_w, 0.5 * limit_w) or _STATIC_SHARE * limit_w

@@ -44,6 +44,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -119,8 +120,7 @@ def _guess_flop_s(precision: str, by_precision: Mapping[str, float]) -> float:
     return by_precision[nearest] * ratios[nearest]
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """Work and duration of an observation; launches that its duration tells about."""
 
     duration_s: float
@@ -207,14 +207,7 @@ class Hardware(Record):
         """Return the figures of a data sheet."""
         l2_bytes = sheet.l2_bytes or _L2_BYTES_PER_UNIT * sheet.units
         powers_w = tuple(median_w for median_w, _ in find_power_priors(sheet).coefficients)
-        return cls(
-            sheet.name,
-            sheet.vendor,
-            sheet.units,
-            float(l2_bytes),
-            powers_w,
-            is_fitted,
-        )
+        return cls(sheet.name, sheet.vendor, sheet.units, float(l2_bytes), powers_w, is_fitted)
 
     def name_groups(self, operator_class: str, kind: str) -> list[str]:
         """Return the groups of an operator on this device, after that of the device itself.
@@ -354,7 +347,12 @@ def find_power_priors(sheet: DataSheet, without: Collection[str] = ()) -> PowerP
         shares for name, shares in _KNOWN_SHARES.items() if not name.startswith(tuple(without))
     ]
     widened = 1.0 if sheet.vendor.lower() == "nvidia" else _OTHER_VENDOR_FACTOR
-    idle_w, idle_log_sd = _find_idle(sheet)
+    memory = sheet.memory_type.upper()
+    known_idle = {"HBM": _HBM_IDLE, "GDDR": _GDDR_IDLE}
+    found = [one for name, one in known_idle.items() if memory.startswith(name)]
+    base_w, share, idle_log_sd = found[0] if found else _UNKNOWN_IDLE
+    # Never below the power of a device that sleeps.
+    idle_w = max(base_w + share * sheet.power_limit_w, sheet.idle_w or 0.0)
     static_w = min(_STATIC_FACTOR * idle_w, 0.5 * sheet.power_limit_w)
     static_log_sd = float(np.hypot(idle_log_sd, _STATIC_LOG_SD))
 
@@ -370,18 +368,6 @@ def find_power_priors(sheet: DataSheet, without: Collection[str] = ()) -> PowerP
         compute_w={name: fp32 if name == "fp32" else matrix for name in FLOAT_PRECISIONS},
         memory_w=find("memory"),
     )
-
-
-def _find_idle(sheet: DataSheet) -> Prior:
-    """Return idle power at active clocks, never below that of a device that sleeps."""
-    kind = sheet.memory_type.upper()
-    if kind.startswith("HBM"):
-        base_w, share, log_sd = _HBM_IDLE
-    elif kind.startswith("GDDR"):
-        base_w, share, log_sd = _GDDR_IDLE
-    else:
-        base_w, share, log_sd = _UNKNOWN_IDLE
-    return max(base_w + share * sheet.power_limit_w, sheet.idle_w or 0.0), log_sd
 
 
 def _summarise(shares: Collection[float | None]) -> Prior:

@@ -16,7 +16,7 @@ whatever reduces the variance of the target's totals most for the device time:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -26,27 +26,24 @@ from joulecast.estimators.base import Fitted, Floats, Json, Proposal, Target, de
 from joulecast.estimators.kernels.fitted_kernels import (
     FEWEST_POINTS,
     CostModel,
+    CostPoint,
     FittedKernels,
     KernelRegression,
     KernelSums,
     ProcessRegression,
+    RunOverhead,
     SetupModel,
     SumFactor,
     WorkMean,
     fit_process,
     fit_work_mean,
-    group_places,
-    name_main,
-    predict_sums,
-)
-from joulecast.estimators.kernels.kernel_points import (
-    CostPoint,
-    RunOverhead,
-    SetupPoints,
     group_by_setup,
+    group_places,
     is_readable,
     list_distinct_kernels,
     make_overhead_trial,
+    name_main,
+    predict_sums,
     read_points,
 )
 from joulecast.fusion import FusedKernel, find_fusion_table
@@ -109,11 +106,11 @@ class KernelProcessEstimator:
             key: read_points(group, find_fusion_table(runtime, group[0].trial.setup))
             for key, group in groups.items()
         }
-        points = {key: one for key, one in points.items() if one.points}
+        points = {key: one for key, one in points.items() if one[1]}
         if not points:
             raise MissingError("only empty graphs were observed on this device: profile a net")
-        order = sorted(points, key=lambda key: (-len(points[key].points), key))
-        models = {key: fit_setup(points[key], self._get_fit()) for key in order}
+        order = sorted(points, key=lambda key: (-len(points[key][1]), key))
+        models = {key: fit_setup(*points[key], self._get_fit()) for key in order}
         seen = sum(map(len, groups.values()))
         table = find_fusion_table(runtime, Setup())
         return FittedKernels(table.name, models, seen, self.version)
@@ -138,53 +135,52 @@ class KernelProcessEstimator:
         return fit_process
 
 
-@dataclass(frozen=True)
-class _CostColumn:
-    """One cost of each point that has it: durations, or powers."""
-
-    points: tuple[CostPoint, ...]
-    costs: Floats
-    sd_shares: Floats
-    by_work: bool
-
-
-def fit_setup(points: SetupPoints, fit: FitRegression) -> SetupModel:
+def fit_setup(overhead: RunOverhead, points: Sequence[CostPoint], fit: FitRegression) -> SetupModel:
     """Return the model of a setup."""
-    durations = _CostColumn(
-        points.points,
-        np.array([one.duration_s for one in points.points]),
-        np.array([one.duration_sd_share for one in points.points]),
-        by_work=True,
-    )
-    metered = tuple(one for one in points.points if one.power_w)
-    powers = _CostColumn(
-        metered,
-        np.array([one.power_w for one in metered], float),
-        np.array([one.power_sd_share for one in metered]),
-        by_work=False,
-    )
-    model = SetupModel(points.overhead, _fit_cost(durations, fit), _fit_cost(powers, fit))
-    return _add_factors(model, points.points)
+    metered = [one for one in points if one.power_w]
+    durations_s = np.array([one.duration_s for one in points])
+    duration_sds = np.array([one.duration_sd_share for one in points])
+    powers_w = np.array([one.power_w for one in metered], float)
+    power_sds = np.array([one.power_sd_share for one in metered])
+    duration = _fit_cost(points, durations_s, duration_sds, True, fit)
+    power = _fit_cost(metered, powers_w, power_sds, False, fit)
+    return _add_factors(SetupModel(overhead, duration, power), points)
 
 
-def _fit_cost(column: _CostColumn, fit: FitRegression) -> CostModel:
+def _fit_cost(
+    points: Sequence[CostPoint],
+    costs: Floats,
+    sd_shares: Floats,
+    by_work: bool,
+    fit: FitRegression,
+) -> CostModel:
     """Return regressions of the kernels that ran alone, and a mean by work for the others."""
-    single = [at for at, point in enumerate(column.points) if point.is_single]
+    single = [at for at, point in enumerate(points) if point.is_single]
     groups: dict[str, list[int]] = {}
     for at in single:
-        (kernel,) = column.points[at].kernels
+        (kernel,) = points[at].kernels
         groups.setdefault(kernel.kind, []).append(at)
         groups.setdefault(name_main(kernel.kind), []).append(at)
     regressions = {}
     for kind, places in sorted(groups.items()):
-        kernels = tuple(column.points[at].kernels[0] for at in places)
+        kernels = tuple(points[at].kernels[0] for at in places)
         if len({kernel.features for kernel in kernels}) >= FEWEST_POINTS:
-            costs = column.costs[places]
-            if column.by_work:
-                costs = costs / np.array([kernel.count for kernel in kernels])
-            sds = tuple(column.sd_shares[places])
-            regressions[kind] = _fit_cached(fit, kernels, tuple(costs), sds, column.by_work)
-    return CostModel(regressions, _fit_mean(column, single), NO_FACTOR)
+            own = costs[places]
+            if by_work:
+                own = own / np.array([kernel.count for kernel in kernels])
+            sds = tuple(sd_shares[places])
+            regressions[kind] = _fit_cached(fit, kernels, tuple(own), sds, by_work)
+    # The mean is that of kernels that ran alone; of whole networks if none did.
+    places = single or list(range(len(costs)))
+    if not places:
+        mean = WorkMean((0.0, 0.0, 0.0, 1.0), 0.5, 0)
+    elif by_work:
+        mean = fit_work_mean([points[at].kernels for at in places], costs[places])
+    else:
+        logs = np.log(costs[places])
+        level, log_sd = float(np.exp(logs.mean())), float(max(0.1, logs.std()))
+        mean = WorkMean((0.0, 0.0, 0.0, level), log_sd, len(places))
+    return CostModel(regressions, mean, NO_FACTOR)
 
 
 # One more observation changes the regressions of one kind; the others are the same as before.
@@ -197,19 +193,6 @@ def _fit_cached(
     by_work: bool,
 ) -> KernelRegression:
     return fit(kernels, np.array(costs), np.array(sd_shares), by_work)
-
-
-def _fit_mean(column: _CostColumn, single: Sequence[int]) -> WorkMean:
-    """Return the mean by work of kernels that ran alone; of whole networks if none did."""
-    if not len(column.costs):
-        return WorkMean((0.0, 0.0, 0.0, 1.0), 0.5, 0)
-    places = list(single) or list(range(len(column.costs)))
-    costs = column.costs[places]
-    if column.by_work:
-        return fit_work_mean([column.points[at].kernels for at in places], costs)
-    logs = np.log(costs)
-    level, log_sd = float(np.exp(logs.mean())), float(max(0.1, logs.std()))
-    return WorkMean((0.0, 0.0, 0.0, level), log_sd, len(costs))
 
 
 def _add_factors(model: SetupModel, points: Sequence[CostPoint]) -> SetupModel:
@@ -256,13 +239,7 @@ def propose_kernel(
     observations: Sequence[Observation],
     fit: Callable[[Sequence[Observation]], FittedKernels],
 ) -> Proposal:
-    """Return the next trial for a target, or the reason to stop.
-
-    Args:
-        target: What profiling is for.
-        observations: What was measured so far.
-        fit: Fits an estimator that knows covariances.
-    """
+    """Return the next trial for a target, or the reason to stop; ``fit`` knows covariances."""
     runtime = target.runtime or next((one.runtime for one in observations if one.runtime), "")
     table = find_fusion_table(runtime, target.setup)
     tried = {seen.trial.key for seen in observations}
@@ -363,11 +340,13 @@ def _rank_kernels(model: SetupModel, sums: KernelSums) -> list[tuple[FusedKernel
         kept = np.argsort(-weights.sum(axis=0), kind="stable")[:_MOST_COMPARED]
         places, weights = [places[at] for at in kept], weights[:, kept]
         kernels = [sums.kernels[at] for at in places]
-        cov, durations_s = _predict_kind(model, kernels)
+        log_s, cov = model.duration.predict(kernels)
+        if model.has_powers:
+            cov = cov + model.power.predict(kernels)[1]
         explained = weights @ cov
         total += float(np.mean((explained * weights).sum(axis=1)))
         reductions = np.mean(explained**2, axis=0) / (np.diag(cov) + _NOISE_VARIANCE)
-        worth = reductions / (_TRIAL_S + durations_s)
+        worth = reductions / (_TRIAL_S + np.exp(log_s))
         ranked += [
             (-float(worth[at]), float(reductions[at]), place)
             for at, place in enumerate(places)
@@ -377,14 +356,6 @@ def _rank_kernels(model: SetupModel, sums: KernelSums) -> list[tuple[FusedKernel
         (sums.kernels[place], reduction / max(total, 1e-300))
         for _, reduction, place in sorted(ranked)
     ]
-
-
-def _predict_kind(model: SetupModel, kernels: Sequence[FusedKernel]) -> tuple[Floats, Floats]:
-    """Return the covariance of the logarithms of the costs of kernels, and their durations."""
-    log_s, cov = model.duration.predict(kernels)
-    if model.has_powers:
-        cov = cov + model.power.predict(kernels)[1]
-    return cov, np.exp(log_s)
 
 
 def _describe(kernel: FusedKernel) -> str:

@@ -12,14 +12,22 @@ The logarithm of a cost is a Gaussian process over the logarithms of a kernel's 
 
 Kinds that were never measured cost what their work costs in other kernels, with errors that are
 common to the kind.
+
+Observations are read as costs of kernels, of whole networks and of an empty run:
+
+    run of n copies of a kernel    T = T₀ + n·t        T₀: overhead of a run, such as its call
+    run of a network               T = T₀ + Σ t
+
+The overhead is that of the smallest graph, one ReLU of one number; 0 where none was observed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
+from statistics import median_high
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -31,12 +39,19 @@ from joulecast.estimators.base import (
     Prediction,
     fit_work_rates,
     predict_by_setup,
+    setup_key,
 )
-from joulecast.estimators.kernels.kernel_points import RunOverhead, name_setup
-from joulecast.fusion import FusedKernel, find_fusion_table, list_kernels, merge_kernels
+from joulecast.fusion import (
+    FUSION_TABLES,
+    FusedKernel,
+    FusionTable,
+    find_fusion_table,
+    list_kernels,
+    merge_kernels,
+)
 from joulecast.gp.regression import ResidualProcess, fit_residual_process
-from joulecast.kinds import output_shape
-from joulecast.records import LayerEstimate, Network, Setup
+from joulecast.kinds import make_layer, output_shape
+from joulecast.records import Input, LayerEstimate, Network, Observation, Setup, Trial
 from joulecast.records.codec import Record
 from joulecast.variants import unfold_blocks
 
@@ -192,8 +207,16 @@ class FittedKernels:
         costs = predict_sums(model, sums)
         # Without a measured power, kernels count by their time.
         known = 1.0 if model.has_powers else np.nan
-        unseen = [kernel.kind for kernel in sums.kernels if not _is_known(model, kernel.kind)]
-        is_unseen = np.array([kernel.kind in unseen for kernel in sums.kernels], bool)
+        is_unseen = np.array(
+            [model.duration.find_regression(one.kind) is None for one in sums.kernels], bool
+        )
+        unseen = {one.kind for one, flag in zip(sums.kernels, is_unseen, strict=True) if flag}
+        notes = []
+        for kernels in own:
+            kinds = ", ".join(sorted(unseen.intersection(kernel.kind for kernel in kernels)))
+            notes.append(
+                (f"kernels that were never measured on this device: {kinds}",) * bool(kinds)
+            )
         kernel_j = sums.counts * costs.kernel_energy_j
         shares = kernel_j @ is_unseen / np.maximum(kernel_j.sum(axis=1), 1e-30)
         shares = np.minimum(shares, 1.0)
@@ -211,7 +234,7 @@ class FittedKernels:
             layers=layers,
             unseen_share=tuple(shares.tolist()) if is_seen else (1.0,) * len(networks),
             duration_sd_s=np.sqrt(costs.duration_variance),
-            notes=tuple(_note_unseen(kernels, unseen) for kernels in own),
+            notes=tuple(notes),
         )
 
 
@@ -303,17 +326,6 @@ def _add_up(
     return totals, cov + np.outer(totals, totals) * (common + scatter * equal)
 
 
-def _is_known(model: SetupModel, kind: str) -> bool:
-    return model.duration.find_regression(kind) is not None
-
-
-def _note_unseen(kernels: Sequence[FusedKernel], unseen: Sequence[str]) -> tuple[str, ...]:
-    kinds = sorted({kernel.kind for kernel in kernels} & set(unseen))
-    if not kinds:
-        return ()
-    return (f"kernels that were never measured on this device: {', '.join(kinds)}",)
-
-
 def _list_layers(
     network: Network,
     kernels: Sequence[FusedKernel],
@@ -388,11 +400,7 @@ def fit_process(
 ) -> ProcessRegression:
     """Fit a Gaussian process to the costs of kernels of one kind.
 
-    Args:
-        kernels: The kernels.
-        costs: Their durations, powers or energies.
-        sd_shares: Standard deviations of the costs as shares of them.
-        by_work: Whether costs grow with the work; powers do not.
+    Costs are durations, powers or energies; ``by_work`` says whether they grow with the work.
     """
     names, mean = name_features(kernels), fit_mean(kernels, costs, by_work)
     residuals = np.log(costs) - mean.log_costs(kernels)
@@ -417,14 +425,10 @@ def list_log_features(kernels: Sequence[FusedKernel], names: Sequence[str]) -> F
     compute tiles, and the tiles of an image of 13 x 13 are not full.
     """
     moved = [[one.size_bytes] for one in kernels]
-    aligned = [[math.log2(_find_alignment(one))] for one in kernels]
+    last_axes = [(1, *output_shape(one.network.layers[-1]))[-1] for one in kernels]
+    aligned = [[math.log2(math.gcd(last, _LARGEST_ALIGNMENT))] for last in last_axes]
     logs = np.log1p(np.hstack([list_features(kernels, names), moved]))
     return np.asarray(np.hstack([logs, aligned]))
-
-
-def _find_alignment(kernel: FusedKernel) -> int:
-    *_, last = (1, *output_shape(kernel.network.layers[-1]))
-    return math.gcd(last, _LARGEST_ALIGNMENT)
 
 
 def fit_mean(kernels: Sequence[FusedKernel], costs: Floats, by_work: bool) -> WorkMean:
@@ -460,19 +464,19 @@ class WorkMean(Record):
 
 
 def count_kernels(kernels: Sequence[FusedKernel]) -> Floats:
-    """Return FLOPs, bytes, depth and 1 for each kernel."""
-    return np.array([[one.flops, one.size_bytes, find_depth(one), 1.0] for one in kernels])
-
-
-def find_depth(kernel: FusedKernel) -> float:
-    """Return the FLOPs of one output element of a kernel."""
-    outputs = kernel.batch * math.prod(output_shape(kernel.network.layers[-1]))
-    return kernel.flops / max(1, outputs)
+    """Return FLOPs, bytes, depth (FLOPs of one output element) and 1 for each kernel."""
+    rows = []
+    for one in kernels:
+        outputs = one.batch * math.prod(output_shape(one.network.layers[-1]))
+        rows.append([one.flops, one.size_bytes, one.flops / max(1, outputs), 1.0])
+    return np.array(rows)
 
 
 def fit_work_mean(groups: Sequence[Sequence[FusedKernel]], costs: Floats) -> WorkMean:
     """Fit the costs of groups of kernels that ran together, each by its count."""
-    work = np.array([_count_group(group) for group in groups])
+    counts = [np.array([one.count for one in group], float) for group in groups]
+    pairs = zip(counts, map(count_kernels, groups), strict=True)
+    work = np.array([own @ kernels for own, kernels in pairs])
     rates, error_share = fit_work_rates(work, costs, costs)
     freedom = len(costs) - int((rates > 0).sum())
     log_sd = _UNKNOWN_LOG_SD
@@ -481,6 +485,130 @@ def fit_work_mean(groups: Sequence[Sequence[FusedKernel]], costs: Floats) -> Wor
     return WorkMean(tuple(rates.tolist()), log_sd, len(costs))
 
 
-def _count_group(group: Sequence[FusedKernel]) -> Floats:
-    counts = np.array([one.count for one in group], float)
-    return np.asarray(counts @ count_kernels(group))
+# Measurements repeat to about this much at best, whatever their rounds say.
+_LEAST_SD_SHARE = 0.01
+# At least this share of what was measured belongs to the kernels, whatever the overhead.
+_LEAST_KERNEL_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class CostPoint:
+    """The cost of kernels that ran together, without the overhead of the run.
+
+    Attributes:
+        kernels: Distinct kernels with their counts; one for a kernel that ran alone.
+        duration_s: Time of all of them.
+        duration_sd_share: Its standard deviation as a share of it.
+        power_w: Mean power meanwhile; None if only the time was measured.
+        power_sd_share: Its standard deviation as a share of it.
+    """
+
+    kernels: tuple[FusedKernel, ...]
+    duration_s: float
+    duration_sd_share: float
+    power_w: float | None = None
+    power_sd_share: float = 0.0
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it shows one kernel alone."""
+        return len(self.kernels) == 1
+
+
+@dataclass(frozen=True)
+class RunOverhead:
+    """What a run costs before its first kernel."""
+
+    duration_s: float = 0.0
+    energy_j: float = 0.0
+
+
+def is_readable(observation: Observation) -> bool:
+    """Return whether an observation is a whole eager step whose duration was measured."""
+    trial = observation.trial
+    is_step = trial.execution.stage == "step" and trial.execution.mode == "eager"
+    return is_step and bool(trial.network.layers and observation.duration_s)
+
+
+def make_overhead_trial(setup: Setup) -> Trial:
+    """Return the trial that shows the overhead of a run: one ReLU of one number."""
+    relu = make_layer("elementwise", fn="relu", shape=(1,))
+    layer = replace(relu, trains=False, input_grad=False)
+    return Trial(Network((layer,), Input((1,))), replace(setup, batch=1))
+
+
+def group_by_setup(observations: Iterable[Observation]) -> dict[str, list[Observation]]:
+    """Return readable observations by the key of their setup."""
+    groups: dict[str, list[Observation]] = {}
+    for seen in observations:
+        if is_readable(seen):
+            groups.setdefault(name_setup(seen.trial.setup), []).append(seen)
+    return groups
+
+
+def name_setup(setup: Setup) -> str:
+    """Return the key of a setup; batch sizes are features, and inference has no loss."""
+    default = Setup()
+    optimizer = setup.optimizer if setup.phase == "train" else default.optimizer
+    return setup_key(replace(setup, batch=1, loss=default.loss, optimizer=optimizer))
+
+
+def read_points(
+    observations: Sequence[Observation], table: FusionTable
+) -> tuple[RunOverhead, tuple[CostPoint, ...]]:
+    """Return the overhead of a run, and the costs of kernels and networks, under one setup."""
+    runs = [seen for seen in observations if _is_empty_graph(seen.trial)]
+    durations_s = [_per_step(seen, seen.duration_s) for seen in runs]
+    energies_j = [_per_step(seen, seen.energy_j) for seen in runs if seen.energy_j]
+    overhead = RunOverhead(
+        median_high(durations_s) if durations_s else 0.0,
+        median_high(energies_j) if energies_j else 0.0,
+    )
+    points = (_read_point(seen, table, overhead) for seen in observations)
+    return overhead, tuple(sorted((one for one in points if one), key=_order_point))
+
+
+# A campaign reads all of its observations before every proposal.
+@lru_cache(maxsize=16384)
+def list_distinct_kernels(network: Network, setup: Setup, table: str) -> tuple[FusedKernel, ...]:
+    """Return the distinct kernels of a network, with their counts."""
+    return merge_kernels(list_kernels(network, setup, FUSION_TABLES[table]))
+
+
+def _is_empty_graph(trial: Trial) -> bool:
+    return trial.network == make_overhead_trial(trial.setup).network
+
+
+def _read_point(seen: Observation, table: FusionTable, overhead: RunOverhead) -> CostPoint | None:
+    trial = seen.trial
+    if _is_empty_graph(trial):
+        return None
+    kernels = list_distinct_kernels(trial.network, trial.setup, table.name)
+    if not kernels:
+        return None
+    copies = trial.execution.copies
+    kernels = tuple(replace(one, count=one.count * copies) for one in kernels)
+    run_s = _per_step(seen, seen.duration_s)
+    duration_s = max(run_s - overhead.duration_s, _LEAST_KERNEL_SHARE * run_s)
+    # What the overhead takes away leaves the noise as it is.
+    duration_sd_share = _sd_share(seen.duration_sd_s, seen.duration_s) * run_s / duration_s
+    if not seen.energy_j:
+        return CostPoint(kernels, duration_s, duration_sd_share)
+    run_j = _per_step(seen, seen.energy_j)
+    energy_j = max(run_j - overhead.energy_j, _LEAST_KERNEL_SHARE * run_j)
+    power_sd_share = _sd_share(seen.energy_sd_j, seen.energy_j) * run_j / energy_j
+    return CostPoint(kernels, duration_s, duration_sd_share, energy_j / duration_s, power_sd_share)
+
+
+def _per_step(seen: Observation, total: float | None) -> float:
+    return (total or 0.0) / seen.trial.execution.steps
+
+
+def _sd_share(sd: float | None, value: float | None) -> float:
+    return max(_LEAST_SD_SHARE, (sd or 0.0) / value) if value else _LEAST_SD_SHARE
+
+
+def _order_point(point: CostPoint) -> tuple[object, ...]:
+    """Return what points are sorted by, so that the order of observations does not matter."""
+    kinds = [(one.kind, tuple(one.features.items()), one.count) for one in point.kernels]
+    return (repr(kinds), point.duration_s, point.power_w or 0.0)

@@ -252,7 +252,10 @@ class FittedSubtractive:
                 _list_layers(placed, costs, setup) if per_layer else ()
                 for placed, costs in zip(parts, energy.costs, strict=True)
             ),
-            unseen_share=tuple(map(_find_unseen_share, energy.costs)),
+            unseen_share=tuple(
+                sum(cost.value for cost in costs if not cost.seen) / total if total else 0.0
+                for costs, total in zip(energy.costs, energy.totals.tolist(), strict=True)
+            ),
         )
 
 
@@ -294,11 +297,6 @@ def _list_layers(
     )
 
 
-def _find_unseen_share(costs: Sequence[PartCost]) -> float:
-    total = sum(cost.value for cost in costs)
-    return sum(cost.value for cost in costs if not cost.seen) / total if total else 0.0
-
-
 # Candidate values of each width, by number of widths.
 _GRID_SIZES = {1: 256, 2: 24, 3: 8}
 _FINE_GRID_SIZES = {1: 16_384, 2: 128, 3: 24}
@@ -314,11 +312,7 @@ def propose_point(
 ) -> Proposal:
     """Return the most useful trial, or the reason to stop.
 
-    Args:
-        target: What the profile is for.
-        observations: Observations with the target's setup.
-        curves: Curves fitted to them, by key.
-        options: How points are chosen.
+    Observations and curves are those of the target's setup.
     """
     states = _list_states(target, observations, options.partition)
     uncertainties = [
@@ -326,8 +320,25 @@ def propose_point(
     ]
     share = max((one.share for one in uncertainties), default=0.0)
     points = sum(len(state.tried) for state in states)
-    proposal = _choose(target, uncertainties, options)
-    return replace(proposal, uncertainty_share=share, points=points)
+    by_use = sorted(uncertainties, key=lambda one: -one.sd * one.state.range.calls)
+    for group in [by_use] if options.order else [[one] for one in uncertainties]:
+        for one in uncertainties if options.order else group:
+            for corner in _list_corners(one.state, options):
+                trial, what = _make_trial(target, one.state, corner, options)
+                return Proposal(trial, share, f"{what} (bound)", points)
+        for worst in group:
+            if worst.widths is not None:
+                name = "standard deviation" if options.stop == "sd" else "variance"
+                trial, what = _make_trial(target, worst.state, worst.widths, options)
+                reason = f"{what} ({name} {format_share(worst.share)})"
+                return Proposal(trial, share, reason, points)
+    limit = f"{100 * target.uncertainty_share:g} %"
+    reason = "nothing is left to measure"
+    if all(one.share < target.uncertainty_share for one in uncertainties):
+        reason = f"every curve is known within {limit}"
+    elif any(one.state.is_full(options.limit) for one in uncertainties):
+        reason = f"every curve is known within {limit} or has {options.limit} points"
+    return Proposal(None, share, reason, points)
 
 
 def list_candidates(found: CurveRange, is_coarse: bool = True) -> list[Widths]:
@@ -379,28 +390,6 @@ class _CurveUncertainty:
     sd: float
     share: float
     widths: Widths | None = None
-
-
-def _choose(
-    target: Target, uncertainties: Sequence[_CurveUncertainty], options: SubtractiveOptions
-) -> Proposal:
-    by_use = sorted(uncertainties, key=lambda one: -one.sd * one.state.range.calls)
-    for group in [by_use] if options.order else [[one] for one in uncertainties]:
-        for one in uncertainties if options.order else group:
-            for corner in _list_corners(one.state, options):
-                return _propose(target, one.state, corner, "bound", options)
-        for worst in group:
-            if worst.widths is not None:
-                name = "standard deviation" if options.stop == "sd" else "variance"
-                reason = f"{name} {format_share(worst.share)}"
-                return _propose(target, worst.state, worst.widths, reason, options)
-    limit = f"{100 * target.uncertainty_share:g} %"
-    if all(one.share < target.uncertainty_share for one in uncertainties):
-        return Proposal(None, 0.0, f"every curve is known within {limit}")
-    if any(one.state.is_full(options.limit) for one in uncertainties):
-        reason = f"every curve is known within {limit} or has {options.limit} points"
-        return Proposal(None, 0.0, reason)
-    return Proposal(None, 0.0, "nothing is left to measure")
 
 
 def _list_states(
@@ -486,11 +475,12 @@ def _find_corner(state: _CurveState, choice: Sequence[int]) -> Widths:
     return corner
 
 
-def _propose(
-    target: Target, state: _CurveState, widths: Widths, reason: str, options: SubtractiveOptions
-) -> Proposal:
+def _make_trial(
+    target: Target, state: _CurveState, widths: Widths, options: SubtractiveOptions
+) -> tuple[Trial, str]:
+    """Return the trial that shows a point of a curve, and the name of that point."""
     part = resize_part(state.range.part, widths)
     trial = Trial(options.partition.make_variant(part, target.network), target.setup)
     named = zip(width_names(part), widths, strict=True)
     at = ", ".join(f"{name} {width}" for name, width in named)
-    return Proposal(trial, 0.0, f"{describe_part(part)} at {at or 'its size'} ({reason})")
+    return trial, f"{describe_part(part)} at {at or 'its size'}"

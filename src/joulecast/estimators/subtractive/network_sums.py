@@ -85,13 +85,7 @@ def sum_networks(
 ) -> NetworkSums:
     """Sum the parts of each network.
 
-    Args:
-        curves: Fitted processes by curve and quantity, as JSON.
-        rates: Rates for what has no curve.
-        quantity: ``energy`` or ``time``.
-        networks: The parts of each network.
-        setup: How the networks are trained.
-        options: Which deviations from the paper there are.
+    Curves are JSON, and ``quantity`` is one of QUANTITIES.
     """
     keys = {curve_key(placed.part, setup) for parts in networks for placed in parts}
     stored = {key: curves.get(key, {}).get(quantity) for key in sorted(keys)}

@@ -147,23 +147,15 @@ def _find_mode(process: LogSumProcess, inputs: LogInputs, observations: LogObser
                 options={"maxiter": steps},
             )
             theta = np.asarray(found.x)
-            if not _has_sums(observations):
-                break
+            if len(observations.sums.counts.row) == observations.size:
+                break  # no sums of several inputs
     return theta
-
-
-def _has_sums(observations: LogObservations) -> bool:
-    return len(observations.sums.counts.row) > observations.size
 
 
 class SumObjective:
     """Observations at a fixed linearisation, prepared for evaluation at many θ.
 
-    Args:
-        process: The process.
-        inputs: Inputs of the observations, cell by cell.
-        observations: Observed sums.
-        linear: Their linearisation.
+    Inputs come cell by cell.
     """
 
     def __init__(
@@ -365,8 +357,7 @@ def discount_outliers(fitted: FittedLogSums) -> LogObservations | None:
 
     The largest outlier is discounted first: its neighbours may look like some only beside it.
 
-    Args:
-        fitted: The process, with all observations linearised around their joint posterior.
+    All observations have to be linearised around their joint posterior.
     """
     size = fitted.observations.size
     if size < _FEWEST_ROWS or fitted.row_weights is None:

@@ -100,7 +100,9 @@ class LogSums:
     @classmethod
     def of_counts(cls, counts: WeightedSums) -> LogSums:
         """Return sums without discrepancy."""
-        return cls(counts, _no_entries(counts.size), np.arange(counts.size))
+        nothing = np.zeros(0, np.int64)
+        structures = WeightedSums(counts.size, nothing, nothing, np.zeros(0))
+        return cls(counts, structures, np.arange(counts.size))
 
     @property
     def size(self) -> int:
@@ -221,8 +223,3 @@ def append_rows(left: WeightedSums, right: WeightedSums) -> WeightedSums:
 
 def _append_optional(left: Any, right: Any) -> Any:
     return None if left is None or right is None else np.concatenate([left, right])
-
-
-def _no_entries(size: int) -> WeightedSums:
-    nothing = np.zeros(0, np.int64)
-    return WeightedSums(size, nothing, nothing, np.zeros(0))

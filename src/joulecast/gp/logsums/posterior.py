@@ -207,9 +207,7 @@ def correct_row_weights(fitted: FittedLogSums, rows: Ints) -> FittedLogSums:
     The weights of the others stay: where those solved their equations before, and the observations
     given are new or have much to do with new ones, all equations nearly hold.
 
-    Args:
-        fitted: The process with row weights; zeros for new observations.
-        rows: The observations whose equations are solved.
+    New observations have weights of zero.
     """
     if fitted.mean is None or fitted.linear is None or fitted.row_weights is None:
         return fitted

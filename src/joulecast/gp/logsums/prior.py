@@ -168,31 +168,27 @@ def _iterate_kernel(
     if not term.axes:
         return
     axes = list(term.axes)
-    one = _expand(scale_points(left.points[:, axes], own.length_scales))
-    two = _factor_distances(scale_points(right.points[:, axes], own.length_scales))
-    for rows, columns in _match_groups(
-        left.group_column(term.group), right.group_column(term.group)
-    ):
+    # Two matrices whose product is the squared distances.
+    points = scale_points(left.points[:, axes], own.length_scales)
+    squares = np.einsum("ij,ij->i", points, points)
+    one = np.column_stack([-2.0 * points, squares, np.ones(len(points))])
+    points = scale_points(right.points[:, axes], own.length_scales)
+    squares = np.einsum("ij,ij->i", points, points)
+    two = np.vstack([points.T, np.ones(len(points)), squares])
+    groups = left.group_column(term.group), right.group_column(term.group)
+    shared = np.setdiff1d(np.intersect1d(*groups), [NO_GROUP])
+    for rows, columns in zip(*(_list_members(own, shared) for own in groups), strict=True):
         target = _as_slice(columns)
         factor, regimes = two[:, target], right.regimes[target]
         for strip in iterate_strips(len(rows), len(columns)):
             some = _as_slice(rows[strip])
             kernel = matern52(one[some] @ factor)
-            kernel *= _find_variance(own, left.regimes[some], regimes)
+            variance: float | Floats = own.shared_sd**2
+            if own.regime_sd:
+                same = left.regimes[some][:, None] == regimes[None, :]
+                variance = variance + own.regime_sd**2 * same
+            kernel *= variance
             yield some, target, kernel
-
-
-def _find_variance(own: TermParameters, left: Ints, right: Ints) -> float | Floats:
-    """Return the variance of a term between inputs of one group, by their regimes."""
-    if not own.regime_sd:
-        return own.shared_sd**2
-    return np.asarray(own.shared_sd**2 + own.regime_sd**2 * (left[:, None] == right[None, :]))
-
-
-def _match_groups(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Return the members of each group that occurs on both sides, ascending."""
-    shared = np.setdiff1d(np.intersect1d(left, right), [NO_GROUP])
-    return zip(_list_members(left, shared), _list_members(right, shared), strict=True)
 
 
 def _list_members(groups: Ints, wanted: Ints) -> list[Ints]:
@@ -208,17 +204,6 @@ def _list_pairs(row: Ints) -> tuple[Ints, Ints]:
     first = np.repeat(np.arange(len(row)), later)
     starts = np.cumsum(later) - later
     return first, first + 1 + np.arange(len(first)) - starts[first]
-
-
-def _expand(points: Floats) -> Floats:
-    squares = np.einsum("ij,ij->i", points, points)
-    return np.column_stack([-2.0 * points, squares, np.ones(len(points))])
-
-
-def _factor_distances(points: Floats) -> Floats:
-    """Return the matrix whose product with expanded points is their squared distances."""
-    squares = np.einsum("ij,ij->i", points, points)
-    return np.vstack([points.T, np.ones(len(points)), squares])
 
 
 def _as_slice(index: Ints) -> slice | Ints:
@@ -258,7 +243,10 @@ def coefficient_gradient(inputs: LogInputs, coefficients: Floats) -> Floats:
     size = inputs.basis.shape[1]
     terms = inputs.basis * coefficients[:size]
     shares = terms / terms.sum(axis=1, keepdims=True)
-    shares = shares * _uncapped_share(inputs, coefficients)[:, None]
+    if inputs.log_caps is not None:
+        # The derivative of l by ln m.
+        margin = _CAP_EXPONENT * (_uncapped_log_mean(inputs, coefficients) - inputs.log_caps)
+        shares = shares * (1.0 / (1.0 + np.exp(np.minimum(margin, 500.0))))[:, None]
     if inputs.log_basis is not None:
         shares = np.column_stack([shares, inputs.log_basis * coefficients[size:]])
     return np.asarray(shares)
@@ -267,11 +255,3 @@ def coefficient_gradient(inputs: LogInputs, coefficients: Floats) -> Floats:
 def _uncapped_log_mean(inputs: LogInputs, coefficients: Floats) -> Floats:
     """Return ln m, the mean before a cap."""
     return np.asarray(np.log(matvec(inputs.basis, coefficients[: inputs.basis.shape[1]])))
-
-
-def _uncapped_share(inputs: LogInputs, coefficients: Floats) -> Floats:
-    """Return the derivative of l by ln m."""
-    if inputs.log_caps is None:
-        return np.ones(inputs.size)
-    margin = _CAP_EXPONENT * (_uncapped_log_mean(inputs, coefficients) - inputs.log_caps)
-    return np.asarray(1.0 / (1.0 + np.exp(np.minimum(margin, 500.0))))

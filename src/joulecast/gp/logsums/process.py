@@ -7,7 +7,6 @@ A term without a prior for a_t or b_t has none, and θ leaves it out. The packag
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -43,11 +42,6 @@ class KernelTerm(Record):
     regime_sd: Prior | None = None
     length_scale: Prior = (2.0, 0.7)
 
-    def list_priors(self) -> list[Prior]:
-        """Return the priors of its hyper-parameters, in the order of θ."""
-        sds = [one for one in (self.shared_sd, self.regime_sd) if one is not None]
-        return sds + [self.length_scale] * len(self.axes)
-
 
 @dataclass(frozen=True)
 class LogSumProcess(Record):
@@ -80,7 +74,8 @@ class LogSumProcess(Record):
         """The prior of θ."""
         found = list(self.coefficients)
         for term in self.terms:
-            found += term.list_priors()
+            found += [one for one in (term.shared_sd, term.regime_sd) if one is not None]
+            found += [term.length_scale] * len(term.axes)
         found += [self.nugget_sd, self.structure_sd, self.sum_sd, self.noise_sd]
         medians, log_sds = np.array(found, float).T
         return ThetaPrior(np.log(medians), log_sds)
@@ -89,8 +84,13 @@ class LogSumProcess(Record):
         """Return the hyper-parameters of θ."""
         values = iter(np.exp(theta).tolist())
         coefficients = np.array([next(values) for _ in self.coefficients])
-        terms = tuple(_unpack_term(term, values) for term in self.terms)
-        return LogSumParameters(coefficients, terms, *values)
+        terms = []
+        for term in self.terms:
+            shared_sd = 0.0 if term.shared_sd is None else next(values)
+            regime_sd = 0.0 if term.regime_sd is None else next(values)
+            scales = np.array([next(values) for _ in term.axes])
+            terms.append(TermParameters(shared_sd, regime_sd, scales))
+        return LogSumParameters(coefficients, tuple(terms), *values)
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,3 @@ class LogSumParameters:
     structure_sd: float
     sum_sd: float
     noise_sd: float
-
-
-def _unpack_term(term: KernelTerm, values: Iterator[float]) -> TermParameters:
-    shared_sd = 0.0 if term.shared_sd is None else next(values)
-    regime_sd = 0.0 if term.regime_sd is None else next(values)
-    return TermParameters(shared_sd, regime_sd, np.array([next(values) for _ in term.axes]))

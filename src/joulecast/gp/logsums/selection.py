@@ -49,7 +49,7 @@ from joulecast.gp.logsums.totals import explain_discrepancies, explain_inputs, l
 
 # Up to this many observations all are used: a quarter of a second on one core, selecting less.
 MAX_EXACT_ROWS = 400
-# Observations selected in total, and at least for each query: 0.1 s for a network of 60 leaves.
+# Observations selected in total, and at least for each query: 0.1 s for a network of 60 operators.
 LOCAL_ROWS, ROWS_PER_QUERY = 300, 6
 # Share of them selected in the first round.
 _FIRST_SHARE = 0.4
@@ -151,28 +151,25 @@ class _RowSearch:
                 fitted.process, fitted.hyper, fitted.inputs, self._inputs.take(some)
             )
             cov[:, some] = rows.matmul(part)
-        found = _combine(self._weights, np.ascontiguousarray(cov.T)).T
+        found = self._weights.matmul(np.ascontiguousarray(cov.T)).T
         sums = fitted.observations.sums
         return np.asarray(found + discrepancy_covariance(fitted.hyper, sums, self._queries))
 
     def variance_reduction(self, known: Ints, candidates: Ints, cov: Floats) -> Floats:
         """Return what each candidate takes off each query's variance, given known observations.
 
-        Args:
-            known: Observations that are conditioned on.
-            candidates: Other observations.
-            cov: Prior covariance of all observations with the queries.
+        ``cov`` is the prior covariance of all observations with the queries.
         """
         fitted, hyper = self._fitted, self._fitted.hyper
         if fitted.linear is not None:
             return self._reduce_kept(known, candidates, cov)
         posterior = condition_logsums(fitted, known)
-        by_query = _combine(self._weights, explain_inputs(posterior, self._inputs)[1])
+        by_query = self._weights.matmul(explain_inputs(posterior, self._inputs)[1])
         by_query += explain_discrepancies(posterior, self._queries)
         used, sums = fitted.observations.sums.take(candidates).narrow()
         inputs, weight = fitted.inputs.take(used), self._rows.take(candidates).weights.weight
         weights = WeightedSums(sums.size, sums.counts.row, sums.counts.column, weight)
-        by_row = _combine(weights, explain_inputs(posterior, inputs)[1])
+        by_row = weights.matmul(explain_inputs(posterior, inputs)[1])
         by_row += explain_discrepancies(posterior, sums)
         variance = log_prior_variance(fitted.process, hyper, inputs, weights)
         variance += discrepancy_variance(hyper, sums)
@@ -196,10 +193,6 @@ class _RowSearch:
 
 def _linearise_at_prior(fitted: FittedLogSums, inputs: LogInputs, sums: LogSums) -> LinearSums:
     return linearise(sums.counts, prior_log_mean(inputs, fitted.hyper.coefficients))
-
-
-def _combine(weights: WeightedSums, matrix: Floats) -> Floats:
-    return weights.matmul(matrix)
 
 
 def _rank_rows(score: Floats, depth: int) -> Ints:
@@ -240,7 +233,10 @@ def keep_linearisation(fitted: FittedLogSums) -> FittedLogSums:
     linear = linearise(counts, start)
     weight, offsets = linear.weights.weight.copy(), linear.offsets.copy()
     for rows in _list_batches(fitted):
-        part = _linearise_locally(fitted, rows)
+        used, sums = fitted.observations.sums.take(rows).narrow()
+        inputs = fitted.inputs.take(used)
+        posterior = condition_logsums(fitted, select_rows(fitted, inputs))
+        part = linearise_prediction(posterior, inputs, sums.counts)
         offsets[rows] = part.offsets
         weight[np.isin(counts.row, rows)] = part.weights.weight
     return replace(fitted, linear=LinearSums(replace(counts, weight=weight), offsets))
@@ -251,10 +247,7 @@ def extend_fitted(
 ) -> FittedLogSums:
     """Return the process with further observations, its hyper-parameters unchanged.
 
-    Args:
-        fitted: The process.
-        inputs: Inputs that it was not observed through before.
-        observations: Sums over its inputs and, after them, these.
+    Observations are sums over its inputs and, after them, the new ones.
     """
     together = append_inputs(fitted.inputs, inputs)
     # Strata matter for fits alone.
@@ -276,13 +269,6 @@ def extend_fitted(
     new = np.arange(fitted.observations.size, all_rows.size)
     extended = replace(extended, row_weights=row_weights)
     return correct_row_weights(extended, np.concatenate([near, new]))
-
-
-def _linearise_locally(fitted: FittedLogSums, rows: Ints) -> LinearSums:
-    used, sums = fitted.observations.sums.take(rows).narrow()
-    inputs = fitted.inputs.take(used)
-    posterior = condition_logsums(fitted, select_rows(fitted, inputs))
-    return linearise_prediction(posterior, inputs, sums.counts)
 
 
 def _list_batches(fitted: FittedLogSums) -> list[Ints]:

@@ -54,27 +54,6 @@ class LogPrediction:
     log_variance: Floats
     log_covariance: Floats | None = None
 
-    @property
-    def mean(self) -> Floats:
-        """Means of the quantities, n."""
-        return np.asarray(np.exp(self.log_mean + 0.5 * self.log_variance))
-
-    @property
-    def variance(self) -> Floats:
-        """Variances of the quantities, n."""
-        return np.asarray(self.mean**2 * np.expm1(self.log_variance))
-
-    @property
-    def covariance(self) -> Floats:
-        """Joint covariance of the quantities, n x n.
-
-        Raises:
-            ValueError: The prediction was made without joint covariance.
-        """
-        if self.log_covariance is None:
-            raise ValueError("predict with joint=True to get a covariance")
-        return np.asarray(np.outer(self.mean, self.mean) * np.expm1(self.log_covariance))
-
 
 def predict_inputs(
     posterior: LogSumPosterior, inputs: LogInputs, with_variance: bool = True
@@ -176,17 +155,12 @@ def explain_discrepancies(posterior: LogSumPosterior, sums: LogSums) -> Floats:
     return multiply_triangular(posterior.inverse_factor, cov).T if cov.any() else cov.T
 
 
-def linearise_totals(counts: WeightedSums, prediction: LogPrediction) -> WeightedSums:
-    """Return the weights w̃ of sums over predicted inputs."""
-    return linearise(counts, prediction.log_mean).weights
-
-
 def linearise_prediction(
     posterior: LogSumPosterior, inputs: LogInputs, counts: WeightedSums
 ) -> LinearSums:
     """Return the linearisation of sums around their posterior."""
     prediction, explained = explain_inputs(posterior, inputs)
-    weights = linearise_totals(counts, prediction)
+    weights = linearise(counts, prediction.log_mean).weights
     explained = weights.matmul(explained)
     prior = log_prior_variance(posterior.process, posterior.hyper, inputs, weights)
     sum_variance = _subtract_squares(prior, explained)
@@ -201,10 +175,11 @@ def _predict_chunk(
     joint: bool,
 ) -> LogPrediction:
     prediction, explained = explain_inputs(posterior, inputs, known_mean)
-    weights = linearise_totals(sums.counts, prediction)
+    weights = linearise(sums.counts, prediction.log_mean).weights
     explained = weights.matmul(explained)
     if joint:
-        prior = _prior_products(posterior, inputs, weights)
+        prior = log_prior_covariance(posterior.process, posterior.hyper, inputs, inputs)
+        prior = weights.matmul(np.ascontiguousarray(weights.matmul(prior).T))
         own_prior = np.diag(prior)
     else:
         own_prior = log_prior_variance(posterior.process, posterior.hyper, inputs, weights)
@@ -220,13 +195,6 @@ def _predict_chunk(
         return LogPrediction(log_mean, log_variance)
     cov = prior + discrepancy_covariance(posterior.hyper, sums, sums)
     return LogPrediction(log_mean, log_variance, cov - matmul(explained, explained.T))
-
-
-def _prior_products(posterior: LogSumPosterior, inputs: LogInputs, weights: WeightedSums) -> Floats:
-    """Return the prior covariance of weighted sums of log values."""
-    cov = log_prior_covariance(posterior.process, posterior.hyper, inputs, inputs)
-    half = weights.matmul(cov)
-    return weights.matmul(np.ascontiguousarray(half.T))
 
 
 def _subtract_squares(prior_variance: Floats, explained: Floats) -> Floats:
@@ -283,8 +251,8 @@ def expected_variance_reduction(
         known_variance: Variance of an observation that is known beforehand, besides its noise.
     """
     prediction, explained = explain_inputs(posterior, inputs)
-    one = linearise_totals(targets.counts, prediction)
-    two = linearise_totals(candidates.counts, prediction)
+    one = linearise(targets.counts, prediction.log_mean).weights
+    two = linearise(candidates.counts, prediction.log_mean).weights
     by_target = one.matmul(explained)
     by_target += explain_discrepancies(posterior, targets)
     by_candidate = two.matmul(explained)
