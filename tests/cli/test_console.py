@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from joulecast.cli.progress import show_activity, show_bar
-from joulecast.cli.terminal import make_console, print_table
 from joulecast.families import make_family
 from joulecast.files import read_profile, write_network, write_profile
+from joulecast.views.report import Report, make_table
+from joulecast.views.terminal import make_console, print_report
 
 HOSTILE = "\x1b[2J\x1b]52;c;Z2V0\x07\x9b31m[bold]\u202e"
 SHOWN = r"\x1b[2J\x1b]52;c;Z2V0\x07\x9b31m[bold]\u202e"
@@ -28,19 +29,22 @@ def assert_harmless(text):
     assert text.replace("\n", "").isprintable()
 
 
-def test_sentences_and_cells_are_escaped(capsys):
-    console = make_console()
+def test_sentences_and_cells_are_escaped():
+    stream = io.StringIO()
+    console = make_console(stream)
     console.print(f"\nNet {HOSTILE}\nA step takes 0 J.\n", style="bold")
-    print_table(console, ("name", ">value"), [(f"{HOSTILE}\n", "1")], title=HOSTILE)
-    text = capsys.readouterr().out
+    table = make_table(("name", ">value"), [(f"{HOSTILE}\n", "1")], HOSTILE)
+    print_report(Report("", (table,)), console)
+    text = stream.getvalue()
     assert_harmless(text)
     assert f"\nNet {SHOWN}\\nA step takes 0 J.\n" in text
     assert text.count(SHOWN) == 3
 
 
-def test_passwords_are_not_printed(capsys):
-    make_console().print("stored in postgres://ann:s3cret@db/lab")
-    assert capsys.readouterr().out == "stored in postgres://ann:***@db/lab\n"
+def test_passwords_are_not_printed():
+    stream = io.StringIO()
+    make_console(stream).print("stored in postgres://ann:s3cret@db/lab")
+    assert stream.getvalue() == "stored in postgres://ann:***@db/lab\n"
 
 
 def test_a_progress_bar_is_escaped(monkeypatch):

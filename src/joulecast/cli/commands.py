@@ -11,6 +11,7 @@ Every command has ``--json`` and ``--out FILE``; ``--plot FILE`` if its report h
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,7 +23,6 @@ import click
 
 from joulecast.cli.interruptions import report_interruption
 from joulecast.cli.streams import find_descriptor, get_results
-from joulecast.cli.terminal import format_json
 from joulecast.errors import ArgumentError, FileError, InputError, JoulecastError
 from joulecast.features.arguments import Argument, Declaration, list_arguments
 
@@ -341,6 +341,12 @@ def write_json(path: str, data: Any) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise FileError(f"cannot write {path} ({reason}): give another --out") from error
+
+
+def format_json(data: Any) -> str:
+    """Return a value as indented JSON."""
+    # JSON escapes every control character but this one.
+    return json.dumps(data, indent=2, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def print_json(data: Any) -> None:

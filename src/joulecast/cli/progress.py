@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from joulecast.cli.terminal import make_console, shorten
 from joulecast.printable import make_printable
 from joulecast.units import format_duration, format_share
 
@@ -27,7 +27,11 @@ def show_bar() -> Iterator[UpdateBar]:
     The function takes the share that is done (None while it is unknown), a text, and a detail that
     is shortened to fit.
     """
-    console = make_console(stderr=True)
+    # Slow to import, and not needed for help.
+    from joulecast.views.terminal import make_console
+    from joulecast.views.words import shorten
+
+    console = make_console(sys.stderr)
     if not console.is_terminal:
         yield lambda share, text, detail: None
         return

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.cli.setups import (
+from joulecast.records import Setup
+from joulecast.views.words import (
     begin_sentence,
     describe_setup,
     explain_not_included,
     list_setup_options,
-    name_activity,
 )
-from joulecast.records import Setup
 
 INFERENCE = Setup(batch=1, phase="inference")
 
@@ -43,7 +42,7 @@ def test_setup_in_words_and_options(setup: Setup, words: str, options: str) -> N
 
 
 def test_sentences_about_inference_have_no_words_of_training() -> None:
-    assert begin_sentence(Setup()) == "A step" and name_activity(Setup()) == "Training"
-    assert begin_sentence(INFERENCE) == "An inference" and name_activity(INFERENCE) == "Running"
+    assert begin_sentence(Setup()) == "A step"
+    assert begin_sentence(INFERENCE) == "An inference"
     assert begin_sentence(replace(INFERENCE, batch=8)) == "An inference of 8 samples"
     assert "checkpoints" not in explain_not_included(INFERENCE)

@@ -1,24 +1,24 @@
-"""Numbers, tables and files as commands print and write them."""
+"""Numbers, tables and files as people read them."""
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 
-from joulecast.cli.output import OutputOptions, write_result
-from joulecast.cli.terminal import (
-    format_interval,
+from joulecast.cli.commands import write_json
+from joulecast.errors import FileError
+from joulecast.units import format_duration, format_energy, format_interval
+from joulecast.views.report import Report, make_table
+from joulecast.views.terminal import make_console, print_report
+from joulecast.views.words import (
     format_with_interval,
     make_bar,
-    make_console,
     plural,
-    print_table,
     shorten,
     shorten_path,
 )
-from joulecast.errors import FileError
-from joulecast.units import format_duration, format_energy
 
 
 def test_intervals_write_a_shared_unit_once():
@@ -42,18 +42,18 @@ def test_counts_and_texts():
     assert make_bar(0.5, 4) == "██" and make_bar(0.0) == ""
 
 
-def test_tables_shorten_text_but_not_numbers(capsys, monkeypatch):
+def test_tables_shorten_text_but_not_numbers(monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
-    print_table(make_console(), ("layer", ">energy"), [("a" * 40, "123456789 J")])
-    lines = capsys.readouterr().out.splitlines()
+    stream = io.StringIO()
+    table = make_table(("layer", ">energy"), [("a" * 40, "123456789 J")])
+    print_report(Report("", (table,)), make_console(stream))
+    lines = stream.getvalue().splitlines()
     assert max(map(len, lines)) <= 30 and "123456789 J" in lines[2] and "…" in lines[2]
 
 
-def test_a_result_goes_to_a_file_and_to_stdout(tmp_path, capsys):
+def test_a_result_goes_to_a_file(tmp_path):
     path = tmp_path / "result.json"
-    write_result(OutputOptions(str(path)), {"a": 1}, lambda: print("text"))
-    assert json.loads(path.read_text()) == {"a": 1} and capsys.readouterr().out == "text\n"
-    write_result(OutputOptions(json=True), {"a": 1}, lambda: print("text"))
-    assert json.loads(capsys.readouterr().out) == {"a": 1}
+    write_json(str(path), {"a": 1})
+    assert json.loads(path.read_text()) == {"a": 1}
     with pytest.raises(FileError, match="give another --out"):
-        write_result(OutputOptions("/proc/no/where.json"), {}, lambda: None)
+        write_json("/proc/no/where.json", {})

@@ -1,0 +1,78 @@
+"""Commands that are made of verbs: values of options, and what they become."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from joulecast.cli.commands import DeclaredType, PlotType
+from joulecast.features.arguments import list_arguments
+from joulecast.features.compare import compare
+from joulecast.features.estimate import estimate_run
+
+TYPES = {one.name: DeclaredType(one) for one in list_arguments(estimate_run)}
+LISTS = {one.name: DeclaredType(one) for one in list_arguments(compare)}
+
+
+@pytest.mark.parametrize("text", ["90%", "0.9", " 90 % "])
+def test_shares_are_percentages_or_fractions(text):
+    assert TYPES["level"].convert(text, None, None) == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("text", ["0", "100%", "1.5", "-5%", "many", "nan"])
+def test_a_level_lies_between_0_and_1(text):
+    with pytest.raises(click.BadParameter):
+        TYPES["level"].convert(text, None, None)
+
+
+def test_shares_may_include_their_ends():
+    assert TYPES["charge"].convert("0%", None, None) == 0
+    assert TYPES["charge"].convert("100%", None, None) == 1
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-1", "many"])
+def test_numbers_are_finite_and_in_their_range(text):
+    assert TYPES["rest_w"].convert("2.5", None, None) == 2.5
+    with pytest.raises(click.BadParameter, match=text):
+        TYPES["rest_w"].convert(text, None, None)
+
+
+def test_lists_keep_each_value_once():
+    assert LISTS["devices"].convert("a, b,a", None, None) == ("a", "b")
+    assert LISTS["batch"].convert("8,16", None, None) == (8, 16)
+    assert TYPES["input_shape"].convert("3x96x96", None, None) == (3, 96, 96)
+    for name, text in (("devices", " , "), ("batch", "8,x"), ("precision", "fp8")):
+        with pytest.raises(click.BadParameter):
+            LISTS[name].convert(text, None, None)
+
+
+def test_plots_are_chosen_by_suffix():
+    assert PlotType().convert("front.SVG", None, None) == "front.SVG"
+    with pytest.raises(click.BadParameter, match="front.txt"):
+        PlotType().convert("front.txt", None, None)
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("profile", "lenet5"), "--seconds"),
+        (("evaluate", "lenet5"), "--seconds"),
+        (("plan", "jobs.toml"), "--time-limit"),
+        (("estimate", "lenet5", "--battery", "15Wh"), "--rest-w"),
+    ],
+)
+def test_no_option_takes_nan(shell, command, option):
+    assert "nan" in shell.fails(*command, option, "nan", code=2)
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("estimate", "lenet5"), "--out"),
+        (("inspect", "lenet5"), "--out"),
+        (("evaluate", "lenet5"), "--plot"),
+    ],
+)
+def test_a_missing_folder_is_reported_before_any_work(shell, command, option):
+    line = shell.fails(*command, option, "missing/file.html", code=2)
+    assert "there is no folder missing: create it" in line
