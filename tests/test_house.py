@@ -35,7 +35,7 @@ UNITLESS = {
     "scatter_variance": "of a logarithm",
 }
 # Non-blank lines of Python. A change may lower a budget, and never raises one.
-BUDGETS = {"src": 78_200, "tests": 43_700, "benchmarks": 17_400}
+BUDGETS = {"src": 61_400, "tests": 36_200, "benchmarks": 5_700}
 
 
 @cache

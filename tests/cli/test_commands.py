@@ -48,7 +48,7 @@ def test_lists_keep_each_value_once():
 
 def test_plots_are_chosen_by_suffix():
     assert PlotType().convert("front.SVG", None, None) == "front.SVG"
-    with pytest.raises(click.BadParameter, match="front.txt"):
+    with pytest.raises(click.BadParameter, match=r"front\.txt"):
         PlotType().convert("front.txt", None, None)
 
 

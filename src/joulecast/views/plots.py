@@ -118,7 +118,10 @@ def save_plots(plots: Sequence[Plot], path: Path) -> list[Path]:
         one = path if len(plots) == 1 else path.with_name(f"{path.stem}-{plot.name}{path.suffix}")
         try:
             with _use_style():
-                draw(plot).savefig(one, dpi=_PNG_DPI, metadata=_METADATA.get(one.suffix.lower()))
+                figure = draw(plot)
+                # A file has no caption: its title says what was simulated or modelled.
+                figure.suptitle(plot.title, x=0.01, ha="left", fontsize=10)
+                figure.savefig(one, dpi=_PNG_DPI, metadata=_METADATA.get(one.suffix.lower()))
         except OSError as error:
             reason = error.strerror or str(error)
             raise FileError(f"cannot write {one} ({reason}): give another file") from error
