@@ -97,5 +97,4 @@ def test_names_in_a_profile_are_escaped(shell, profile_file):
 @pytest.mark.parametrize("columns", ["", "wide", "-1", "80"])
 def test_odd_widths_are_ignored(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert make_console().width == (80 if columns == "80" else 100)
+    assert make_console(io.StringIO()).width == (80 if columns == "80" else 100)

@@ -76,8 +76,8 @@ def test_fleet_is_profiled_and_says_who_can_finish(shell, write, monkeypatch):
     late = list_obstacles("--steps", "1000000", "--deadline", "1s")
     assert late[0] == "deadline" and late[1] in ("battery", "deadline")
     assert list_obstacles("--steps", "10", "--charge", "phone=0%")[1] == "battery"
-    for charge, part in (("60%", "like phone=60%"), ("tablet=60%", "'tablet'")):
-        assert part in shell.fails(*words, "--steps", "10", "--charge", charge)
+    for charge, part, code in (("60%", "like phone=60%", 2), ("tablet=60%", "'tablet'", 1)):
+        assert part in shell.fails(*words, "--steps", "10", "--charge", charge, code=code)
 
 
 def test_check_reports_every_device_and_stores_nothing(shell, write, monkeypatch):

@@ -35,10 +35,15 @@ def make_net():
         ("features.measure", "measure_net", ("measure", "lenet5"), "interrupted"),
         ("features.prune", "load_profile", ("prune", "lenet5", "--budget", "50%"), "interrupted"),
         ("features.prune", "_make_probe", ("prune", "lenet5", "--budget", "50%", "--probe"), KEPT),
-        ("cli.search", "run_search", SEARCH, "interrupted: its trials are lost; give --storage"),
         (
-            "cli.search",
-            "run_search",
+            "features.search.study",
+            "run_study",
+            SEARCH,
+            "interrupted: its trials are lost; give --storage",
+        ),
+        (
+            "features.search.study",
+            "run_study",
             (*SEARCH, "--storage", "sqlite:///s.db"),
             "interrupted: finished trials are in sqlite:///s.db; run it again to continue",
         ),

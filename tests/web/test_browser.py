@@ -35,7 +35,7 @@ SHOWN = {
     "/estimate": "Where the energy goes",
     "/curves": "Next point to measure",
     "/campaigns": "Campaign for",
-    "/evaluations": "Evaluation of lenet5 on simulated-7",
+    "/evaluations": "of lenet5 on simulated-7",
     "/plans": "Plan of 2 jobs",
     "/pruning": "pruned to 60%",
     "/scores": "Score of simulated-7",
@@ -214,7 +214,7 @@ def test_dropped_result_is_shown_and_forgotten(visitor, dashboard_data, fetch):
     content = json.dumps(plan).encode()
     files = {"name": "mine.json", "mimeType": "application/json", "buffer": content}
     page.locator("#file").set_input_files(files)
-    page.get_by_role("rowheader", name="<b>dropped</b>").first.wait_for()
+    page.get_by_role("cell", name="<b>dropped</b>").first.wait_for()
     assert page.locator("#shown figure svg").count() == 1
     assert [one["key"] for one in fetch("/api/plans").json()["results"]] == ["plan.json"]
     page.locator("#file").set_input_files(dashboard_data.results / "pruning.json")

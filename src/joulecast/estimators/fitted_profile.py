@@ -357,10 +357,12 @@ def find_starting_sheet(profile: Profile) -> DataSheet | None:
         return profile.data_sheet
     is_small = len(profile.observations) < _MIN_OWN_OBSERVATIONS
     is_like_sheet = profile.provenance in _PROVENANCES and profile.runtime.startswith(_RUNTIMES)
+    # Fits of large profiles, and damaged ones that nobody asked for, are not decoded here.
+    if not (is_small and is_like_sheet):
+        return None
     stored = profile.fits.get(STARTS_FROM_SHEETS[0]) or {}
-    # The user chose other devices to start from.
-    has_sources = bool(stored.get("encoder", {}).get("sources"))
-    if not is_small or not is_like_sheet or has_sources:
+    if stored.get("encoder", {}).get("sources"):
+        # The user chose other devices to start from.
         return None
     return match_device_sheet(profile.device)
 

@@ -245,7 +245,12 @@ class Evaluation(Record, Reportable):
 
     def report(self) -> Report:
         """Return the scores of all estimators, notes and plots."""
-        blocks: list[Block] = [make_table(_COLUMNS, map(_format_score, self.scores))]
+        best = min(self.scores, key=lambda one: one.mape_percent, default=None)
+        blocks: list[Block] = []
+        if best is not None:
+            error = _format_percent(best.mape_percent)
+            blocks.append(Text(f"{best.estimator} has the smallest error: MAPE {error}.", "lead"))
+        blocks.append(make_table(_COLUMNS, map(_format_score, self.scores)))
         noise = "Each net was measured once, so the measurement noise is unknown."
         if self.noise_percent is not None:
             noise = (

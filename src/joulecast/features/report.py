@@ -206,7 +206,12 @@ def report_result(data: Any, what: str) -> Report:
     result: Reportable = getattr(import_module(f"joulecast.features.{module}"), function)(
         data, what
     )
-    return result.report()
+    try:
+        return result.report()
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # Its fields have the right types, and still do not fit together.
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise FileError(f"{what} is damaged ({reason}): make it again") from error
 
 
 def read_result(path: Path) -> Any:

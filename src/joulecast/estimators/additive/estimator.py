@@ -167,7 +167,10 @@ class AdditiveEstimator:
 
     def load(self, data: Json) -> FittedAdditive:
         """Restore a fit from its JSON."""
-        return FittedAdditive.from_dict(data)
+        fitted = FittedAdditive.from_dict(data)
+        # Damaged numbers are noticed now, not when the fit is extended.
+        assert fitted.known is not None
+        return fitted
 
 
 @dataclass(frozen=True)
