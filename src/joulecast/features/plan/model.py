@@ -172,11 +172,9 @@ def place_rest(problem: Problem, schedule: Schedule) -> Schedule:
                 awake_s = max(last_s, one.end_s) - min(first_s, one.start_s)
                 longer_s = awake_s - (last_s - first_s if others else 0.0)
                 added = extra_j + device.awake_w * longer_s, one.end_s
-                # The cheap test first.
-                if (
-                    added < best
-                    and not replay_device(problem, device, [*others, one], STRICT).violations
-                ):
+                if added >= best:
+                    continue
+                if not replay_device(problem, device, [*others, one], STRICT).violations:
                     best, chosen = added, one
         if chosen is not None:
             here[chosen.device].append(chosen)

@@ -86,12 +86,7 @@ class PlannedJob(Record):
 
 @dataclass(frozen=True)
 class PlannedDevice(Record):
-    """What a device does in a plan.
-
-    Attributes:
-        charge: Times in seconds with the state of charge as a share; None on mains power.
-        charging_windows: Start and end, in seconds, of each time on the charger.
-    """
+    """What a device does; ``charge`` has times in seconds and shares, and is None on mains."""
 
     device: str
     energy_j: float
@@ -157,11 +152,9 @@ class Plan(Record, Reportable):
     Attributes:
         now: When second 0 is, with its time zone.
         confidence: Probability with which each job stays below its planned energy and duration.
-        energy_j: Expected energy of all devices while awake.
         idle_j: Expected energy between jobs; parallel jobs save ``shared_idle_j``.
         gap_share: How much less energy the optimum could take.
         runs_most: Whether no plan runs more, by priority.
-        covers: What the meters behind it cover.
     """
 
     now: str

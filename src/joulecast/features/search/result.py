@@ -127,7 +127,7 @@ class SearchResult(Reportable):
         )
         if front:
             shown = [
-                (one.candidate, f"{one.score:.4g}", format_share(one.front_probability))
+                (one.candidate, (f"{one.score:.4g}", format_share(one.front_probability)))
                 for one in front[:_MAX_ROWS]
             ]
             title = "Pareto front, least energy first"
@@ -193,7 +193,7 @@ class Screening(Reportable):
             )
         ]
         if kept:
-            largest = [(one, format_count(one.parameters)) for one in kept[:_MAX_ROWS]]
+            largest = [(one, (format_count(one.parameters),)) for one in kept[:_MAX_ROWS]]
             title = "The largest of them"
             blocks.append(_tabulate(screener, title, (">parameters",), largest))
             points = [("", float(one.parameters), one) for one in self.candidates]
@@ -247,14 +247,14 @@ def _tabulate(
     screener: BudgetScreener,
     title: str,
     headings: tuple[str, ...],
-    candidates: Sequence[tuple[ScreenedCandidate, *tuple[str, ...]]],
+    candidates: Sequence[tuple[ScreenedCandidate, tuple[str, ...]]],
 ) -> Block:
     """Return a table like ``cnn5:8,16  batch 16, bf16, lr 0.0016  0.9  2 J ...``.
 
     The first cell that comes with a candidate is shown before its costs, the others after them.
     """
     names, rows = _list_other_dimensions(screener), []
-    for candidate, first, *others in candidates:
+    for candidate, (first, *others) in candidates:
         parts = []
         for name in names:
             one = candidate.params[name]

@@ -219,7 +219,10 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
         return {**self.inner.infer_relative_search_space(study, trial), **self.distributions}
 
     def sample_relative(self, study: optuna.Study, trial: Any, search_space: Json) -> Json:
-        """Return the first candidate within the budget, or the closest one made narrower."""
+        """Return the first candidate within the budget, or the closest one made narrower.
+
+        Its widths and depths move in steps towards the smallest network, widest first.
+        """
         relative = self.inner.infer_relative_search_space(study, trial)
         proposals: list[tuple[Json, ScreenedCandidate]] = []
         size = _FIRST_ROUND_SIZE
@@ -229,7 +232,17 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
             size *= _GROWTH
         params, candidate = max(proposals, key=_rate_proposal)
         if not candidate.is_within_budget:
-            narrower = self._screen([{**params, **sizes} for sizes in self._list_narrower(params)])
+            sizes = {
+                name: one
+                for name, one in self.screener.space.dimensions.items()
+                if isinstance(one, NumberRange) and name not in SETUP_NAMES and one.is_integer
+            }
+            shrunk = []
+            for place in range(1, _SHRINK_STEPS + 1):
+                share = 1.0 - place / _SHRINK_STEPS
+                widths = {name: one.shrink(params[name], share) for name, one in sizes.items()}
+                shrunk.append({**params, **widths})
+            narrower = self._screen(shrunk)
             proposals += narrower
             params, candidate = max(narrower, key=_rate_proposal)
         ruled_out = sum(not one.is_within_budget for _, one in proposals)
@@ -263,19 +276,6 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
     def _screen(self, drawn: Sequence[Json]) -> list[tuple[Json, ScreenedCandidate]]:
         own = [{name: params[name] for name in self.distributions} for params in drawn]
         return list(zip(drawn, self.screener.screen(own), strict=True))
-
-    def _list_narrower(self, params: Json) -> list[Json]:
-        """Return a candidate's widths and depths on the way to the smallest, widest first."""
-        sizes = {
-            name: one
-            for name, one in self.screener.space.dimensions.items()
-            if isinstance(one, NumberRange) and name not in SETUP_NAMES and one.is_integer
-        }
-        shares = [1.0 - place / _SHRINK_STEPS for place in range(1, _SHRINK_STEPS + 1)]
-        return [
-            {name: one.shrink(params[name], share) for name, one in sizes.items()}
-            for share in shares
-        ]
 
 
 def _rate_proposal(proposal: tuple[Json, ScreenedCandidate]) -> tuple[bool, float]:
