@@ -345,14 +345,13 @@ def round_to_grid(problem: Problem) -> tuple[Problem, TimeGrid]:
 
 def _find_horizon(problem: Problem) -> float:
     """Return when everything is over: the last deadline, or all tasks one after another."""
-    deadlines_s = [task.deadline_s for task in problem.tasks]
-    if max(deadlines_s) < math.inf:
+    deadlines_s = {task.deadline_s for task in problem.tasks}
+    if math.inf not in deadlines_s:
         return max(deadlines_s)
     begin_s = [task.release_s for task in problem.tasks]
     begin_s += [window.end_s for device in problem.devices for window in device.windows]
     longest_s = [max((c.duration_s for c in t.costs.values()), default=0.0) for t in problem.tasks]
-    finite_s = [deadline_s for deadline_s in deadlines_s if deadline_s < math.inf]
-    return max(max(begin_s) + sum(longest_s), *finite_s, 1.0)
+    return max(max(begin_s) + sum(longest_s), *(deadlines_s - {math.inf}), 1.0)
 
 
 # ---------------------------------------------------------------------------------------------

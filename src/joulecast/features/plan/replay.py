@@ -67,14 +67,6 @@ class DeviceRun:
     shared_j: float = 0.0
     violations: tuple[Violation, ...] = ()
 
-    def charge_at(self, at_s: float) -> float | None:
-        """Return the charge in joules at a time; None on mains power."""
-        for one, two in pairwise(self.charge):
-            if one.at_s <= at_s <= two.at_s:
-                share = (at_s - one.at_s) / (two.at_s - one.at_s)
-                return one.charge_j + share * (two.charge_j - one.charge_j)
-        return self.charge[-1].charge_j if self.charge else None
-
 
 @dataclass(frozen=True)
 class Replay:

@@ -293,6 +293,8 @@ def plan_jobs(
     Devices are completed by their profiles, and ``now`` is second 0: local time without a time
     zone. ``confidence`` is the probability with which each job stays below its planned numbers.
     """
+    import numpy as np
+
     problem = make_problem(request, costs, confidence, is_bound=True)
     solution = solve(problem, limit_s)
     left_out = (explain_left_out(problem, solution.schedule, name) for name in solution.left_out)
@@ -308,11 +310,12 @@ def plan_jobs(
         return (now.astimezone() + timedelta(seconds=at_s)).astimezone().isoformat()
 
     devices = []
-    for device, run in ((device, solution.replay.runs[device.name]) for device in problem.devices):
+    for device in problem.devices:
+        run, jobs = solution.replay.runs[device.name], []
         full_j = device.battery.capacity_j if device.battery else math.inf
-        jobs = []
+        charge = tuple((point.at_s, point.charge_j / full_j) for point in run.charge) or None
         for one in run.assignments:
-            cost, charge_j = costs[one.task][one.device], run.charge_at(one.end_s)
+            cost = costs[one.task][one.device]
             planned_j, mean_j, low_j, high_j = (
                 each.task[one.task].costs[one.device].energy_j(device)
                 for each in (problem, *others)
@@ -321,7 +324,7 @@ def plan_jobs(
             times = tell_time(one.start_s), tell_time(one.end_s)
             needs = planned_j, cost.run.duration_s, cost.memory_bytes
             origin = cost.covers or None, cost.unseen_share
-            share = None if charge_j is None else charge_j / full_j
+            share = float(np.interp(one.end_s, *np.transpose(charge))) if charge else None
             jobs.append(
                 PlannedJob(
                     one.task, one.start_s, one.end_s, *energies, *times, *needs, *origin, share
@@ -329,7 +332,6 @@ def plan_jobs(
             )
         if jobs:
             mean = expected[device.name]
-            charge = tuple((point.at_s, point.charge_j / full_j) for point in run.charge) or None
             devices.append(
                 PlannedDevice(
                     device.name,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.families import FAMILIES
 from joulecast.features.search.screen import BudgetScreener, ScreenedCandidate
-from joulecast.features.search.space import Choice, Params
+from joulecast.features.search.space import Params, list_bounds
 from joulecast.fronts import find_front
 from joulecast.records import name_step
 from joulecast.redaction import redact_url
@@ -278,11 +278,8 @@ def _tabulate(
 def _list_other_dimensions(screener: BudgetScreener) -> list[str]:
     """Return the dimensions that vary and that the name of a net does not show."""
     widths = FAMILIES[screener.space.family.partition(":")[0]].params
-    return [
-        name
-        for name, dimension in screener.space.dimensions.items()
-        if name not in widths and not (isinstance(dimension, Choice) and len(dimension.values) == 1)
-    ]
+    dimensions = screener.space.dimensions.items()
+    return [name for name, one in dimensions if name not in widths and len(list_bounds(one)) > 1]
 
 
 def _name_period(screener: BudgetScreener) -> str:
