@@ -224,7 +224,7 @@ def test_trained_networks_are_within_the_budget(make_cnn_screener, sampler):
     assert len(found.trials) == len(trained) == 12 and found.pruned_count == found.failed_count == 0
     assert all(trial.candidate.is_within_budget for trial in found.trials)
     assert found.screened_count >= 12 + found.ruled_out_count > 12
-    assert [trial.candidate.name for trial in found.trials] == [net.name for net in trained]
+    assert [trial.candidate.network for trial in found.trials] == trained
     assert [(one.done, one.total) for one in reports] == [(at, 12) for at in range(1, 13)]
 
 

@@ -31,8 +31,6 @@ BATCH_SIZE = 256
 class ScreenedCandidate:
     """A candidate with its estimated cost, before it is trained.
 
-    Its network is not kept: ``SearchSpace.build`` makes it from ``params``.
-
     Attributes:
         name: Name of the network.
         estimate: Estimate of one step.
@@ -43,6 +41,7 @@ class ScreenedCandidate:
     """
 
     params: Params
+    space: SearchSpace
     name: str
     setup: Setup
     estimate: Estimate
@@ -51,6 +50,11 @@ class ScreenedCandidate:
     is_within_budget: bool
     parameters: int
     flops: float
+
+    @property
+    def network(self) -> Network:
+        """The network, built again: many deep ones would fill the memory."""
+        return self.space.build(self.params)[0]
 
     @property
     def energy_j(self) -> float:
@@ -143,10 +147,9 @@ class BudgetScreener:
         rows = zip(candidates, built, estimates[: len(built)], steps, probabilities, strict=True)
         for params, (network, setup), estimate, count, probability in rows:
             work, is_within = network_work(network, setup), bool(probability >= self.confidence)
-            budget, sizes = (float(probability), is_within), (work.params, work.total.flops)
-            found.append(
-                ScreenedCandidate(params, network.name, setup, estimate, count, *budget, *sizes)
-            )
+            about, budget = (params, self.space, network.name), (float(probability), is_within)
+            sizes = work.params, work.total.flops
+            found.append(ScreenedCandidate(*about, setup, estimate, count, *budget, *sizes))
         return tuple(found)
 
     def estimate(self, built: Sequence[tuple[Network, Setup]], joint: bool = False) -> Estimates:

@@ -130,7 +130,7 @@ def run_study(
             trial.set_user_attr("reason", reason)
             raise optuna.TrialPruned(reason)
         try:
-            net: Any = screener.space.build(params)[0]
+            net: Any = candidate.network
             net = net if build is None else build(net, seed + trial.number)
             found = _score(score, net, candidate.name, trial)
         except JoulecastError as error:
