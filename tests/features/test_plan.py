@@ -478,7 +478,6 @@ def test_jobs_train_as_people_do():
     ("more", "part"),
     [
         ({"doubts": 1}, "unknown key 'doubts'"),
-        ({"max_parallel": 0}, "max_parallel is 0"),
         ({"profile": "x"}, "give profile, or power_w and flops_per_s"),
         ({"flops_per_s": 0}, "flops_per_s is 0: give more"),
         ({"launch_s": -1}, "launch_s is -1: give a number"),

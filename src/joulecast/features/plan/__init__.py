@@ -19,9 +19,9 @@ from typing import Annotated
 from joulecast.errors import FileError, InputError, JoulecastError
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
-from joulecast.features.plan.problem import Job, estimate_jobs
+from joulecast.features.plan.problem import estimate_jobs
 from joulecast.features.plan.result import Plan, plan_jobs
-from joulecast.records import Network, Setup
+from joulecast.records import Setup
 from joulecast.units import parse_share
 
 
@@ -79,14 +79,24 @@ def plan(
         FileError: The file is not valid; the message names the table and the key. Nets that are
             Python code need a file in a trusted folder, or ``trust=True``.
     """
+    from joulecast.features.nets import resolve_name
     from joulecast.features.plan.jobs_file import read_plan_request
     from joulecast.features.profiles import load_profile
 
     path = os.fspath(jobs)
     now = now or datetime.now().replace(microsecond=0)
     request = read_plan_request(path, now)
-    nets = {job.name: _resolve_job(job, path, trust) for job in request.jobs}
-    profiles = {}
+    nets, profiles = {}, {}
+    for job in request.jobs:
+        try:
+            setup, batch = Setup(**job.setup), job.setup.get("batch")
+            found = resolve_name(
+                job.net, batch, job.input_shape, phase=setup.phase, checkpoint=job.checkpoint,
+                named_in=None if trust else path,
+            )  # fmt: skip
+            nets[job.name] = found.network, replace(setup, batch=found.batch)
+        except InputError as error:
+            raise FileError(f"{path}: [[job]] {job.name}: {error}") from error
     for device in request.devices:
         if device.power_w is None:
             try:
@@ -99,22 +109,3 @@ def plan(
         return plan_jobs(replace(request, devices=devices), costs, now, confidence, time_limit_s)
     except InputError as error:
         raise FileError(f"{path}: {error}") from error
-
-
-def _resolve_job(job: Job, path: str, trust: bool) -> tuple[Network, Setup]:
-    """Return the network of a job, and its setup with the batch size that applies."""
-    from joulecast.features.nets import resolve_name
-
-    try:
-        setup = Setup(**job.setup)
-        found = resolve_name(
-            job.net,
-            job.setup.get("batch"),
-            job.input_shape,
-            phase=setup.phase,
-            checkpoint=job.checkpoint,
-            named_in=None if trust else path,
-        )
-        return found.network, replace(setup, batch=found.batch)
-    except InputError as error:
-        raise FileError(f"{path}: [[job]] {job.name}: {error}") from error

@@ -40,11 +40,7 @@ _MOST_CHARACTERS = 200
 
 
 def read_plan_request(path: str | Path, now: datetime) -> PlanRequest:
-    """Read the jobs and devices of a file.
-
-    Raises:
-        FileError: The file cannot be read, is not TOML, or has an invalid value.
-    """
+    """Read the jobs and devices of a file."""
     data = read_toml(Path(path))
     try:
         return parse_plan_request(data, now)
@@ -119,28 +115,22 @@ def _parse_battery(where: str, values: Json, parse_time: Parser) -> Battery | No
     charger_w, tables = values.get("charger_w"), values.get("charging", [])
     if charger_w is not None and not tables:
         raise InputError(f"{where}: charger_w needs [[device.charging]]: give its from and to")
-    windows = [
-        _parse_window(f"{where}, charging {number}", table, charger_w, parse_time)
-        for number, table in enumerate(tables, start=1)
-    ]
+    parsers = {"from": parse_time, "to": parse_time, "charger_w": parse_number}
+    windows = []
+    for number, table in enumerate(tables, start=1):
+        what = f"{where}, charging {number}"
+        if not isinstance(table, dict):
+            raise InputError(f"{what} is {show_value(table)}: give a table with from and to")
+        row = {"charger_w": charger_w, **parse_table(what, table, parsers)}
+        for key in parsers:
+            if row.get(key) is None:
+                raise InputError(f"{what}: {key} is missing")
+        # A window that has already begun continues from now.
+        windows.append(ChargingWindow(max(0.0, row["from"]), row["to"], row["charger_w"]))
     windows.sort(key=lambda window: window.start_s)
     full_j = values["battery_wh"] * JOULES_PER_WH
     charge_j, reserve_j = full_j * values.get("charge", 1.0), full_j * values.get("reserve", 0.0)
     return Battery(full_j, charge_j, reserve_j, tuple(windows))
-
-
-def _parse_window(
-    where: str, row: Any, charger_w: float | None, parse_time: Parser
-) -> ChargingWindow:
-    if not isinstance(row, dict):
-        raise InputError(f"{where} is {show_value(row)}: give a table with from and to")
-    parsers = {"from": parse_time, "to": parse_time, "charger_w": parse_number}
-    values = {"charger_w": charger_w, **parse_table(where, row, parsers)}
-    for key in parsers:
-        if values.get(key) is None:
-            raise InputError(f"{where}: {key} is missing")
-    # A window that has already begun continues from now.
-    return ChargingWindow(max(0.0, values["from"]), values["to"], values["charger_w"])
 
 
 def _parse_time(value: Any, now: datetime) -> float:

@@ -78,9 +78,7 @@ class Solution:
     Attributes:
         left_out: Names of tasks that do not run.
         lower_bound_j: No schedule that runs as much takes less.
-        is_optimal: Whether no schedule takes less.
         runs_most: Whether no schedule runs more, by priority.
-        timed_out: Whether the time limit ended the search.
         time_step_s: Tasks start at multiples of it.
     """
 
@@ -112,15 +110,7 @@ def solve(
 ) -> Solution:
     """Return the schedule that runs most by priority, then takes least energy, then starts first.
 
-    Args:
-        problem: Tasks and devices.
-        limit_s: Time after which the best schedule so far is returned.
-        workers: Threads of the solver.
-        now: A clock.
-
-    Raises:
-        MissingError: OR-tools is not installed.
-        InputError: There are no tasks or no devices.
+    After ``limit_s`` of the clock ``now`` it is the best so far.
     """
     if not problem.tasks or not problem.devices:
         raise InputError("there is nothing to plan: give at least one job and one device")
@@ -182,11 +172,9 @@ def place_rest(problem: Problem, schedule: Schedule) -> Schedule:
                 awake_s = max(last_s, one.end_s) - min(first_s, one.start_s)
                 longer_s = awake_s - (last_s - first_s if others else 0.0)
                 added = extra_j + device.awake_w * longer_s, one.end_s
-                # The cheap test first.
-                if (
-                    added < best
-                    and not replay_device(problem, device, [*others, one], STRICT).violations
-                ):
+                if added >= best:
+                    continue
+                if not replay_device(problem, device, [*others, one], STRICT).violations:
                     best, chosen = added, one
         if chosen is not None:
             here[chosen.device].append(chosen)
@@ -249,27 +237,29 @@ def _optimise(
     may_learn, hint = any(device.windows for device in problem.devices), best
     while (left_s := end_s - now()) > 0:
         limit_s = max(min(left_s, 1.0), left_s * _CALL_SHARE) if may_learn else left_s
-        found = model.solve(objective, limit_s, hint, gap_share)
-        bound = max(bound, found.bound)
-        if found.schedule is None:
+        found, found_bound, is_finished, is_met = model.solve(objective, limit_s, hint, gap_share)
+        bound = max(bound, found_bound)
+        if found is None:
             break
         # Violations that are all known already are within the tolerance of integers, or final.
-        is_new = model.forbid(replay(problem, found.schedule, STRICT).violations, found.schedule)
-        is_valid = not replay(problem, found.schedule).violations
-        schedule = found.schedule if is_valid else _keep_valid(problem, found.schedule)
+        is_new = model.forbid(replay(problem, found, STRICT).violations, found)
+        is_valid = not replay(problem, found).violations
+        schedule = found if is_valid else _keep_valid(problem, found)
         if _is_better(problem, schedule, best):
             best = schedule
         # A schedule that violates a battery is near a good one.
-        may_learn, hint = is_new, found.schedule if is_new else best
+        may_learn, hint = is_new, found if is_new else best
         if is_new:
             continue
-        if found.is_optimal or not is_valid:
+        if is_met or not is_valid:
             timed_out = False
             break
-        if found.is_finished:
+        if is_finished:
             gap_share, timed_out = 0.0, False
             end_s = min(end_s, now() + _EXACT_S)
-    value = _sum_energy(problem, best) if objective == "energy" else -problem.priority_of(best)
+    value: float = -problem.priority_of(best)
+    if objective == "energy":
+        value = replay(problem, best).energy_j
     return best, bound, value <= bound + _EQUAL * abs(bound), timed_out
 
 
@@ -289,14 +279,10 @@ def _is_better(problem: Problem, new: Schedule, old: Schedule) -> bool:
     more = problem.priority_of(new) - problem.priority_of(old)
     if more:
         return more > 0
-    new_j, old_j = _sum_energy(problem, new), _sum_energy(problem, old)
+    new_j, old_j = (replay(problem, one).energy_j for one in (new, old))
     if not math.isclose(new_j, old_j, rel_tol=_EQUAL):
         return new_j < old_j
     return sum(one.start_s for one in new) < sum(one.start_s for one in old)
-
-
-def _sum_energy(problem: Problem, schedule: Schedule) -> float:
-    return replay(problem, schedule).energy_j
 
 
 # ---------------------------------------------------------------------------------------------
@@ -359,34 +345,17 @@ def round_to_grid(problem: Problem) -> tuple[Problem, TimeGrid]:
 
 def _find_horizon(problem: Problem) -> float:
     """Return when everything is over: the last deadline, or all tasks one after another."""
-    deadlines_s = [task.deadline_s for task in problem.tasks]
-    if max(deadlines_s) < math.inf:
+    deadlines_s = {task.deadline_s for task in problem.tasks}
+    if math.inf not in deadlines_s:
         return max(deadlines_s)
     begin_s = [task.release_s for task in problem.tasks]
     begin_s += [window.end_s for device in problem.devices for window in device.windows]
     longest_s = [max((c.duration_s for c in t.costs.values()), default=0.0) for t in problem.tasks]
-    finite_s = [deadline_s for deadline_s in deadlines_s if deadline_s < math.inf]
-    return max(max(begin_s) + sum(longest_s), *finite_s, 1.0)
+    return max(max(begin_s) + sum(longest_s), *(deadlines_s - {math.inf}), 1.0)
 
 
 # ---------------------------------------------------------------------------------------------
 # The model
-
-
-@dataclass(frozen=True)
-class SolverResult:
-    """CP-SAT's best schedule and its bound on the objective.
-
-    Attributes:
-        schedule: None where none was found.
-        is_finished: Whether it is optimal within the gap that was allowed.
-        is_optimal: Whether it meets the bound.
-    """
-
-    schedule: Schedule | None
-    bound: float
-    is_finished: bool = False
-    is_optimal: bool = False
 
 
 class _Event(NamedTuple):
@@ -440,8 +409,13 @@ class ScheduleModel:
 
     def solve(
         self, objective: str, limit_s: float, hint: Schedule, gap_share: float = 0.0
-    ) -> SolverResult:
-        """Optimise an objective: ``priority`` of the running tasks, ``energy`` or ``starts``."""
+    ) -> tuple[Schedule | None, float, bool, bool]:
+        """Optimise an objective: ``priority`` of the running tasks, ``energy`` or ``starts``.
+
+        Returns:
+            The schedule, if one was found, the bound on the objective, whether the schedule is
+            within the allowed gap, and whether it meets the bound.
+        """
         model, where = self.model, {one.task: one.device for one in hint}
         goals = {"priority": lambda: -self._sum_priority(), "energy": self._sum_energy}
         model.minimize(goals.get(objective, lambda: sum(self.start.values()))())
@@ -462,15 +436,15 @@ class ScheduleModel:
         value, bound = solver.objective_value, solver.best_objective_bound
         scaled = bound * self._unit_j if objective == "energy" else bound
         if status not in (self.cp.OPTIMAL, self.cp.FEASIBLE):
-            return SolverResult(None, scaled)
+            return None, scaled, False, False
         schedule = tuple(
             self.problem.assign(task, device, solver.value(self.start[task]) * self.grid.step_s)
             for (task, device), placed in self.placed.items()
             if solver.boolean_value(placed)
         )
         is_finished = status == self.cp.OPTIMAL
-        is_optimal = is_finished and abs(value - bound) <= 1e-9 * abs(value)
-        return SolverResult(schedule, scaled, is_finished, is_optimal)
+        is_met = is_finished and abs(value - bound) <= 1e-9 * abs(value)
+        return schedule, scaled, is_finished, is_met
 
     def require_priority(self, schedule: Schedule) -> None:
         """Require that at least as much runs as in a schedule, by priority."""
@@ -542,7 +516,7 @@ class ScheduleModel:
             model.add_no_overlap(intervals)
         elif parallel < len(tasks):
             model.add_cumulative(intervals, [1] * len(tasks), parallel)
-        if device.shares_memory:
+        if parallel > 1 and 0 < device.memory_bytes < math.inf:
             memory = [cost.memory_bytes / device.memory_bytes for _, cost, _, _ in tasks]
             sizes = [round(share * _MEMORY_PARTS) for share in memory]
             model.add_cumulative(intervals, sizes, _MEMORY_PARTS)
@@ -624,13 +598,7 @@ class ScheduleModel:
             model.add(is_swapped == 0)
         else:
             model.add(t <= u).only_enforce_if(is_swapped)
-        held_j = battery.charge_j if is_since_now else battery.capacity_j
-        needed = self._sum_drawn(device, since, until) - self._sum_charged(device, u, t)
-        model.add(needed <= self._find_room(device, battery, held_j)).only_enforce_if(holds)
-
-    def _sum_drawn(self, device: PlanDevice, since: _Event, until: _Event) -> Any:
-        """Return at least what a device draws between two events, awake at the second."""
-        model, t, u = self.model, until.steps, since.steps
+        # At least what the device draws between the two events, awake at the second.
         asleep, is_asleep = model.new_int_var(0, self.grid.horizon, ""), model.new_bool_var("")
         model.add(asleep <= self.first[device.name] - u).only_enforce_if(is_asleep)
         model.add(asleep == 0).only_enforce_if(~is_asleep)
@@ -651,7 +619,9 @@ class ScheduleModel:
                 for one, length in zip(chosen, lengths, strict=True):
                     model.add(inside >= length).only_enforce_if(one)
             drawn += self._count_units(device, cost.extra_w) * inside
-        return drawn
+        held_j = battery.charge_j if is_since_now else battery.capacity_j
+        room = self._find_room(device, battery, held_j)
+        model.add(drawn - self._sum_charged(device, u, t) <= room).only_enforce_if(holds)
 
     def _sum_charged(self, device: PlanDevice, u: Any, t: Any) -> Any:
         """Return at most what the charger gives between two times."""

@@ -61,10 +61,6 @@ class Battery:
         if any(two.start_s < one.end_s for one, two in pairwise(self.windows)):
             raise InputError("charging windows overlap: merge them")
 
-    def charging_w(self, at_s: float) -> float:
-        """Return the charger's power at a time."""
-        return sum(w.power_w for w in self.windows if w.start_s <= at_s < w.end_s)
-
 
 @dataclass(frozen=True)
 class PlanDevice:
@@ -78,7 +74,6 @@ class PlanDevice:
         idle_w: Metered power while nothing runs; None for the profile's.
         rest_w: Power that the battery supplies and the meter does not see: screen, radio.
         asleep_w: Power before the first job.
-        max_parallel: Number of jobs that may run at the same time.
         battery: None on mains power.
     """
 
@@ -104,11 +99,6 @@ class PlanDevice:
     def windows(self) -> tuple[ChargingWindow, ...]:
         """When the battery is charged."""
         return self.battery.windows if self.battery else ()
-
-    @property
-    def shares_memory(self) -> bool:
-        """Whether parallel tasks compete for memory."""
-        return self.max_parallel > 1 and 0 < self.memory_bytes < math.inf
 
     def complete(self, profile: Profile | None) -> PlanDevice:
         """Return the device with the idle power and memory of its profile, unless stated."""
@@ -178,13 +168,7 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class JobCost:
-    """What a job takes on a device.
-
-    Attributes:
-        provenance: The weakest provenance it rests on.
-        covers: What the meter behind it covers; empty where the power was stated.
-        unseen_share: Share of the energy in layers that were never measured.
-    """
+    """What a job takes on a device; ``covers`` is empty where the power was stated."""
 
     run: RunForecast
     memory_bytes: float
@@ -199,11 +183,9 @@ Costs = Mapping[str, Mapping[str, JobCost]]
 
 @dataclass(frozen=True)
 class TaskCost:
-    """Duration, energy and memory of a task on a device.
+    """Duration, energy above ``awake_w`` and memory of a task on a device.
 
-    Attributes:
-        extra_j: Energy above ``awake_w``.
-        drawn_s: Time in which ``extra_j`` is drawn, where rounding made ``duration_s`` longer.
+    ``extra_j`` is drawn in ``drawn_s``, if that is given: rounding makes ``duration_s`` longer.
     """
 
     duration_s: float
@@ -282,11 +264,7 @@ def make_problem(
 ) -> Problem:
     """Return the scheduling problem with energies and durations at a quantile.
 
-    Args:
-        request: Jobs and devices, completed by their profiles.
-        costs: What jobs take on devices.
-        quantile: Probability with which each job stays below its numbers.
-        is_bound: Whether they have to hold beside other jobs too, which share the idle power.
+    With ``is_bound`` they hold beside other jobs too, which share the idle power.
     """
     devices, tasks = {device.name: device for device in request.devices}, []
     for job in request.jobs:
@@ -322,29 +300,23 @@ def estimate_jobs(
     costs: dict[str, dict[str, JobCost]] = {job.name: {} for job in request.jobs}
     for device in request.devices:
         jobs = [job for job in request.jobs if not job.devices or device.name in job.devices]
+        steps = [job.count_steps(nets[job.name][1].samples_per_step) for job in jobs]
         profile, rest_w = profiles.get(device.name), device.rest_w
-        pairs = [nets[job.name] for job in jobs]
-        steps = [
-            job.count_steps(setup.samples_per_step)
-            for job, (_, setup) in zip(jobs, pairs, strict=True)
-        ]
-        found = []
         if profile is not None and jobs:
             # In one batch, which is far faster than one by one.
-            networks, setups = zip(*pairs, strict=True)
+            networks, setups = zip(*(nets[job.name] for job in jobs), strict=True)
             estimates = fit_profile(profile, estimator).estimate(networks, setups, LEVEL)
-            for count, one in zip(steps, estimates, strict=True):
-                origin = one.provenance, one.covers, one.unseen_share
-                run = forecast_run(one, count, rest_w)
-                found.append(JobCost(run, one.peak_memory_bytes, *origin))
+            for job, count, one in zip(jobs, steps, estimates, strict=True):
+                run, origin = forecast_run(one, count, rest_w), (one.provenance, one.covers)
+                cost = JobCost(run, one.peak_memory_bytes, *origin, one.unseen_share)
+                costs[job.name][device.name] = cost
         elif profile is None:
-            for count, pair in zip(steps, pairs, strict=True):
-                work, log_sd = network_work(*pair).total, device.uncertainty_share
+            for job, count in zip(jobs, steps, strict=True):
+                work, log_sd = network_work(*nets[job.name]).total, device.uncertainty_share
                 step_s = work.flops / (device.flops_per_s or 1.0)
                 duration_s = count * max(step_s, work.launches * device.launch_s)
                 energy_j = duration_s * (device.power_w or 0.0)
                 run = RunForecast(energy_j, duration_s, log_sd, log_sd, rest_w)
-                found.append(JobCost(run, peak_memory(*pair), "modelled", ""))
-        for job, cost in zip(jobs, found, strict=True):
-            costs[job.name][device.name] = cost
+                cost = JobCost(run, peak_memory(*nets[job.name]), "modelled", "")
+                costs[job.name][device.name] = cost
     return costs

@@ -8,11 +8,12 @@ where the battery is full.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from joulecast.features.plan.problem import Assignment, Battery, PlanDevice, Problem, Task
+from joulecast.features.plan.problem import Assignment, Battery, PlanDevice, Problem
 
 # Shares of a capacity that may be missing. The solver counts in integers and lies in between: what
 # passes the strict replay is valid for the solver, and what is valid for the solver is harmless.
@@ -66,14 +67,6 @@ class DeviceRun:
     shared_j: float = 0.0
     violations: tuple[Violation, ...] = ()
 
-    def charge_at(self, at_s: float) -> float | None:
-        """Return the charge in joules at a time; None on mains power."""
-        for one, two in pairwise(self.charge):
-            if one.at_s <= at_s <= two.at_s:
-                share = (at_s - one.at_s) / (two.at_s - one.at_s)
-                return one.charge_j + share * (two.charge_j - one.charge_j)
-        return self.charge[-1].charge_j if self.charge else None
-
 
 @dataclass(frozen=True)
 class Replay:
@@ -93,10 +86,9 @@ def replay(
 ) -> Replay:
     """Replay a schedule; this share of a battery's capacity may be missing."""
     by_device: dict[str, list[Assignment]] = {device.name: [] for device in problem.devices}
-    counts: dict[str, int] = {}
     for one in schedule:
         by_device[one.device].append(one)
-        counts[one.task] = counts.get(one.task, 0) + 1
+    counts = Counter(one.task for row in by_device.values() for one in row)
     runs = {
         device.name: replay_device(problem, device, by_device[device.name], tolerance_share)
         for device in problem.devices
@@ -112,16 +104,30 @@ def replay_device(
     tolerance_share: float = HARMLESS,
 ) -> DeviceRun:
     """Replay one device."""
-    battery = device.battery
+    name, battery, violations = device.name, device.battery, list[Violation]()
     charge = [ChargePoint(0.0, battery.charge_j)] if battery else []
     ordered = tuple(sorted(assignments, key=lambda one: (one.start_s, one.end_s, one.task)))
     if not ordered:
-        return DeviceRun(device.name, (), tuple(charge))
+        return DeviceRun(name, (), tuple(charge))
+    energy_j = idle_j = shared_j = 0.0
+    for one in ordered:
+        task, cost = problem.task[one.task], problem.task[one.task].costs[name]
+        energy_j += cost.extra_j
+        if not math.isclose(one.end_s - one.start_s, cost.duration_s, rel_tol=1e-6):
+            violations.append(Violation("tasks", name, one.start_s, 1.0, one.task))
+        if (early_s := task.release_s - one.start_s) > _INSTANT_S:
+            violations.append(Violation("release", name, one.start_s, early_s, one.task))
+        if (late_s := one.end_s - task.deadline_s) > _INSTANT_S:
+            violations.append(Violation("deadline", name, one.end_s, late_s, one.task))
     first_s, last_s = ordered[0].start_s, max(one.end_s for one in ordered)
-    violations = [v for one in ordered for v in _check_times(device, problem.task[one.task], one)]
-    energy_j = sum(problem.task[one.task].costs[device.name].extra_j for one in ordered)
-    idle_j = shared_j = 0.0
-    for start_s, end_s, running in _list_spans(problem, device, ordered, last_s):
+    events = {0.0, *(one.start_s for one in ordered), *(one.end_s for one in ordered)}
+    events |= {edge_s for window in device.windows for edge_s in (window.start_s, window.end_s)}
+    coming, running = deque(ordered), list[Assignment]()
+    for start_s, end_s in pairwise(sorted(at_s for at_s in events if at_s <= last_s)):
+        while coming and coming[0].start_s <= start_s:
+            running.append(coming.popleft())
+        running = [one for one in running if one.end_s > start_s]
+        costs = [problem.task[one.task].costs[name] for one in running]
         middle_s, base_w = (start_s + end_s) / 2, device.asleep_w
         if middle_s >= first_s:
             base_w = device.awake_w
@@ -129,32 +135,27 @@ def replay_device(
             energy_j += base_j
             idle_j += base_j * (not running)
             shared_j += base_j * max(0, len(running) - 1)
-        if end_s - start_s > _INSTANT_S:
-            violations += _check_room(device, running, start_s)
+        if end_s - start_s > _INSTANT_S and running:
+            last = running[-1].task
+            if (excess := len(running) - device.max_parallel) > 0:
+                violations.append(Violation("parallel", name, start_s, float(excess), last))
+            missing_bytes = sum(cost.memory_bytes for cost in costs) - device.memory_bytes
+            if missing_bytes > 0:
+                violations.append(Violation("memory", name, start_s, missing_bytes, last))
         if battery:
-            power_w = base_w + sum(task.costs[device.name].extra_w for task in running)
-            charge += _flow(battery, charge[-1], end_s, battery.charging_w(middle_s) - power_w)
+            windows = (w.power_w for w in device.windows if w.start_s <= middle_s < w.end_s)
+            power_w = sum(windows) - (base_w + sum(cost.extra_w for cost in costs))
+            charge += _flow(battery, charge[-1], end_s, power_w)
     if battery:
-        least_j = battery.reserve_j - tolerance_share * battery.capacity_j
-        violations += _check_charge(device.name, battery, charge, first_s, least_j)
+        least_j, full_s = battery.reserve_j - tolerance_share * battery.capacity_j, 0.0
+        for point in charge:
+            full_s = point.at_s if point.is_full else full_s
+            # The reserve counts from the first task on.
+            if point.at_s >= first_s - _INSTANT_S and point.charge_j < least_j:
+                missing_j = battery.reserve_j - point.charge_j
+                violations.append(Violation("battery", name, point.at_s, missing_j, "", full_s))
     energies_j = (energy_j, idle_j, shared_j)
-    return DeviceRun(device.name, ordered, tuple(charge), *energies_j, tuple(violations))
-
-
-def _list_spans(
-    problem: Problem, device: PlanDevice, ordered: Sequence[Assignment], last_s: float
-) -> Iterator[tuple[float, float, list[Task]]]:
-    """Yield each time between two events and the tasks that run in it."""
-    events = {0.0, *(one.start_s for one in ordered), *(one.end_s for one in ordered)}
-    events |= {edge_s for window in device.windows for edge_s in (window.start_s, window.end_s)}
-    running: list[Assignment] = []
-    coming = 0
-    for start_s, end_s in pairwise(sorted(at_s for at_s in events if at_s <= last_s)):
-        while coming < len(ordered) and ordered[coming].start_s <= start_s:
-            running.append(ordered[coming])
-            coming += 1
-        running = [one for one in running if one.end_s > start_s]
-        yield start_s, end_s, [problem.task[one.task] for one in running]
+    return DeviceRun(name, ordered, tuple(charge), *energies_j, tuple(violations))
 
 
 def _flow(battery: Battery, before: ChargePoint, end_s: float, power_w: float) -> list[ChargePoint]:
@@ -165,39 +166,3 @@ def _flow(battery: Battery, before: ChargePoint, end_s: float, power_w: float) -
     full_s = before.at_s + (battery.capacity_j - before.charge_j) / power_w
     times_s = (full_s, end_s) if before.at_s < full_s < end_s else (end_s,)
     return [ChargePoint(at_s, battery.capacity_j, True) for at_s in times_s]
-
-
-def _check_times(device: PlanDevice, task: Task, one: Assignment) -> list[Violation]:
-    name, cost = device.name, task.costs.get(device.name)
-    found = []
-    if cost is None or not math.isclose(one.end_s - one.start_s, cost.duration_s, rel_tol=1e-6):
-        found.append(Violation("tasks", name, one.start_s, 1.0, task.name))
-    if (early_s := task.release_s - one.start_s) > _INSTANT_S:
-        found.append(Violation("release", name, one.start_s, early_s, task.name))
-    if (late_s := one.end_s - task.deadline_s) > _INSTANT_S:
-        found.append(Violation("deadline", name, one.end_s, late_s, task.name))
-    return found
-
-
-def _check_room(device: PlanDevice, running: Sequence[Task], at_s: float) -> list[Violation]:
-    name, found = device.name, []
-    if (excess := len(running) - device.max_parallel) > 0:
-        found.append(Violation("parallel", name, at_s, float(excess), running[-1].name))
-    used_bytes = sum(task.costs[name].memory_bytes for task in running)
-    if used_bytes > device.memory_bytes:
-        missing = used_bytes - device.memory_bytes
-        found.append(Violation("memory", name, at_s, missing, running[-1].name))
-    return found
-
-
-def _check_charge(
-    name: str, battery: Battery, charge: Sequence[ChargePoint], first_s: float, least_j: float
-) -> list[Violation]:
-    """Check that the charge stays above the reserve from the first task on."""
-    found, full_s = [], 0.0
-    for point in charge:
-        full_s = point.at_s if point.is_full else full_s
-        if point.at_s >= first_s - _INSTANT_S and point.charge_j < least_j:
-            missing_j = battery.reserve_j - point.charge_j
-            found.append(Violation("battery", name, point.at_s, missing_j, "", full_s))
-    return found

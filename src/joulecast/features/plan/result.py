@@ -86,12 +86,7 @@ class PlannedJob(Record):
 
 @dataclass(frozen=True)
 class PlannedDevice(Record):
-    """What a device does in a plan.
-
-    Attributes:
-        charge: Times in seconds with the state of charge as a share; None on mains power.
-        charging_windows: Start and end, in seconds, of each time on the charger.
-    """
+    """What a device does; ``charge`` has times in seconds and shares, and is None on mains."""
 
     device: str
     energy_j: float
@@ -157,11 +152,9 @@ class Plan(Record, Reportable):
     Attributes:
         now: When second 0 is, with its time zone.
         confidence: Probability with which each job stays below its planned energy and duration.
-        energy_j: Expected energy of all devices while awake.
         idle_j: Expected energy between jobs; parallel jobs save ``shared_idle_j``.
         gap_share: How much less energy the optimum could take.
         runs_most: Whether no plan runs more, by priority.
-        covers: What the meters behind it cover.
     """
 
     now: str
@@ -209,7 +202,18 @@ class Plan(Record, Reportable):
             end = format_duration(max(job.end_s for _, job in jobs))
             blocks.append(Text(f"Finished after {end}. {self._describe_gap()}"))
             columns = ("device", "job", ">start", ">end", ">energy", f">{format_level(LEVEL)}")
-            blocks.append(make_table((*columns, ">charge after"), map(_list_cells, jobs)))
+            rows = [
+                (
+                    device.device,
+                    job.job,
+                    *("now" if s < 1 else format_duration(s) for s in (job.start_s, job.end_s)),
+                    format_energy(job.energy_j),
+                    format_interval(job.interval_j, format_energy),
+                    "mains" if job.charge_share is None else format_share(job.charge_share),
+                )
+                for device, job in jobs
+            ]
+            blocks.append(make_table((*columns, ">charge after"), rows))
         blocks += [Text(str(job), "warning") for job in self.left_out[:_MAX_LEFT_OUT]]
         if (more := len(self.left_out) - _MAX_LEFT_OUT) > 0:
             blocks.append(Text(f"{plural(more, 'more job')} cannot run: see --json"))
@@ -277,11 +281,7 @@ class Plan(Record, Reportable):
 
 
 def read_plan(data: Any, what: str = "the plan") -> Plan:
-    """Return the plan that ``Plan.to_dict`` or ``joulecast plan --out`` wrote.
-
-    Raises:
-        FileError: The data is something else; ``what`` names it.
-    """
+    """Return the plan that ``joulecast plan --out`` wrote; ``what`` names it in an error."""
     return load_partial(Plan, data, what)
 
 
@@ -290,13 +290,11 @@ def plan_jobs(
 ) -> Plan:
     """Return the plan that runs most jobs by priority, then takes least energy, then starts first.
 
-    Args:
-        request: Jobs and devices, completed by their profiles.
-        costs: What jobs take on devices, from ``estimate_jobs``.
-        now: When second 0 is; local time without a time zone.
-        confidence: Probability with which each job stays below what is planned for it.
-        limit_s: Time after which the best plan so far is returned.
+    Devices are completed by their profiles, and ``now`` is second 0: local time without a time
+    zone. ``confidence`` is the probability with which each job stays below its planned numbers.
     """
+    import numpy as np
+
     problem = make_problem(request, costs, confidence, is_bound=True)
     solution = solve(problem, limit_s)
     left_out = (explain_left_out(problem, solution.schedule, name) for name in solution.left_out)
@@ -312,11 +310,12 @@ def plan_jobs(
         return (now.astimezone() + timedelta(seconds=at_s)).astimezone().isoformat()
 
     devices = []
-    for device, run in ((device, solution.replay.runs[device.name]) for device in problem.devices):
+    for device in problem.devices:
+        run, jobs = solution.replay.runs[device.name], []
         full_j = device.battery.capacity_j if device.battery else math.inf
-        jobs = []
+        charge = tuple((point.at_s, point.charge_j / full_j) for point in run.charge) or None
         for one in run.assignments:
-            cost, charge_j = costs[one.task][one.device], run.charge_at(one.end_s)
+            cost = costs[one.task][one.device]
             planned_j, mean_j, low_j, high_j = (
                 each.task[one.task].costs[one.device].energy_j(device)
                 for each in (problem, *others)
@@ -325,7 +324,7 @@ def plan_jobs(
             times = tell_time(one.start_s), tell_time(one.end_s)
             needs = planned_j, cost.run.duration_s, cost.memory_bytes
             origin = cost.covers or None, cost.unseen_share
-            share = None if charge_j is None else charge_j / full_j
+            share = float(np.interp(one.end_s, *np.transpose(charge))) if charge else None
             jobs.append(
                 PlannedJob(
                     one.task, one.start_s, one.end_s, *energies, *times, *needs, *origin, share
@@ -333,7 +332,6 @@ def plan_jobs(
             )
         if jobs:
             mean = expected[device.name]
-            charge = tuple((point.at_s, point.charge_j / full_j) for point in run.charge) or None
             devices.append(
                 PlannedDevice(
                     device.name,
@@ -374,13 +372,8 @@ def plan_jobs(
 def follow_schedule(problem: Problem, schedule: Schedule, near_s: float) -> Schedule:
     """Return a schedule with the durations of another problem, in the same order.
 
-    A task that was to start when another ends does so, but not before its release; the others start
-    at their time, or as soon after it as there is room.
-
-    Args:
-        problem: The same tasks and devices with other costs.
-        schedule: What was planned.
-        near_s: How soon after another a task starts that was to follow it.
+    A task that was to start within ``near_s`` of another's end follows it, but not before its
+    release; the others start at their time, or as soon after it as there is room.
     """
     ordered = sorted(schedule, key=lambda one: (one.start_s, one.end_s))
     done: dict[str, Assignment] = {}
@@ -407,25 +400,22 @@ def explain_left_out(problem: Problem, schedule: Schedule, name: str) -> LeftOut
     others as planned. The smallest amount that is missing is reported; a little less might do.
     """
     task, found = problem.task[name], []
-    for device in (problem.device[device_name] for device_name in task.costs):
-        here = [one for one in schedule if one.device == device.name]
-        is_alone = not _fits_alone(problem, device, task)
-        obstacle = _find_obstacle(problem, device, [] if is_alone else here, task)
-        found.append((is_alone, *obstacle, device.name))
+    for where, cost in task.costs.items():
+        device, here = problem.device[where], [one for one in schedule if one.device == where]
+        starts = list_starts(problem, device, [], task)
+        fits = any(not replay_device(problem, device, [one], STRICT).violations for one in starts)
+        if not fits and device.windows:
+            # Between the usual times CP-SAT decides.
+            only = Task(name, {where: cost}, task.release_s, task.deadline_s)
+            fits = bool(solve(Problem((device,), (only,)), _ALONE_S).schedule)
+        found.append(
+            (not fits, *_find_obstacle(problem, device, here if fits else [], task), where)
+        )
     reasons = tuple(
         LeftOutReason(where, kind, missing if math.isfinite(missing) else None, _UNITS[kind], alone)
         for alone, _, missing, kind, where in sorted(found)
     )
     return LeftOut(name, all(reason.alone for reason in reasons), reasons)
-
-
-def _fits_alone(problem: Problem, device: PlanDevice, task: Task) -> bool:
-    """Return whether a task fits on an empty device; between the usual times, CP-SAT decides."""
-    starts = list_starts(problem, device, [], task)
-    if any(not replay_device(problem, device, [one], STRICT).violations for one in starts):
-        return True
-    only = Task(task.name, {device.name: task.costs[device.name]}, task.release_s, task.deadline_s)
-    return bool(device.windows) and bool(solve(Problem((device,), (only,)), _ALONE_S).schedule)
 
 
 def _find_obstacle(
@@ -448,18 +438,6 @@ def _find_obstacle(
             ]
             found.append((len(shares), max(shares)))
     return min(found)[1] if found else (math.inf, math.inf, "deadline")
-
-
-def _list_cells(row: tuple[PlannedDevice, PlannedJob]) -> tuple[str, ...]:
-    device, job = row
-    return (
-        device.device,
-        job.job,
-        *("now" if at_s < 1 else format_duration(at_s) for at_s in (job.start_s, job.end_s)),
-        format_energy(job.energy_j),
-        format_interval(job.interval_j, format_energy),
-        "mains" if job.charge_share is None else format_share(job.charge_share),
-    )
 
 
 def draw_timeline(figure: Figure, devices: Sequence[PlannedDevice]) -> None:

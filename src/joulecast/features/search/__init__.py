@@ -26,14 +26,8 @@ from joulecast.features.nets import NetRequest, build_module, check_family, find
 from joulecast.features.profiles import find_profile
 from joulecast.features.search.result import Screening, SearchResult
 from joulecast.features.search.screen import draw_candidates, make_screener
-from joulecast.features.search.space import Dimension, make_search_space, parse_dimension
+from joulecast.features.search.space import make_search_space, parse_dimension
 from joulecast.records import Setup
-
-
-def parse_vary(text: str) -> dict[str, Dimension]:
-    """Return the dimension of a text like ``c1=8..64`` by its name."""
-    return dict([parse_dimension(text)])
-
 
 Family = Annotated[str, Argument("A family of nets; widths in its name are the largest ones.")]
 Train = Annotated[
@@ -54,7 +48,7 @@ Vary = Annotated[
     Argument(
         "c1=8..64/8, batch=16,32, precision=fp32,bf16, lr=1e-4..1e-1/log; one value fixes it.",
         metavar="NAME=VALUES",
-        parse=parse_vary,
+        parse=lambda text: dict([parse_dimension(text)]),
         is_repeated=True,
         default="every width and depth from 1 to FAMILY's",
     ),

@@ -7,13 +7,13 @@ which a network is on it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from joulecast.families import FAMILIES
 from joulecast.features.search.screen import BudgetScreener, ScreenedCandidate
-from joulecast.features.search.space import Choice, Params
+from joulecast.features.search.space import Params, list_bounds
 from joulecast.fronts import find_front
 from joulecast.records import name_step
 from joulecast.redaction import redact_url
@@ -49,7 +49,6 @@ class TrainedTrial:
     """A trial whose network was trained.
 
     Attributes:
-        number: Number of the trial in the study.
         score: Value that the training function returned; higher is better.
         is_on_front: Whether no other trial has at least this score for less estimated energy.
         front_probability: Probability of that under the uncertainty of the energies; scores are
@@ -59,8 +58,8 @@ class TrainedTrial:
     number: int
     score: float
     candidate: ScreenedCandidate
-    is_on_front: bool = False
-    front_probability: float = 0.0
+    is_on_front: bool
+    front_probability: float
 
     def to_dict(self) -> Json:
         """Return the trial as JSON values."""
@@ -78,9 +77,7 @@ class SearchResult(Reportable):
     """The state of a study.
 
     Attributes:
-        study: Name of the study in its storage.
         trials: Trials whose network was trained, in order.
-        screened_count: Candidates whose cost was estimated.
         ruled_out_count: Candidates that were not trained because they exceed the budget.
         pruned_count: Trials that ended early: the sampler proposed no candidate within the budget,
             or the training function stopped.
@@ -129,16 +126,12 @@ class SearchResult(Reportable):
             )
         )
         if front:
-            columns = ("net", *_list_costs(screener, ">score"), ">P(front)")
-            rows = [
-                (
-                    *_format_candidate(one.candidate, screener, f"{one.score:.4g}"),
-                    format_share(one.front_probability),
-                )
+            shown = [
+                (one.candidate, (f"{one.score:.4g}", format_share(one.front_probability)))
                 for one in front[:_MAX_ROWS]
             ]
-            title = f"Pareto front, least energy first; {_describe_period(screener)}"
-            blocks.append(make_table(columns, rows, title))
+            title = "Pareto front, least energy first"
+            blocks.append(_tabulate(screener, title, (">score", ">P(front)"), shown))
             points = [(f"#{one.number}", one.score, one.candidate) for one in self.trials]
             blocks.append(_plot(screener, points, "Score"))
         if len(front) > _MAX_ROWS:
@@ -161,12 +154,7 @@ class SearchResult(Reportable):
 
 @dataclass(frozen=True)
 class Screening(Reportable):
-    """Random candidates of a space and their estimated cost.
-
-    Attributes:
-        candidates: All candidates, in the order they were drawn.
-        duration_s: Time it took to draw and estimate them.
-    """
+    """Random candidates in the order they were drawn, and how long it took to estimate them."""
 
     screener: BudgetScreener
     candidates: tuple[ScreenedCandidate, ...]
@@ -205,13 +193,9 @@ class Screening(Reportable):
             )
         ]
         if kept:
-            rows = [
-                _format_candidate(one, screener, format_count(one.parameters))
-                for one in kept[:_MAX_ROWS]
-            ]
-            title = f"The largest of them; {_describe_period(screener)}"
-            columns = ("net", *_list_costs(screener, ">parameters"))
-            blocks.append(make_table(columns, rows, title))
+            largest = [(one, (format_count(one.parameters),)) for one in kept[:_MAX_ROWS]]
+            title = "The largest of them"
+            blocks.append(_tabulate(screener, title, (">parameters",), largest))
             points = [("", float(one.parameters), one) for one in self.candidates]
             blocks.append(_plot(screener, points, "Parameters"))
         notes = [
@@ -226,12 +210,7 @@ class Screening(Reportable):
 def make_trained_trials(
     screener: BudgetScreener, trained: Sequence[tuple[int, float, Params]]
 ) -> tuple[TrainedTrial, ...]:
-    """Return trials with their estimates and their place relative to the front.
-
-    Args:
-        screener: Estimates the energy of each trial.
-        trained: Number, score and values of each trial.
-    """
+    """Return trials, given by number, score and values, with their estimates and the front."""
     if not trained:
         return ()
     import numpy as np
@@ -240,16 +219,16 @@ def make_trained_trials(
     losses = [-score for _, score, _ in trained]
     on_front = find_front(list(zip(losses, (one.energy_j for one in candidates), strict=True)))
     # The share of joint draws in which each trial is on the front.
-    estimates = screener.estimate_jointly([one.params for one in candidates])
+    built = [screener.space.build(one.params) for one in candidates]
+    estimates = screener.estimate(built, joint=True)
     energies_j = estimates.draw(_DRAWS) * np.array([one.steps for one in candidates])
     fronts = [find_front(list(zip(losses, row, strict=True))) for row in energies_j.tolist()]
-    trials = [
-        TrainedTrial(number, score, candidate)
-        for (number, score, _), candidate in zip(trained, candidates, strict=True)
-    ]
+    shares = np.mean(fronts, axis=0).tolist()
     return tuple(
-        replace(trial, is_on_front=is_on_front, front_probability=float(share))
-        for trial, is_on_front, share in zip(trials, on_front, np.mean(fronts, axis=0), strict=True)
+        TrainedTrial(number, score, candidate, is_on_front, share)
+        for (number, score, _), candidate, is_on_front, share in zip(
+            trained, candidates, on_front, shares, strict=True
+        )
     )
 
 
@@ -264,47 +243,47 @@ def _make_report(verb: str, screener: BudgetScreener, blocks: Sequence[Block]) -
     return Report(title, tuple(blocks), fitted.provenance, "search")
 
 
-def _list_costs(screener: BudgetScreener, value: str) -> tuple[str, ...]:
-    """Return the headings of a table of candidates, of which ``value`` is one."""
-    extra = ("with",) if _list_other_dimensions(screener) else ()
-    level = f">{format_level(screener.level)}"
-    return (*extra, value, ">energy", level, ">time", ">P(budget)")
+def _tabulate(
+    screener: BudgetScreener,
+    title: str,
+    headings: tuple[str, ...],
+    candidates: Sequence[tuple[ScreenedCandidate, tuple[str, ...]]],
+) -> Block:
+    """Return a table like ``cnn5:8,16  batch 16, bf16, lr 0.0016  0.9  2 J ...``.
 
-
-def _format_candidate(
-    candidate: ScreenedCandidate, screener: BudgetScreener, value: str
-) -> tuple[str, ...]:
-    """Return the cells of a candidate: ``cnn5:8,16  batch 16, bf16, lr 0.0016  0.9  2 J ...``."""
-    parts = []
-    for name in _list_other_dimensions(screener):
-        one = candidate.params[name]
-        text = f"{one:.2g}" if isinstance(one, float) else str(one)
-        parts.append(text if isinstance(one, str) else f"{name} {text}")
-    about = "about " if candidate.estimate.unseen_share > 0 else ""
-    return (
-        candidate.name,
-        *([", ".join(parts)] if parts else []),
-        value,
-        about + format_energy(candidate.energy_j),
-        format_interval(candidate.interval_j, format_energy),
-        format_duration(candidate.duration_s),
-        format_share(candidate.budget_probability),
-    )
+    The first cell that comes with a candidate is shown before its costs, the others after them.
+    """
+    names, rows = _list_other_dimensions(screener), []
+    for candidate, (first, *others) in candidates:
+        parts = []
+        for name in names:
+            one = candidate.params[name]
+            text = f"{one:.2g}" if isinstance(one, float) else str(one)
+            parts.append(text if isinstance(one, str) else f"{name} {text}")
+        about = "about " if candidate.estimate.unseen_share > 0 else ""
+        costs = (
+            about + format_energy(candidate.energy_j),
+            format_interval(candidate.interval_j, format_energy),
+            format_duration(candidate.duration_s),
+            format_share(candidate.budget_probability),
+        )
+        setup = [", ".join(parts)] if parts else []
+        rows.append((candidate.name, *setup, first, *costs, *others))
+    level, setup = f">{format_level(screener.level)}", ["with"] if names else []
+    columns = (headings[0], ">energy", level, ">time", ">P(budget)", *headings[1:])
+    title = f"{title}; energy and time of one {_name_period(screener)}"
+    return make_table(("net", *setup, *columns), rows, title)
 
 
 def _list_other_dimensions(screener: BudgetScreener) -> list[str]:
     """Return the dimensions that vary and that the name of a net does not show."""
     widths = FAMILIES[screener.space.family.partition(":")[0]].params
-    return [
-        name
-        for name, dimension in screener.space.dimensions.items()
-        if name not in widths and not (isinstance(dimension, Choice) and len(dimension.values) == 1)
-    ]
+    dimensions = screener.space.dimensions.items()
+    return [name for name, one in dimensions if name not in widths and len(list_bounds(one)) > 1]
 
 
-def _describe_period(screener: BudgetScreener) -> str:
-    period = "run" if screener.length.is_run else name_step(screener.space.setup)
-    return f"energy and time of one {period}"
+def _name_period(screener: BudgetScreener) -> str:
+    return "run" if screener.length.is_run else name_step(screener.space.setup)
 
 
 def _explain_energy(screener: BudgetScreener, candidates: Sequence[ScreenedCandidate]) -> list[str]:
@@ -331,38 +310,26 @@ def _plot(
     screener: BudgetScreener, points: Sequence[tuple[str, float, ScreenedCandidate]], value: str
 ) -> Plot:
     """Plot scores or sizes against energy with intervals, the Pareto front and the budget."""
-    fitted = screener.fitted_profile
-    steps = {candidate.steps for _, _, candidate in points}
-    has_one_limit = len(steps) == 1 or screener.budget.per == "run"
-    period = "run" if screener.length.is_run else name_step(screener.space.setup)
     title = f"{screener.space.family}: {value.lower()} against energy"
-    return Plot(
-        "search",
-        title + label_provenance(fitted.provenance),
-        partial(
-            _draw,
-            points=points,
-            value=value,
-            budget_j=screener.compute_run_limit_j(min(steps)) if has_one_limit else None,
-            energy=f"Estimated energy per {period}",
-            title=f"{fitted.profile.device.name}, joules of the {fitted.profile.covers}"
-            + label_provenance(fitted.provenance),
-        ),
-        f"Bars are {100 * screener.level:g} % intervals.",
-    )
+    title += label_provenance(screener.fitted_profile.provenance)
+    draw = partial(_draw, screener=screener, points=points, value=value)
+    return Plot("search", title, draw, f"Bars are {100 * screener.level:g} % intervals.")
 
 
 def _draw(
     figure: Figure,
+    screener: BudgetScreener,
     points: Sequence[tuple[str, float, ScreenedCandidate]],
     value: str,
-    budget_j: float | None,
-    energy: str,
-    title: str,
 ) -> None:
     from joulecast.views.plot_kinds import FrontPoint, draw_front
 
+    fitted, steps = screener.fitted_profile, {candidate.steps for _, _, candidate in points}
+    has_one_limit = len(steps) == 1 or screener.budget.per == "run"
+    budget_j = screener.compute_run_limit_j(min(steps)) if has_one_limit else None
+    energy = f"Estimated energy per {_name_period(screener)}"
     axes = figure.subplots()
     shown = [FrontPoint(label, x, one.energy_j, one.interval_j) for label, x, one in points]
     draw_front(axes, shown, value=value, budget_j=budget_j, energy=energy, others="other nets")
-    axes.set_title(title)
+    about = f"{fitted.profile.device.name}, joules of the {fitted.profile.covers}"
+    axes.set_title(about + label_provenance(fitted.provenance))

@@ -32,17 +32,18 @@ class ScreenedCandidate:
     """A candidate with its estimated cost, before it is trained.
 
     Attributes:
-        space: The space that it is from.
+        name: Name of the network.
         estimate: Estimate of one step.
         steps: Steps of the run; 1 if the run has no length.
-        budget_probability: Probability that the budget is met.
-        is_within_budget: Whether that probability reaches the required confidence.
+        is_within_budget: Whether the probability reaches the required confidence.
         parameters: Number of parameters.
         flops: FLOPs of one step.
     """
 
     params: Params
     space: SearchSpace
+    name: str
+    setup: Setup
     estimate: Estimate
     steps: int
     budget_probability: float
@@ -52,18 +53,8 @@ class ScreenedCandidate:
 
     @property
     def network(self) -> Network:
-        """The network."""
+        """The network, built again: many deep ones would fill the memory."""
         return self.space.build(self.params)[0]
-
-    @property
-    def name(self) -> str:
-        """Name of the network."""
-        return self.space.name_network(self.params)
-
-    @property
-    def setup(self) -> Setup:
-        """How it is trained or run."""
-        return self.space.make_setup(self.params)
 
     @property
     def energy_j(self) -> float:
@@ -106,7 +97,6 @@ class BudgetScreener:
     """A search space, a budget and the estimator that decides which candidates meet it.
 
     Attributes:
-        length: Length of a training run.
         confidence: Probability with which a candidate must meet the budget.
         level: Probability of each interval.
         original_energy_j: Energy of the original network, of the run if it has a length; None
@@ -132,13 +122,12 @@ class BudgetScreener:
 
     def screen(self, candidates: Sequence[Params]) -> tuple[ScreenedCandidate, ...]:
         """Return every candidate with its estimate, made in batches."""
-        batches = range(0, len(candidates), BATCH_SIZE)
-        parts = (self._screen_batch(candidates[at : at + BATCH_SIZE]) for at in batches)
-        return tuple(one for part in parts for one in part)
-
-    def _screen_batch(self, candidates: Sequence[Params]) -> list[ScreenedCandidate]:
         from joulecast.kinds import network_work
 
+        if len(candidates) > BATCH_SIZE:
+            batches = range(0, len(candidates), BATCH_SIZE)
+            parts = (self.screen(candidates[at : at + BATCH_SIZE]) for at in batches)
+            return tuple(one for part in parts for one in part)
         built = [self.space.build(params) for params in candidates]
         steps = [self.length.count_steps(setup.samples_per_step) for _, setup in built]
         share = self.budget.share
@@ -146,36 +135,25 @@ class BudgetScreener:
             # The original comes last.
             count = len(built)
             original_steps = self.length.count_steps(self.space.setup.samples_per_step)
-            estimates = self._estimate([*built, self.space.original], joint=True)
+            estimates = self.estimate([*built, self.space.original], joint=True)
             ratios = [share * original_steps / one for one in steps]
             probabilities = estimates.probability_ratio_within(count, range(count), ratios)
         else:
-            estimates = self._estimate(built)
+            estimates = self.estimate(built)
             is_run = self.budget.per == "run"
             limits_j = [self.limit_j / (one if is_run else 1) for one in steps]
             probabilities = estimates.probability_within(limits_j)
-        works = [network_work(*pair) for pair in built]
-        return [
-            ScreenedCandidate(
-                params,
-                self.space,
-                estimate,
-                one,
-                float(probability),
-                bool(probability >= self.confidence),
-                work.params,
-                work.total.flops,
-            )
-            for params, work, estimate, one, probability in zip(
-                candidates, works, estimates[: len(built)], steps, probabilities, strict=True
-            )
-        ]
+        found = []
+        rows = zip(candidates, built, estimates[: len(built)], steps, probabilities, strict=True)
+        for params, (network, setup), estimate, count, probability in rows:
+            work, is_within = network_work(network, setup), bool(probability >= self.confidence)
+            about, budget = (params, self.space, network.name), (float(probability), is_within)
+            sizes = work.params, work.total.flops
+            found.append(ScreenedCandidate(*about, setup, estimate, count, *budget, *sizes))
+        return tuple(found)
 
-    def estimate_jointly(self, candidates: Sequence[Params]) -> Estimates:
-        """Return estimates of one step of each candidate, with their joint covariance."""
-        return self._estimate([self.space.build(params) for params in candidates], joint=True)
-
-    def _estimate(self, built: Sequence[tuple[Network, Setup]], joint: bool = False) -> Estimates:
+    def estimate(self, built: Sequence[tuple[Network, Setup]], joint: bool = False) -> Estimates:
+        """Return estimates of one step of each network, if asked with their joint covariance."""
         networks, setups = [network for network, _ in built], [setup for _, setup in built]
         return self.fitted_profile.estimate(
             networks, setups, self.level, joint=joint, details=False
@@ -204,12 +182,7 @@ class BudgetScreener:
         )
 
     def check_reachable(self, seed: int = 0) -> None:
-        """Check that some candidate meets the budget.
-
-        Raises:
-            InputError: Neither the smallest networks nor random ones do; the message names the one
-                that comes closest.
-        """
+        """Raise InputError if neither the smallest networks nor random ones meet the budget."""
         rng, found = random.Random(seed), list[ScreenedCandidate]()
         drawn = [self.space.draw(rng) for _ in range(BATCH_SIZE)]
         for batch in (self.space.list_smallest()[:BATCH_SIZE], drawn):
@@ -249,11 +222,7 @@ def make_screener(
     estimator: str = "auto",
     level: float = 0.95,
 ) -> BudgetScreener:
-    """Return a screener that estimates energy from a profile.
-
-    Raises:
-        MissingError: The profile is empty, or the estimator cannot use what it contains.
-    """
+    """Return a screener that estimates energy from a profile."""
     from joulecast.estimators import fit_profile
 
     fitted, length, original_energy_j = fit_profile(profile, estimator), length or RunLength(), None

@@ -21,7 +21,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any
 
 from joulecast.errors import InputError, arg
-from joulecast.families import FAMILIES, build_family, make_family, name_member
+from joulecast.families import FAMILIES, build_family, make_family
 from joulecast.records import FLOAT_PRECISIONS, OPTIMIZERS, Network, Setup
 from joulecast.records.codec import PositiveCount, Range, Record, add_codec, check_fields
 
@@ -32,12 +32,7 @@ _EXAMPLES = "c1=8..64, c1=8..64/8, batch=16,32,64 or lr=1e-4..1e-1/log"
 
 @dataclass(frozen=True)
 class NumberRange(Record):
-    """Numbers from ``low`` to ``high``.
-
-    Attributes:
-        step: Distance between integers; ignored if the range is not of integers.
-        log: Whether values are drawn uniformly in the logarithm.
-    """
+    """Numbers from ``low`` to ``high``; only integers have a ``step``."""
 
     low: _Bound
     high: _Bound
@@ -155,7 +150,6 @@ class SearchSpace(Record):
         family: Name of the family; widths in the name, if any, are the largest ones.
         setup: Values of the setup's fields that are not dimensions.
         input_shape: Shape of one sample, if it is not the family's default.
-        dimensions: What varies, by name.
     """
 
     family: str
@@ -172,17 +166,9 @@ class SearchSpace(Record):
         """Return the network and setup that these values describe."""
         family = self.family.partition(":")[0]
         widths = {name: int(params[name]) for name in FAMILIES[family].params}
-        return build_family(family, widths, self.input_shape), self.make_setup(params)
-
-    def name_network(self, params: Params) -> str:
-        """Return the name of the network that these values describe, without building it."""
-        family = self.family.partition(":")[0]
-        return name_member(family, {name: int(params[name]) for name in FAMILIES[family].params})
-
-    def make_setup(self, params: Params) -> Setup:
-        """Return the setup that these values describe."""
         varied: dict[str, Any] = {name: params[name] for name in SETUP_NAMES if name in params}
-        return replace(self.setup, **varied) if varied else self.setup
+        setup = replace(self.setup, **varied) if varied else self.setup
+        return build_family(family, widths, self.input_shape), setup
 
     def draw(self, rng: random.Random) -> dict[str, Value]:
         """Return a random value for every dimension."""
@@ -218,22 +204,16 @@ def make_search_space(
             tuple is a choice, and a choice of one value fixes it.
         input_shape: Shape of one sample, if it is not the family's default.
         trains: Whether a training function will receive names that are not ours.
-
-    Raises:
-        InputError: There is no such family, a dimension has impossible values, or its name would
-            have no effect.
     """
-    name, originals = _parse_family(family, input_shape)
+    name, _, widths = make_family(family, input_shape).name.partition(":")
     definition, dimensions = FAMILIES[name], dict[str, Dimension]()
-    for param, original in originals.items():
+    for param, original in zip(definition.params, map(int, widths.split(",")), strict=True):
         values = definition.list_values(param, original)
-        is_fixed = len(values) == 1
         ends = values[0], values[-1], values.step
-        dimensions[param] = Choice((original,)) if is_fixed else NumberRange(*ends)
+        dimensions[param] = NumberRange(*ends) if len(values) > 1 else Choice((original,))
     for param, given in (vary or {}).items():
         dimension = Choice(given) if isinstance(given, tuple) else given
-        _check_name(name, param, trains)
-        _check_values(name, param, dimension)
+        _check_dimension(name, param, dimension, trains)
         dimensions[param] = dimension
     space = SearchSpace(family, setup or Setup(batch=definition.batch), input_shape, dimensions)
     # Building both ends reports an impossible width now instead of in some trial.
@@ -242,41 +222,30 @@ def make_search_space(
     return space
 
 
-def _parse_family(family: str, input_shape: Shape | None) -> tuple[str, dict[str, int]]:
-    """Return the family's name and the original value of each of its parameters."""
-    network = make_family(family, input_shape)
-    name, _, widths = network.name.partition(":")
-    return name, dict(zip(FAMILIES[name].params, map(int, widths.split(",")), strict=True))
-
-
-def _check_name(family: str, name: str, trains: bool) -> None:
-    """Raise InputError for a name that would have no effect."""
-    known = (*FAMILIES[family].params, *SETUP_NAMES)
-    if name in known:
-        return
-    if name in _FIXED_NAMES:
+def _check_dimension(family: str, name: str, dimension: Dimension, trains: bool) -> None:
+    """Raise InputError for impossible values, or a name that would have no effect."""
+    widths, values = FAMILIES[family].params, list_bounds(dimension)
+    known, shown = (*widths, *SETUP_NAMES), ", ".join(map(str, values))
+    if name in _CHOICES:
+        if not set(values) <= set(_CHOICES[name]):
+            raise InputError(f"{name} is {shown}: choose from {', '.join(_CHOICES[name])}")
+    elif name in known:
+        if not all(isinstance(value, int) and value > 0 for value in values):
+            raise InputError(f"{name} is {shown}: give whole numbers above 0")
+    elif name in _FIXED_NAMES:
         raise InputError(f"{name} cannot vary within a search: set it for the whole search")
-    # What c1, C1 and c_5 have in common.
-    letters = {one: "".join(filter(str.isalpha, one.lower())) for one in (*known, name)}
-    similar = [one for one in known if letters[one] == letters[name]]
-    similar += get_close_matches(name.lower(), known)
-    if similar:
-        raise InputError(
-            f"{name!r} is not a parameter of {family}, did you mean {similar[0]}? For a parameter "
-            "of your training function choose a less similar name"
-        )
-    if not trains:
-        raise InputError(
-            f"{name!r} is not a parameter of {family} and would have no effect: vary "
-            f"{', '.join(known)}, or give {arg('train')} a function that uses it"
-        )
-
-
-def _check_values(family: str, name: str, dimension: Dimension) -> None:
-    values = list_bounds(dimension)
-    shown = ", ".join(map(str, values))
-    is_count = name == "batch" or name in FAMILIES[family].params
-    if is_count and not all(isinstance(value, int) and value > 0 for value in values):
-        raise InputError(f"{name} is {shown}: give whole numbers above 0")
-    if name in _CHOICES and not set(values) <= set(_CHOICES[name]):
-        raise InputError(f"{name} is {shown}: choose from {', '.join(_CHOICES[name])}")
+    else:
+        # What c1, C1 and c_5 have in common.
+        letters = {one: "".join(filter(str.isalpha, one.lower())) for one in (*known, name)}
+        similar = [one for one in known if letters[one] == letters[name]]
+        similar += get_close_matches(name.lower(), known)
+        if similar:
+            raise InputError(
+                f"{name!r} is not a parameter of {family}, did you mean {similar[0]}? For a "
+                "parameter of your training function choose a less similar name"
+            )
+        if not trains:
+            raise InputError(
+                f"{name!r} is not a parameter of {family} and would have no effect: vary "
+                f"{', '.join(known)}, or give {arg('train')} a function that uses it"
+            )

@@ -18,6 +18,7 @@ enqueued, or if its setup is too expensive even for the smallest network.
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -97,11 +98,6 @@ def run_study(
         seed: Seed of the sampler and of the initial weights.
         tries: Largest number of candidates to draw for one trial.
         on_progress: Called after every trial.
-
-    Raises:
-        InputError: No candidate meets the budget, or the study was started with other options.
-        NetError: The training function fails, or does not return a number.
-        StoreError: The storage cannot be opened.
     """
     screener.check_reachable(seed)
     opened = _open_study(screener, storage, study, objective)
@@ -111,10 +107,24 @@ def run_study(
     failures: list[JoulecastError] = []
 
     def run_trial(trial: optuna.Trial) -> float | tuple[float, float]:
-        dimensions = screener.space.dimensions.items()
-        params = {name: _suggest(trial, name, dimension) for name, dimension in dimensions}
+        params = {name: _suggest(trial, name, one) for name, one in screening.distributions.items()}
         candidate, screened, ruled_out = screening.pop_screening(trial.number, params)
-        _set_attributes(trial, screener, candidate, screened, ruled_out)
+        # The dashboard shows user attributes.
+        attributes = {
+            **candidate.to_dict(),
+            "device": screener.fitted_profile.profile.device.name,
+            "covers": screener.fitted_profile.profile.covers,
+            "budget": str(screener.budget),
+            "screened": screened,
+            "ruled_out": ruled_out,
+        }
+        for name, value in attributes.items():
+            if name not in ("params", "setup"):
+                trial.set_user_attr(name, value)
+        # Optuna 5 passes constraints to samplers; earlier versions show them a pruned trial.
+        if hasattr(trial, "set_constraint"):
+            excess = screener.confidence - candidate.budget_probability
+            trial.set_constraint("energy budget", excess)
         if not candidate.is_within_budget:
             reason = screener.explain_rejection(candidate)
             trial.set_user_attr("reason", reason)
@@ -122,23 +132,21 @@ def run_study(
         try:
             net: Any = candidate.network
             net = net if build is None else build(net, seed + trial.number)
-            value = _score(score, net, candidate.name, trial)
+            found = _score(score, net, candidate.name, trial)
         except JoulecastError as error:
             # If it were raised here, Optuna would print a traceback. The trial fails, and the
             # search stops and raises it.
             failures.append(error)
-            value = math.nan
+            found = math.nan
             trial.set_user_attr("reason", str(error))
             trial.study.stop()
-        return value if objective == "score" else (value, candidate.energy_j)
+        return found if objective == "score" else (found, candidate.energy_j)
 
-    done = 0
+    count = itertools.count(1)
 
     def tell_progress(_: optuna.Study, __: optuna.trial.FrozenTrial) -> None:
-        nonlocal done
-        done += 1
         if on_progress is not None:
-            on_progress(ProgressReport(done, trials, "trials"))
+            on_progress(ProgressReport(next(count), trials, "trials"))
 
     with _translate_errors("the study", _OPTUNA_ERRORS):
         opened.optimize(run_trial, n_trials=trials, callbacks=[tell_progress])
@@ -211,7 +219,10 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
         return {**self.inner.infer_relative_search_space(study, trial), **self.distributions}
 
     def sample_relative(self, study: optuna.Study, trial: Any, search_space: Json) -> Json:
-        """Return the first candidate within the budget, or the closest one made narrower."""
+        """Return the first candidate within the budget, or the closest one made narrower.
+
+        Its widths and depths move in steps towards the smallest network, widest first.
+        """
         relative = self.inner.infer_relative_search_space(study, trial)
         proposals: list[tuple[Json, ScreenedCandidate]] = []
         size = _FIRST_ROUND_SIZE
@@ -221,7 +232,17 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
             size *= _GROWTH
         params, candidate = max(proposals, key=_rate_proposal)
         if not candidate.is_within_budget:
-            narrower = self._screen([{**params, **sizes} for sizes in self._list_narrower(params)])
+            sizes = {
+                name: one
+                for name, one in self.screener.space.dimensions.items()
+                if isinstance(one, NumberRange) and name not in SETUP_NAMES and one.is_integer
+            }
+            shrunk = []
+            for place in range(1, _SHRINK_STEPS + 1):
+                share = 1.0 - place / _SHRINK_STEPS
+                widths = {name: one.shrink(params[name], share) for name, one in sizes.items()}
+                shrunk.append({**params, **widths})
+            narrower = self._screen(shrunk)
             proposals += narrower
             params, candidate = max(narrower, key=_rate_proposal)
         ruled_out = sum(not one.is_within_budget for _, one in proposals)
@@ -256,19 +277,6 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
         own = [{name: params[name] for name in self.distributions} for params in drawn]
         return list(zip(drawn, self.screener.screen(own), strict=True))
 
-    def _list_narrower(self, params: Json) -> list[Json]:
-        """Return a candidate's widths and depths on the way to the smallest, widest first."""
-        sizes = {
-            name: one
-            for name, one in self.screener.space.dimensions.items()
-            if isinstance(one, NumberRange) and name not in SETUP_NAMES and one.is_integer
-        }
-        shares = [1.0 - place / _SHRINK_STEPS for place in range(1, _SHRINK_STEPS + 1)]
-        return [
-            {name: one.shrink(params[name], share) for name, one in sizes.items()}
-            for share in shares
-        ]
-
 
 def _rate_proposal(proposal: tuple[Json, ScreenedCandidate]) -> tuple[bool, float]:
     """Return a sort key: within the budget all are equal, outside the most probable is best."""
@@ -281,19 +289,18 @@ def _make_distribution(dimension: Dimension) -> Any:
         return optuna.distributions.CategoricalDistribution(dimension.values)
     low, high = dimension.bounds
     if dimension.is_integer:
-        step = dimension.step
-        return optuna.distributions.IntDistribution(int(low), int(high), dimension.log, step)
+        return optuna.distributions.IntDistribution(
+            int(low), int(high), dimension.log, dimension.step
+        )
     return optuna.distributions.FloatDistribution(low, high, dimension.log)
 
 
-def _suggest(trial: optuna.Trial, name: str, dimension: Dimension) -> Any:
-    if isinstance(dimension, Choice):
-        return trial.suggest_categorical(name, dimension.values)
-    low, high = dimension.bounds
-    if dimension.is_integer:
-        step = dimension.step
-        return trial.suggest_int(name, int(low), int(high), step=step, log=dimension.log)
-    return trial.suggest_float(name, low, high, log=dimension.log)
+def _suggest(trial: optuna.Trial, name: str, one: Any) -> Any:
+    if isinstance(one, optuna.distributions.CategoricalDistribution):
+        return trial.suggest_categorical(name, one.choices)
+    if isinstance(one, optuna.distributions.IntDistribution):
+        return trial.suggest_int(name, one.low, one.high, step=one.step, log=one.log)
+    return trial.suggest_float(name, one.low, one.high, log=one.log)
 
 
 def _score(score: ScoreFunction, net: Any, name: str, trial: optuna.Trial) -> float:
@@ -314,31 +321,6 @@ def _score(score: ScoreFunction, net: Any, name: str, trial: optuna.Trial) -> fl
             "return one number, the score; higher is better"
         ) from None
     return value if math.isfinite(value) else math.nan
-
-
-def _set_attributes(
-    trial: optuna.Trial,
-    screener: BudgetScreener,
-    candidate: ScreenedCandidate,
-    screened: int,
-    ruled_out: int,
-) -> None:
-    """Store the estimate as user attributes, which the dashboard shows."""
-    profile = screener.fitted_profile.profile
-    attributes = {
-        **candidate.to_dict(),
-        "device": profile.device.name,
-        "covers": profile.covers,
-        "budget": str(screener.budget),
-        "screened": screened,
-        "ruled_out": ruled_out,
-    }
-    for name, value in attributes.items():
-        if name not in ("params", "setup"):
-            trial.set_user_attr(name, value)
-    # Optuna 5 passes constraints to samplers; earlier versions show them a pruned trial.
-    if hasattr(trial, "set_constraint"):
-        trial.set_constraint("energy budget", screener.confidence - candidate.budget_probability)
 
 
 def _open_study(screener: BudgetScreener, storage: Any, study: str, objective: str) -> optuna.Study:
