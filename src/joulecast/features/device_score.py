@@ -114,6 +114,13 @@ class DeviceFacts:
     inferences_per_s: float | None = None
 
 
+# JSON has these under their own names.
+_SCORE_FIELDS = (
+    "name", "label", "pcs", "pcs_label", "iecs", "iecs_label", "inferences_per_joule",
+    "wh_per_1000_inferences", "inferences_per_s", "mean_power_w",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class DeviceScore:
     """The scores of a device, and what they rest on; ``source`` published imported energies."""
@@ -247,16 +254,7 @@ class DeviceScore:
     def to_dict(self) -> Json:
         facts = self.facts
         return {
-            "name": self.name,
-            "label": self.label,
-            "pcs": self.pcs,
-            "pcs_label": self.pcs_label,
-            "iecs": self.iecs,
-            "iecs_label": self.iecs_label,
-            "inferences_per_joule": self.inferences_per_joule,
-            "wh_per_1000_inferences": self.wh_per_1000_inferences,
-            "inferences_per_s": self.inferences_per_s,
-            "mean_power_w": self.mean_power_w,
+            **{name: getattr(self, name) for name in _SCORE_FIELDS},
             "tdp_w": facts.tdp_w,
             "tdp_source": facts.tdp_source if facts.tdp_w is not None else None,
             "price": facts.price,
@@ -470,7 +468,7 @@ class DeviceScores(Reportable):
             blocks = [Text(_describe_label(first), "lead"), *_describe_device(first)]
             notes = first.list_notes()
         else:
-            blocks = [_tabulate_scores(self.devices), *map(Text, _list_differences(self.devices))]
+            blocks = _compare_devices(self.devices)
             # A narrow terminal shortens names, and with them where the joules come from.
             notes = [
                 f"{one.name}: joules are {one.provenance}."
@@ -647,7 +645,8 @@ def _describe_device(score: DeviceScore) -> list[Block]:
     ]
 
 
-def _tabulate_scores(scores: Sequence[DeviceScore]) -> Table:
+def _compare_devices(scores: Sequence[DeviceScore]) -> list[Block]:
+    """Return the scores of several devices, and why they cannot be compared."""
     rows = [
         (
             one.name + label_provenance(one.provenance),
@@ -662,24 +661,19 @@ def _tabulate_scores(scores: Sequence[DeviceScore]) -> Table:
         for one in scores
     ]
     columns = ("device", "label", ">PCS", ">IECS", ">Wh/1,000", ">inferences/s", ">TDP", ">price")
-    return make_table(columns, rows)
-
-
-def _list_differences(scores: Sequence[DeviceScore]) -> list[str]:
-    """Return why devices cannot be compared."""
-    found = []
+    blocks: list[Block] = [make_table(columns, rows)]
     if len({one.covers for one in scores}) > 1:
         covers = "; ".join(f"{one.name}: {one.covers}" for one in scores)
-        found.append(f"Not comparable, because the meters cover different parts ({covers}).")
+        text = f"Not comparable, because the meters cover different parts ({covers})."
+        blocks.append(Text(text))
     pairs = {
         tuple((one.application, one.processor) for one in score.configurations if one.energy_j)
         for score in scores
     }
     if len(pairs) > 1:
-        found.append(
-            "IECS is not comparable, because devices have different processors or applications."
-        )
-    return found
+        text = "IECS is not comparable, because devices have different processors or applications."
+        blocks.append(Text(text))
+    return blocks
 
 
 def _tabulate_phones(phones: Sequence[PublishedScore]) -> Table:
