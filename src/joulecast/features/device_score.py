@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -484,15 +484,10 @@ class DeviceScores(Reportable):
             blocks.append(Text(note, "warning"))
         else:
             currency = f" ({next(iter(currencies))})" if any(currencies) else ""
-            blocks += _plot_scores(
-                self.devices, "price", f"Price{currency}", lambda one: one.facts.price
-            )
-        blocks += _plot_scores(
-            self.devices,
-            "performance",
-            "Performance (inferences/s)",
-            lambda one: one.inferences_per_s,
-        )
+            prices = [one.facts.price for one in self]
+            blocks += _plot_scores(self.devices, "price", f"Price{currency}", prices)
+        rates = [one.inferences_per_s for one in self]
+        blocks += _plot_scores(self.devices, "performance", "Performance (inferences/s)", rates)
         blocks += [
             Picture(
                 "label" if len(self) == 1 else f"label-{number}",
@@ -547,7 +542,6 @@ def _read_amount(value: Any) -> float | None:
 # ---------------------------------------------------------------------------------------------
 # What people see
 
-Value = Callable[[DeviceScore], float | None]
 _NAME_SIZE = 60
 _LABEL_NAME_SIZE, _LABEL_LINE_SIZE, _LABEL_APPLICATIONS = 27, 62, 12
 _BEST_PCS = 100.0
@@ -700,17 +694,16 @@ def _tabulate_phones(phones: Sequence[PublishedScore]) -> Table:
 
 
 def _plot_scores(
-    scores: Sequence[DeviceScore], name: str, quantity: str, value: Value
+    scores: Sequence[DeviceScore], name: str, quantity: str, values: Sequence[float | None]
 ) -> list[Plot]:
     """Plot both scores against a quantity, unless nothing is known of it."""
-    readers: dict[str, Value] = {
-        "PCS": lambda score: score.pcs,
-        "IECS (our reading)": lambda score: score.iecs,
-    }
     panels = {}
-    for title, read_score in readers.items():
-        pairs = [(one, value(one), read_score(one)) for one in scores]
-        points = [(one, x, y) for one, x, y in pairs if x is not None and y is not None]
+    results: dict[str, list[float | None]] = {
+        "PCS": [one.pcs for one in scores], "IECS (our reading)": [one.iecs for one in scores],
+    }  # fmt: skip
+    for title, found in results.items():
+        triples = zip(scores, values, found, strict=True)
+        points = [(one, x, y) for one, x, y in triples if x is not None and y is not None]
         if points:
             panels[title] = points
     if not panels:

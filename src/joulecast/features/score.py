@@ -171,12 +171,16 @@ def score(
     stated = parse_facts("options", {key: value for key, value in texts.items() if value})
     facts = read_device_file(device_file) if device_file else {}
     names = devices or tuple(facts)
+    phones = score_phones(devices, facts) if published else ()
+    count = len(phones) or len(names) or 1
+    if svg is not None and count > 1:
+        raise InputError(
+            f"{arg('svg')} draws the label of one device, and there are {count}: name one with "
+            f"{arg('devices')}, or leave {arg('svg')} out"
+        )
     if published:
-        phones = score_phones(names if devices else (), facts)
         result = DeviceScores(tuple(one.score for one in phones), phones)
     else:
-        if svg is not None and len(names) > 1:
-            raise _refuse_label(len(names))
         precision = precision or "fp32"
         setups = list_score_setups(threads, processors, precision) if threads or processors else []
         if names and any(texts.values()) and (len(names) > 1 or facts):
@@ -199,8 +203,6 @@ def score(
         result = DeviceScores(tuple(scores))
     if svg is None:
         return result
-    if len(result) != 1:
-        raise _refuse_label(len(result))
     try:
         Path(svg).write_text(draw_label(result[0]), encoding="utf-8")
     except OSError as error:
@@ -227,13 +229,6 @@ def score_phones(
         if name not in phones:
             raise InputError(f"DeepEn2023 has no phone {name!r}: choose from {', '.join(phones)}")
     return tuple(phones[name] for name in names or phones)
-
-
-def _refuse_label(count: int) -> InputError:
-    return InputError(
-        f"{arg('svg')} draws the label of one device, and there are {count}: name one with "
-        f"{arg('devices')}, or leave {arg('svg')} out"
-    )
 
 
 def _load_stored(name: str, on: str, store: str | None) -> Profile:
