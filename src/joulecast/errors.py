@@ -64,6 +64,11 @@ class JoulecastError(Exception):
         """The message with its mentions of arguments, to be a part of another message."""
         return self._message
 
+    @property
+    def mentions(self) -> list[str]:
+        """Names of the arguments that the message mentions, in order."""
+        return [found[1] for found in _ARGUMENT.finditer(self._message)]
+
     def describe(self, mention: Callable[[str, str | None], str]) -> str:
         """Return the message; ``mention`` writes an argument, given its name and value."""
         text = _ARGUMENT.sub(lambda found: mention(found[1], found[2]), self._message)

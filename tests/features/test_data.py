@@ -146,7 +146,7 @@ def test_recorder_is_refused_where_joules_are_needed_now(shell):
 # Runs of other tools, in and out
 
 
-STEPS, OVERHEAD_J = 200, 30.0
+CSV, STEPS, OVERHEAD_J = "net,energy_j,duration_s", 200, 30.0
 DEVICE = ("--device", "phone")
 
 
@@ -250,20 +250,12 @@ def test_cells_are_no_formulas(shell, write, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words", "reason"),
     [
-        ("net,energy_j,duration_s\nlenet5,5,1\n", DEVICE, "number of steps is unknown"),
-        ("net,energy_j,duration_s\nlenet5,5,1\n", ("--steps", "3"), "names no device"),
-        ("net,energy_j,duration_s\nnone,5,1\n", (*DEVICE, "--steps", "3"), "no net 'none'"),
-        ("net,energy_j,duration_s\nevil.py:f,5,1\n", (*DEVICE, "--steps", "3"), "runs code"),
-        (
-            "net,energy_j,duration_s,batch\nlenet5,5,1,x\n",
-            (*DEVICE, "--steps", "3"),
-            "batch is 'x'",
-        ),
-        (
-            "net,energy_j,duration_s,device\nlenet5,5,1,a\nlenet5,5,1,b\n",
-            ("--steps", "3"),
-            "2 devices",
-        ),
+        (f"{CSV}\nlenet5,5,1\n", DEVICE, "number of steps is unknown"),
+        (f"{CSV}\nlenet5,5,1\n", ("--steps", "3"), "names no device"),
+        (f"{CSV}\nnone,5,1\n", (*DEVICE, "--steps", "3"), "no net 'none'"),
+        (f"{CSV}\nevil.py:f,5,1\n", (*DEVICE, "--steps", "3"), "runs code"),
+        (f"{CSV},batch\nlenet5,5,1,x\n", (*DEVICE, "--steps", "3"), "batch is 'x'"),
+        (f"{CSV},device\nlenet5,5,1,a\nlenet5,5,1,b\n", ("--steps", "3"), "2 devices"),
         (
             "start_time,window_name,elapsed_time,gpu0_energy\n1,a,1,1\n2,b,1,1\n",
             (*DEVICE, "--net", "lenet5", "--steps", "3"),
@@ -392,17 +384,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def store(network: Network, setup: Setup = INFERENCE, **values: Any) -> None:
     one = Observation(
-        Trial(network, setup),
-        energy_j=0.5,
-        energy_sd_j=0.1,
-        duration_s=0.25,
-        count=3,
-        device=Device("board"),
-        runtime=RUNTIME,
-        meter="rapl",
-        covers="cpu",
-        taken_at_s=1.7e9,
-    )
+        Trial(network, setup), energy_j=0.5, energy_sd_j=0.1, duration_s=0.25, count=3,
+        device=Device("board"), runtime=RUNTIME, meter="rapl", covers="cpu", taken_at_s=1.7e9,
+    )  # fmt: skip
     with open_store() as opened:
         opened.add_observation(replace(one, **values))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 
 from cli_stores import run_in_store
 from joulecast.cli.progress import format_report
-from joulecast.errors import (
-    ContaminatedError,
-    InputError,
-    MissingError,
-    NetError,
-    NotTrainingError,
-)
+from joulecast.errors import ContaminatedError, InputError, MissingError, NetError, NotTrainingError
 from joulecast.estimators import ESTIMATORS
 from joulecast.estimators.base import Prediction, Proposal
 from joulecast.families import FAMILIES, make_family
@@ -187,11 +181,10 @@ def test_device_time_includes_probes_of_the_estimator(finished):
 def test_campaigns_do_not_measure_test_networks(finished):
     result, kept, _ = finished
     tests = {net.name for net in result.nets}
-    by_run: dict[str, set[str]] = {}
+    by_run = defaultdict(set)
     for seen in kept.observations:
-        by_run.setdefault(seen.run, set()).add(seen.trial.network.name)
-        probe = seen.run.endswith(".probe")
-        assert not (probe and seen.energy_j is not None)
+        by_run[seen.run].add(seen.trial.network.name)
+        assert seen.energy_j is None or not seen.run.endswith(".probe")
     runs = {f"{result.name}.{who}" for who in ("test1", "test2", "exact", "exact.probe")}
     assert set(by_run) == runs
     assert by_run[f"{result.name}.test1"] == by_run[f"{result.name}.test2"] == tests
@@ -318,10 +311,8 @@ def make_refusing_runtime(error, where):
 
 def test_refused_network_is_listed_and_the_others_are_scored(store):
     bad = draw_nets(PLAN).test[1]
-    runtime = make_refusing_runtime(
-        NotTrainingError("no weight moved"), lambda network: network == bad
-    )
-    result = run(store, runtime=runtime)
+    error = NotTrainingError("no weight moved")
+    result = run(store, runtime=make_refusing_runtime(error, lambda network: network == bad))
     assert len(result.nets) == 3 and bad.name not in {net.name for net in result.nets}
     assert any(bad.name in line and "no weight moved" in line for line in result.left_out)
     assert result.scores[0].nets == 3
@@ -347,10 +338,8 @@ def test_disturbed_windows_do_not_end_the_evaluation(store):
 
 def test_disturbed_campaign_is_scored_by_its_observations(store):
     learn = draw_nets(PLAN).campaign[1]
-    runtime = make_refusing_runtime(
-        ContaminatedError("other load"), lambda network: network == learn
-    )
-    result = run(store, runtime=runtime)
+    error = ContaminatedError("other load")
+    result = run(store, runtime=make_refusing_runtime(error, lambda network: network == learn))
     assert any("campaign of exact ended early" in line for line in result.left_out)
     assert result.scores[1].points == 1
 
@@ -426,9 +415,7 @@ def test_single_estimator_can_have_its_own_seconds(store):
 # Plans, device time and scores
 
 
-LENET = EvaluationPlan(
-    "lenet5", SETUP, estimators=("additive", "additive-noprobe"), nets=4, seconds=20.0
-)
+LENET = replace(PLAN, estimators=("additive", "additive-noprobe"))
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
@@ -494,9 +481,8 @@ def test_estimators_that_propose_the_same_trials_share_a_campaign():
 
 
 def test_a_second_pass_may_have_fewer_networks():
-    plan = EvaluationPlan("lenet5", Setup(batch=8), nets=12)
-    assert [plan.count_nets(number) for number in (0, 1)] == [12, 12]
-    assert [replace(plan, repeated=3).count_nets(number) for number in (0, 1)] == [12, 3]
+    assert [LENET.count_nets(number) for number in (0, 1)] == [4, 4]
+    assert [replace(LENET, repeated=3).count_nets(number) for number in (0, 1)] == [4, 3]
 
 
 NETWORK = make_family("lenet5")

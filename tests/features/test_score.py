@@ -66,38 +66,27 @@ def test_scores_by_hand() -> None:
     # 8, 32 and 20 inferences per second.
     assert SCORE.inferences_per_s == pytest.approx((8 * 32 * 20) ** (1 / 3))
     assert (SCORE.pcs_label, SCORE.iecs_label, SCORE.label) == ("E", "C", "E")
-
-
-def test_missing_configurations_are_named() -> None:
     (note,) = SCORE.list_notes()
     assert "1 of 4" in note and "speech, 4 threads" in note and "it does not fit" in note
 
 
-def test_letters_need_all_applications() -> None:
-    score = replace(SCORE, configurations=(*TWO[:2], TWO[3]))
-    assert (score.pcs_label, score.iecs_label, score.label) == (None, None, None)
-    assert score.pcs == 40 and score.iecs == pytest.approx(6.0)
-    assert "no letters" in score.list_notes()[-1] and "speech" in score.list_notes()[-1]
-
-
-def test_without_tdp_there_is_no_pcs_and_no_label() -> None:
-    score = replace(SCORE, facts=DeviceFacts())
-    assert (score.pcs, score.pcs_label, score.label) == (None, None, None)
-    assert score.iecs_label == "C" and "--tdp 15W" in score.list_notes()[0]
-
-
-def test_more_power_than_tdp_is_a_negative_score() -> None:
-    score = replace(SCORE, facts=DeviceFacts(3.0))
-    assert score.pcs == -56 and score.label == "G"
-    assert "PCS is negative" in score.list_notes()[0]
-
-
 @pytest.mark.parametrize(
-    ("provenance", "words"), [("modelled", "was not measured"), ("simulated", "is simulated")]
+    ("changes", "values", "note"),
+    [
+        ({"configurations": (*TWO[:2], TWO[3])}, (40, 6.0, None, None, None), "ran: speech"),
+        ({"facts": DeviceFacts()}, (None, 16.0, None, "C", None), "--tdp 15W"),
+        ({"facts": DeviceFacts(3.0)}, (-56, 16.0, "G", "C", "G"), "PCS is negative"),
+        ({"provenance": "modelled"}, (53, 16.0, "E", "C", "E"), "was not measured"),
+        ({"provenance": "simulated"}, (53, 16.0, "E", "C", "E"), "is simulated"),
+    ],
 )
-def test_notes_say_what_was_not_measured(provenance: str, words: str) -> None:
-    assert any(words in note for note in replace(SCORE, provenance=provenance).list_notes())
-    assert not any(words in note for note in SCORE.list_notes())
+def test_notes_say_what_limits_the_scores(changes, values, note: str) -> None:
+    score = replace(SCORE, **changes)
+    pcs, iecs, *letters = values
+    assert score.pcs == pcs and score.iecs == pytest.approx(iecs)
+    assert [score.pcs_label, score.iecs_label, score.label] == letters
+    assert any(note in one for one in score.list_notes())
+    assert not any(note in one for one in SCORE.list_notes())
 
 
 def test_a_stated_performance_replaces_the_observed_one() -> None:
@@ -306,9 +295,6 @@ PHONES = {one.score.name: one for one in score_published()}
 def test_all_published_pcs_are_reproduced_with_the_other_order_of_tdp() -> None:
     assert [one.score.pcs for one in PHONES.values()] == [75, 78, 62, 78, 74, 70, 67, 56]
     assert [one.pcs_published for one in PHONES.values()] == [75, 78, 62, 78, 74, 70, 67, 56]
-
-
-def test_the_printed_tdp_gives_other_scores() -> None:
     printed = [one.pcs_printed_tdp for one in PHONES.values()]
     assert printed == [63, 57, 80, 78, 83, 63, 67, 67]
     tdp_w = sorted(one.tdp_printed_w for one in PHONES.values())
@@ -353,9 +339,7 @@ def test_notes_say_what_follows() -> None:
     assert "reproduces 2 of 8" in pcs and "another order 8" in pcs and "do not rank" in pcs
     assert "25,000 formulas" in iecs and "1.05 to 1.28" in iecs
     assert "117.8 instead of 151.7" in misprint and "CC BY 4.0" in source
-
-
-def test_the_tables_ship_with_their_licence() -> None:
+    # The tables ship with their licence.
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert "CC BY 4.0" in text and "Xiaolong Tu" in text and "No value was changed" in text
 
@@ -365,14 +349,7 @@ def test_the_tables_ship_with_their_licence() -> None:
 
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
-LABELLED = DeviceScore(
-    "board",
-    "torch-2.13.0",
-    "cpu",
-    "measured",
-    (ScoredConfiguration("speech", "1 thread", energy_j=0.1, power_w=2.0),),
-    DeviceFacts(10.0),
-)
+LABELLED = replace(SCORE, covers="cpu", configurations=TWO[2:3])
 
 
 def read_texts(score: DeviceScore) -> list[str]:
@@ -380,11 +357,11 @@ def read_texts(score: DeviceScore) -> list[str]:
     return [one.text or "" for one in root.iter(f"{NAMESPACE}text")]
 
 
-def find_mark(score: DeviceScore) -> float:
-    """Return the height of the mark's centre."""
-    root = ElementTree.fromstring(draw_label(score))
-    (mark,) = [one for one in root.iter(f"{NAMESPACE}polygon") if one.get("class") == "mark"]
-    return float(mark.get("points").split()[0].split(",")[1])
+def list_polygons(score: DeviceScore, attribute: str, values: tuple[str, ...], corner: int):
+    """Return the height of a corner of each polygon whose attribute has one of these values."""
+    found = ElementTree.fromstring(draw_label(score)).iter(f"{NAMESPACE}polygon")
+    corners = [one.get("points").split()[corner] for one in found if one.get(attribute) in values]
+    return [float(one.split(",")[1]) for one in corners]
 
 
 def test_the_label_shows_scores_units_and_limits() -> None:
@@ -392,32 +369,24 @@ def test_the_label_shows_scores_units_and_limits() -> None:
     for words in ("board", "80", "IECS*", "0.0278", "TDP 10.0 W (given)", "measured", "speech"):
         assert words in text
     assert "weights are not public" in text and "not an official energy label" in text
+    assert "prefers-color-scheme: dark" in draw_label(LABELLED)
 
 
-@pytest.mark.parametrize("provenance", ["modelled", "simulated", "imported"])
-def test_numbers_that_were_not_measured_say_so(provenance: str) -> None:
-    assert provenance.upper() in read_texts(replace(LABELLED, provenance=provenance))
-
-
-def test_published_numbers_say_so() -> None:
+def test_numbers_that_were_not_measured_say_so() -> None:
+    for provenance in ("modelled", "simulated", "imported"):
+        assert provenance.upper() in read_texts(replace(LABELLED, provenance=provenance))
     texts = read_texts(replace(LABELLED, provenance="imported", source="DeepEn2023, published"))
     assert "PUBLISHED" in texts and any("DeepEn2023" in one for one in texts)
 
 
 def test_the_mark_is_at_its_letter() -> None:
-    root = ElementTree.fromstring(draw_label(LABELLED))
-    arrows = [one for one in root.iter(f"{NAMESPACE}polygon") if one.get("fill") in LETTER_COLOURS]
-    tips = [float(one.get("points").split()[2].split(",")[1]) for one in arrows]
+    tips = list_polygons(LABELLED, "fill", LETTER_COLOURS, corner=2)
     assert len(tips) == len(LETTERS) and LABELLED.label == "B"
-    assert find_mark(LABELLED) == tips[LETTERS.index("B")]
-
-
-def test_a_device_without_tdp_has_no_mark() -> None:
-    score = replace(LABELLED, facts=DeviceFacts())
-    texts = read_texts(score)
+    assert list_polygons(LABELLED, "class", ("mark",), corner=0) == [tips[LETTERS.index("B")]]
+    without_tdp = replace(LABELLED, facts=DeviceFacts())
+    assert not list_polygons(without_tdp, "class", ("mark",), corner=0)
+    texts = read_texts(without_tdp)
     assert "no label" in texts and any("TDP not known" in one for one in texts)
-    with pytest.raises(ValueError, match="unpack"):
-        find_mark(score)
 
 
 def test_a_name_cannot_change_the_picture() -> None:
@@ -437,10 +406,6 @@ def test_everything_is_inside_the_page() -> None:
             assert x + width < 460
 
 
-def test_the_picture_follows_the_colour_scheme_of_its_reader() -> None:
-    assert "prefers-color-scheme: dark" in draw_label(LABELLED)
-
-
 # ---------------------------------------------------------------------------------------------
 # The verb
 
@@ -454,14 +419,9 @@ def add_device(name: str, joules: float, **values: object) -> None:
         for one in list_reference_applications():
             trial = Trial(build_reference_application(one), Setup(1, "inference"))
             observation = Observation(
-                trial,
-                energy_j=joules,
-                duration_s=joules / 10.0,
-                device=Device(name),
-                runtime="torch-2.13.0",
-                meter="board",
-                covers="board",
-            )
+                trial, energy_j=joules, duration_s=joules / 10.0, device=Device(name),
+                runtime="torch-2.13.0", meter="board", covers="board",
+            )  # fmt: skip
             store.add_observation(replace(observation, **values))
 
 
@@ -498,13 +458,10 @@ def test_the_power_limit_of_a_gpu_is_its_tdp(shell):
     assert (given["tdp_w"], given["tdp_source"], given["pcs"]) == (40.0, "given", 75)
 
 
-def test_observations_without_energy_are_no_score(shell):
-    add_device("board", joules=0.5, energy_j=None)
-    message = shell.fails("score", "--devices", "board", "--tdp", "15W")
+def test_devices_without_energies_cannot_be_scored(shell):
+    add_device("idle", joules=0.5, energy_j=None)
+    message = shell.fails("score", "--devices", "idle", "--tdp", "15W")
     assert "no energies of the reference applications" in message and "without energy" in message
-
-
-def test_devices_that_are_not_stored(shell):
     assert "leave --offline out" in shell.fails("score", "--on", "cpu", "--offline")
     add_device("board", joules=0.5)
     assert "measure them there" in shell.fails("score", "--devices", "nvidia-h200")
@@ -611,13 +568,9 @@ def test_a_label_that_cannot_be_written_loses_no_score(shell):
 def test_python_measures_and_finds_it_again(shell) -> None:
     details: list[str] = []
     (score,) = joulecast.score(
-        on="simulated:7",
-        threads=2,
-        tdp="150W",
-        price="599EUR",
-        rounds=1,
+        on="simulated:7", threads=2, tdp="150W", price="599EUR", rounds=1,
         on_progress=lambda now: details.append(now.detail),
-    )
+    )  # fmt: skip
     assert score.label is not None and score.provenance == "simulated"
     assert (score.facts.price, score.facts.currency) == (599.0, "EUR")
     assert len(details) == 6 and details[0] == "image_classification, 2 threads"

@@ -12,11 +12,15 @@ from joulecast.agent.messages import AgentDescription
 from joulecast.agent.service import AgentOptions
 from joulecast.cli.commands import print_json
 from joulecast.cli.streams import find_descriptor, write_message
+from joulecast.runtimes import join_runtime
 
 
 @click.command()
 @click.option(
-    "--on", default="cpu", show_default=True, metavar="DEVICE", help="Device to measure on."
+    "--on", metavar="DEVICE", help="Device to measure on: cpu, cuda:0, mnn:cpu.  [default: cpu]"
+)
+@click.option(
+    "--runtime", metavar="NAME", help="Framework of the device: torch, mnn, onnx or a plug-in."
 )
 @click.option("--meter", default="auto", show_default=True, help="Meter, see `joulecast detect`.")
 @click.option(
@@ -38,7 +42,14 @@ from joulecast.cli.streams import find_descriptor, write_message
 @click.option("--stdio", is_flag=True, help="Answer over stdin and stdout, for ssh.")
 @click.option("--json", is_flag=True, help="Print address and device as JSON once it listens.")
 def agent(
-    on: str, meter: str, device_name: str, listen: str, token_file: str, stdio: bool, json: bool
+    on: str | None,
+    runtime: str | None,
+    meter: str,
+    device_name: str,
+    listen: str,
+    token_file: str,
+    stdio: bool,
+    json: bool,
 ) -> None:
     """Measure trials that Joulecast sends from another machine.
 
@@ -50,7 +61,8 @@ def agent(
     descriptor = find_descriptor()
     with os.fdopen(os.dup(2 if descriptor is None else descriptor), "wb") as answers:
         serving = ServeOptions(listen, token_file, stdio)
-        measuring = AgentOptions(on, meter, device_name)
+        place = join_runtime(runtime, on or "") if runtime else on or "cpu"
+        measuring = AgentOptions(place, meter, device_name)
         run_agent(measuring, serving, answers, _print_ready if json else _say_ready)
 
 

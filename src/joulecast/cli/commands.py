@@ -84,8 +84,10 @@ def make_command(
         context = click.get_current_context()
         given = {names.get(key, key): value for key, value in given.items()}
         out = given.pop("out", None) if extras.has_out else None
-        _drop_excluded(context, arguments, given)
-        if runtime is not None:
+        named = given.get("device") or given.get("profile")
+        if runtime is not None and named and is_typed(context, "runtime"):
+            raise click.UsageError("give --device or --runtime, not both", context)
+        if runtime is not None and not named:
             from joulecast.runtimes import join_runtime
 
             given["on"] = join_runtime(runtime, given["on"] or "")
@@ -98,7 +100,7 @@ def make_command(
             values["stdout"] = STDERR if json else find_descriptor()
         try:
             with _report_progress(extras, values), report_interruption(extras.kept(values)):
-                result = verb(**values)
+                result = _call(verb, values, context)
         except JoulecastError as error:
             message = error.describe(mention)
             if isinstance(error, ArgumentError):
@@ -172,14 +174,25 @@ def _list_report_arguments(verb: Callable[..., Any]) -> tuple[Declaration, ...]:
     return () if report is None else list_arguments(report)
 
 
-def _drop_excluded(
-    context: click.Context, arguments: tuple[Declaration, ...], given: dict[str, Any]
-) -> None:
-    """Ignore what settings say where a typed option makes it pointless."""
-    typed = {one.name for one in arguments if is_typed(context, one.setting)}
-    for one in arguments:
-        if one.name not in typed and typed.intersection(one.about.excludes):
-            given[one.name] = None
+def _call(verb: Callable[..., Any], values: dict[str, Any], context: click.Context) -> Any:
+    """Call a verb; what settings say is left out where it contradicts the rest.
+
+    A verb refuses arguments that contradict each other before it works. Of those that its message
+    mentions, the last one that was not typed goes.
+    """
+    while True:
+        try:
+            return verb(**values)
+        except ArgumentError as error:
+            names = {one.name: one.setting for one in list_arguments(verb)}
+            untyped = [
+                name
+                for name in error.mentions
+                if name in values and name in names and not is_typed(context, names[name])
+            ]
+            if not untyped:
+                raise
+            del values[untyped[-1]]
 
 
 def is_typed(context: click.Context, name: str) -> bool:
@@ -203,7 +216,7 @@ def _make_option(one: Declaration) -> click.Parameter:
     about = one.about
     if about.is_positional or (one.is_required and one.is_positional):
         is_several = get_origin(one.type) is tuple
-        return click.Argument(
+        return DeclaredArgument(
             [one.name],
             type=DeclaredType(one),
             nargs=-1 if is_several else 1,
@@ -250,6 +263,17 @@ class CommandAfterDashes(click.Command):
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return ["[OPTIONS]", "NET | -- COMMAND ..."]
+
+
+class DeclaredArgument(click.Argument):
+    """A positional argument, which settings cannot give."""
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
+        settings, ctx.default_map = ctx.default_map, None
+        try:
+            return super().consume_value(ctx, opts)
+        finally:
+            ctx.default_map = settings
 
 
 class DeclaredOption(click.Option):

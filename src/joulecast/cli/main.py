@@ -29,6 +29,7 @@ from joulecast.cli.commands import CommandExtras, make_command
 from joulecast.cli.fleet import show_fleet, up
 from joulecast.cli.interruptions import EXIT_INTERRUPTED, keep_if, keep_trials
 from joulecast.cli.progress import (
+    show_probing,
     show_profiling,
     show_pruning,
     show_report,
@@ -85,7 +86,11 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
     "data export": ("data", "export_data", CommandExtras(has_out=False)),
     "detect": ("detect", "detect", CommandExtras(has_out=False)),
     "devices": ("catalogue", "show_devices", CommandExtras(has_out=False)),
-    "estimate": ("estimate", "estimate_run", CommandExtras(kept=keep_if("probe"))),
+    "estimate": (
+        "estimate",
+        "estimate_run",
+        CommandExtras(kept=keep_if("probe"), progress=show_probing),
+    ),
     "fleet bundle": ("fleet_verbs", "bundle_fleet_agent", CommandExtras(has_out=False)),
     "fleet status": ("fleet_verbs", "show_fleet_status", CommandExtras(has_out=False)),
     "fleet profile": (
@@ -158,10 +163,10 @@ GROUPS = {
 """Help of the commands that have commands of their own."""
 
 _LOG = logging.getLogger(__name__)
-_ABOUT = """Estimate the energy of training or running a neural network on your device, beforehand.
+_ABOUT = """Estimate the energy of training or running a neural network, before it runs.
 
-NET is a family (cnn5, resnet18:32), path/to/file.py:make_net, package.module:make_net, or the
-.json of a network. Every option can also be set in joulecast.toml, or in the environment as
+NET is a family (cnn5, resnet18:32), path/to/file.py:make_net, package.module:make_net, or a
+network's .json or .onnx file. Every option can also be set in joulecast.toml, or in the environment as
 JOULECAST_<OPTION>.
 """
 

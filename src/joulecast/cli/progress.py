@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from joulecast.printable import make_printable
@@ -83,6 +83,11 @@ def show_report() -> Iterator[Callable[[ProgressReport], None]]:
 def show_reporting(values: Mapping[str, Any]) -> AbstractContextManager[None]:
     """Show that a report is being prepared."""
     return show_activity("preparing the report")
+
+
+def show_probing(values: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Show that layers are measured, if a probe does so before an estimate."""
+    return show_activity("measuring layers") if values.get("probe") else nullcontext()
 
 
 def show_profiling(

@@ -71,9 +71,7 @@ class Argument:
         flag_value: The option is a flag that gives this value: ``--inference``.
         default: What help says about the default where that is not the value itself.
         parse: Turns a text of the command line or of a settings file into a value.
-        excludes: Arguments that make this one pointless: if one of them is typed, what a settings
-            file says about this one is ignored.
-        harm: What a settings file of somebody else could do with it; empty if it can do no harm.
+        harm: What an untrusted settings file could do with it; empty if it can do no harm.
         is_harmless: Returns whether a text is one of the values that can do no harm.
         is_repeated: Whether the option may be given several times.
         is_written: Whether it is a file that is written; its folder must exist.
@@ -95,7 +93,6 @@ class Argument:
     flag_value: Any = None
     default: str = ""
     parse: Callable[[str], Any] | None = None
-    excludes: tuple[str, ...] = ()
     harm: str = ""
     is_harmless: Callable[[str], bool] | None = None
     is_repeated: bool = False
@@ -156,20 +153,23 @@ class Declaration:
 
     def _convert_one(self, value: Any, kind: Any) -> Any:
         if kind not in _CONVERTERS:
+            if isinstance(value, str):
+                self._check_choice(value)
             return value
         converted = _CONVERTERS[kind](value)
         if converted is None:
             raise ArgumentError(f"{arg(self.name)} is {value!r}: give {_NOUNS[kind]}")
-        about = self.about
-        if about.choices and converted not in about.choices:
-            close = get_close_matches(str(converted), about.choices, n=1)
-            hint = (
-                f"did you mean {close[0]}?" if close else f"choose from {', '.join(about.choices)}"
-            )
-            raise ArgumentError(f"{arg(self.name)} is {converted!r}: {hint}")
+        self._check_choice(converted)
         if isinstance(converted, (int, float)) and not isinstance(converted, bool):
             self._check_range(converted)
         return converted
+
+    def _check_choice(self, value: Any) -> None:
+        choices = self.about.choices
+        if choices and value not in choices:
+            close = get_close_matches(str(value), choices, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(choices)}"
+            raise ArgumentError(f"{arg(self.name)} is {value!r}: {hint}")
 
     def _check_range(self, value: float) -> None:
         about = self.about
@@ -208,6 +208,8 @@ def verb(function: Callable[Params, Result]) -> Callable[Params, Result]:
         for name, value in bound.arguments.items():
             if name in declared:
                 converted = declared[name].convert(value)
+                if converted is None and declared[name].is_required:
+                    raise ArgumentError(f"{arg(name)} is missing")
                 bound.arguments[name] = declared[name].default if converted is None else converted
         return function(*bound.args, **bound.kwargs)
 
@@ -389,7 +391,7 @@ def parse_counts(text: str) -> tuple[int, ...]:
 
 
 # ---------------------------------------------------------------------------------------------
-# Harm that a settings file of somebody else could do
+# Harm that an untrusted settings file could do
 
 
 def _is_store_here(text: str) -> bool:
@@ -427,9 +429,7 @@ InputShape = Annotated[
     tuple[int, ...] | None,
     Argument("Shape of one sample.", metavar="3x96x96", option="input", parse=parse_shape, least=1),
 ]
-Optimizer = Annotated[
-    str | None, Argument("Optimizer.", choices=OPTIMIZERS, default="sgd", excludes=("phase",))
-]
+Optimizer = Annotated[str | None, Argument("Optimizer.", choices=OPTIMIZERS, default="sgd")]
 Precision = Annotated[
     str | None,
     Argument("Number format; int8 needs --inference.", choices=PRECISIONS, default="fp32"),
@@ -440,7 +440,6 @@ Loss = Annotated[
         "Loss function.",
         choices=("cross_entropy", "mse"),
         default="cross_entropy",
-        excludes=("phase",),
     ),
 ]
 Accumulate = Annotated[
@@ -481,14 +480,11 @@ DeviceName = Annotated[
         "Device with a profile, or of `joulecast devices`, or a TOML data sheet.",
         default="this machine",
         metavar="NAME",
-        excludes=("on", "profile", "probe"),
     ),
 ]
 ProfileFile = Annotated[
     str | None,
-    Argument(
-        "Profile file, instead of --device.", metavar="FILE", excludes=("on", "device", "probe")
-    ),
+    Argument("Profile file, instead of --device.", metavar="FILE"),
 ]
 On = Annotated[
     str | None,
@@ -497,7 +493,6 @@ On = Annotated[
         "http://board:8377.",
         default="cpu",
         metavar="NAME",
-        excludes=("device", "profile"),
         is_joined=True,
         harm="may run a plug-in",
         is_harmless=_matches(rf"{_ON}(?:,{_ON})*"),
@@ -506,7 +501,7 @@ On = Annotated[
 Meter = Annotated[
     str | None,
     Argument(
-        "Meter, see `joulecast detect`; nvml+rapl adds up.",
+        "Meter (see `joulecast detect`); nvml+rapl adds both readings.",
         default="auto",
         metavar="NAME",
         harm="may run a program",
@@ -526,10 +521,10 @@ Warmup = Annotated[
 WindowRuns = Annotated[
     int,
     Argument(
-        "Fewest steps or inferences of a window.",
+        "Minimum steps or inferences per window.",
         least=0,
         metavar="N",
-        default="as many as 0.1 s takes",
+        default="as many as fit in 0.1 s",
     ),
 ]
 RecordedName = Annotated[str, Argument("Record the device under another name.", metavar="NAME")]
@@ -545,7 +540,7 @@ Store = Annotated[
 Estimator = Annotated[
     str,
     Argument(
-        "Estimator; subtractive is the paper's, ampere the same to the letter.",
+        "Estimator: additive, subtractive (the paper's method) or ampere (exactly the paper's).",
         metavar="NAME",
         default="additive; kernel-gp where the runtime fuses",
     ),
@@ -580,7 +575,7 @@ Seed = Annotated[int, Argument("Random seed.")]
 Gpus = Annotated[
     int | None,
     Argument(
-        "GPUs of one machine that train together; --batch is that of each.",
+        "GPUs of one machine that train together; --batch is per GPU.",
         least=1,
         metavar="N",
         default="1",

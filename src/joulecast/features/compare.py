@@ -56,7 +56,7 @@ Devices = Annotated[
 GpuNumbers = Annotated[
     tuple[int, ...] | None,
     Argument(
-        "Numbers of GPUs that train together; --batch is that of each.",
+        "Numbers of GPUs that train together; --batch is per GPU.",
         metavar="1,4,8",
         parse=parse_counts,
         least=1,
@@ -91,7 +91,6 @@ Optimizers = Annotated[
         parse=parse_list,
         choices=OPTIMIZERS,
         default="sgd",
-        excludes=("phase",),
     ),
 ]
 ThreadNumbers = Annotated[
@@ -338,7 +337,7 @@ def _find_reason(estimate: Estimate, profile: Profile, setup: Setup) -> str:
 
 def _show_field(setup: Setup, name: str) -> str:
     """Return a field of a setup; 0 threads and no processor leave the choice to the runtime."""
-    return str(getattr(setup, name) or "of the runtime's choice")
+    return str(getattr(setup, name) or "the runtime's default")
 
 
 def _rank_rows(group: Sequence[_EstimatedRow]) -> list[ComparisonRow]:

@@ -51,7 +51,14 @@ _MODELLED_GPUS = (
     "gradients and waiting, is modelled, not measured: --json lists its parts."
 )
 # What a row is called that does not have what others have.
-_WITHOUT = {"accumulate": "1 batch a step", "compiled": "eager", "gpus": "1 GPU"}
+_WITHOUT = {
+    "accumulate": "1 batch per step",
+    "compiled": "eager",
+    "cuda_graphs": "no CUDA graphs",
+    "gpus": "1 GPU",
+    "processor": "default processor",
+    "threads": "default threads",
+}
 
 
 @dataclass(frozen=True)
@@ -392,7 +399,7 @@ def _describe_fields(row: ComparisonRow) -> dict[str, str]:
         "precision": setup.precision,
         "threads": f"{setup.threads} threads" if setup.threads else "",
         "processor": setup.processor,
-        "accumulate": f"{setup.accumulate} batches a step" if setup.accumulate > 1 else "",
+        "accumulate": f"{setup.accumulate} batches per step" if setup.accumulate > 1 else "",
         "compiled": "compiled" if setup.compiled else "",
         "cuda_graphs": "CUDA graphs" if setup.cuda_graphs else "",
         "gpus": f"{row.gpus} GPUs" if row.gpus > 1 else "",

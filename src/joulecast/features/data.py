@@ -14,11 +14,13 @@ Rows are observations; estimates take no part.
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,14 +30,7 @@ from joulecast.features.arguments import Argument, verb
 from joulecast.features.profile import From
 from joulecast.features.profiles import SHORT_KEY, load_observed_profile
 from joulecast.printable import make_printable
-from joulecast.records import (
-    OWN_NET,
-    Network,
-    Observation,
-    Profile,
-    Setup,
-    compute_power,
-)
+from joulecast.records import OWN_NET, Network, Observation, Profile, Setup, compute_power
 from joulecast.units import (
     GRAMS_PER_KG,
     co2e_g,
@@ -71,14 +66,13 @@ Form = Annotated[
     str | None,
     Argument(
         "One row per observation, or CodeCarbon's columns.", choices=(TIDY, CODECARBON),
-        option="format", default=TIDY, excludes=("level",),
+        option="format", default=TIDY,
     ),
 ]  # fmt: skip
 Grid = Annotated[
     str | None,
     Argument(
         "Emissions of CodeCarbon's columns: grams per kWh, or a region.", metavar="400|de",
-        excludes=("level",),
     ),
 ]  # fmt: skip
 Level = Annotated[
@@ -133,11 +127,8 @@ class TraceAttachment(Reportable):
     """What a power trace has filled in.
 
     Attributes:
-        profile_key: The profile whose observations got energies.
-        device: Name of its device.
-        completed: How many observations got their energy.
-        pending: How many of the profile still have none.
-        runs: Alignment and refusals of each run.
+        completed: Number of observations that got their energy.
+        pending: Number of observations of the profile that still have none.
         is_fitted: Whether there was enough to fit the estimator, so that networks can be estimated.
     """
 
@@ -149,13 +140,9 @@ class TraceAttachment(Reportable):
     is_fitted: bool
 
     def to_dict(self) -> Row:
-        """Return the result as JSON values."""
         return {
             "profile": self.profile_key,
-            "device": self.device,
-            "completed": self.completed,
-            "pending": self.pending,
-            "is_fitted": self.is_fitted,
+            **_pick(self, "device", "completed", "pending", "is_fitted"),
             "runs": [
                 {
                     "run": one.run,
@@ -173,7 +160,6 @@ class TraceAttachment(Reportable):
         }
 
     def report(self) -> Report:
-        """Return how each run was aligned, what was refused, and what comes next."""
         rows = [
             (
                 one.run,
@@ -189,18 +175,19 @@ class TraceAttachment(Reportable):
         columns = ("run", ">completed", ">refused", ">offset", ">drift", ">residual")
         blocks: list[Block] = [make_table(columns, rows)]
         refused = [pair for one in self.runs for pair in one.refused]
-        for observation, reason in refused[:_MOST_REASONS]:
-            name = observation.trial.network.name or "idle device"
-            blocks.append(Text(f"Refused: {name}: {reason}."))
+        blocks += [
+            Text(f"Refused: {one.trial.network.name or 'idle device'}: {reason}.")
+            for one, reason in refused[:_MOST_REASONS]
+        ]
         if len(refused) > _MOST_REASONS:
             blocks.append(Text(f"Refused: {len(refused) - _MOST_REASONS} more, see --json."))
         if self.pending:
             blocks.append(Text(f"{plural(self.pending, 'observation')} still wait for a trace."))
-        if self.is_fitted:
-            command = f"Next: joulecast estimate NET --device {self.device}"
-            blocks.append(Text(command, "command"))
-        else:
-            blocks.append(Text("These are too few to estimate networks: record more."))
+        blocks.append(
+            Text(f"Next: joulecast estimate NET --device {self.device}", "command")
+            if self.is_fitted
+            else Text("These are too few to estimate networks: record more.")
+        )
         title = f"{plural(self.completed, 'observation')} of {self.device} got their energy."
         return Report(title, tuple(blocks), kind="attachment")
 
@@ -209,16 +196,10 @@ def _find_pending(
     store: Store, device: str, run: str
 ) -> tuple[ProfileSummary, Sequence[Observation]]:
     """Return the profile that waits for a trace, and its recorded observations."""
-    known = store.list_matches(device) if device else store.list_profiles()
     found = []
-    for summary in known:
-        if summary.shipped:
-            continue
-        own = [
-            one
-            for one in store.load_observations(summary.key)
-            if one.is_pending and one.run.startswith(run)
-        ]
+    for summary in store.list_matches(device) if device else store.list_profiles():
+        known = () if summary.shipped else store.load_observations(summary.key)
+        own = [one for one in known if one.is_pending and one.run.startswith(run)]
         if own:
             found.append((summary, own))
     if not found:
@@ -276,6 +257,7 @@ def export_data(
     return Answer(result.to_dict(), Report(text, ()))
 
 
+_AMOUNTS = ("energy_j", "energy_sd_j", "duration_s", "duration_sd_s")
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 # https://github.com/mlco2/codecarbon, codecarbon/output_methods/emissions_data.py
 _CODECARBON_COLUMNS = (
@@ -296,19 +278,15 @@ def export_observations(
     grid: str = "",
     store: str | None = None,
 ) -> int:
-    """Write the observations of a device to a CSV file; return how many.
+    """Write the observations of a device to a CSV file, which is replaced; return how many.
 
     Args:
         device: A device with a profile.
-        file: The file, which is replaced.
+        file: The CSV file.
         form: ``tidy``: every observation with all its fields. ``codecarbon``: whole training steps
             with energies, in the columns of CodeCarbon's ``emissions.csv``.
         grid: For CodeCarbon's ``emissions``: grams per kWh, or a region; empty without.
         store: Path or URL of the store, if not the usual one.
-
-    Raises:
-        InputError: There is nothing to export.
-        FileError: The file cannot be written.
     """
     if form not in (TIDY, CODECARBON):
         raise ArgumentError(f"{arg('form')} is {form!r}: choose from {TIDY}, {CODECARBON}")
@@ -331,43 +309,28 @@ def export_observations(
     return len(rows)
 
 
-def _make_tidy_row(one: Observation) -> dict[str, Any]:
-    network, how = one.trial.network, one.trial.execution
+def _make_tidy_row(one: Observation) -> Row:
+    network = one.trial.network
     return {
         "device": one.device.name,
-        "power_mode": one.device.power_mode,
-        "unit": one.device.unit,
-        "runtime": one.runtime,
-        "meter": one.meter,
-        "covers": one.covers,
-        "provenance": one.provenance,
-        "source": one.source,
-        "run": one.run,
-        "taken_at_s": one.taken_at_s,
+        **_pick(one.device, "power_mode", "unit"),
+        **_pick(one, "runtime", "meter", "covers", "provenance", "source", "run", "taken_at_s"),
         "trial": one.trial.key,
         "network": network.name,
         "layers": len(network.layers),
-        **{name: getattr(one.trial.setup, name) for name in Setup.__dataclass_fields__},
-        "stage": how.stage,
-        "mode": how.mode,
-        "copies": how.copies,
-        "upstream": how.upstream,
-        "steps": how.steps,
-        "energy_j": one.energy_j,
-        "energy_sd_j": one.energy_sd_j,
-        "duration_s": one.duration_s,
-        "duration_sd_s": one.duration_sd_s,
-        "issue_s": one.issue_s,
-        "count": one.count,
-        "peak_memory_bytes": one.peak_memory_bytes,
-        "cost_s": one.cost_s,
-        "refusal": one.refusal,
+        **_pick(one.trial.setup, *Setup.__dataclass_fields__),
+        **_pick(one.trial.execution, "stage", "mode", "copies", "upstream", "steps"),
+        **_pick(one, *_AMOUNTS, "issue_s", "count", "peak_memory_bytes", "cost_s", "refusal"),
     }
 
 
-def _make_codecarbon_row(one: Observation, grams_per_kwh: float | None) -> dict[str, Any]:
+def _pick(record: object, *names: str) -> Row:
+    return {name: getattr(record, name) for name in names}
+
+
+def _make_codecarbon_row(one: Observation, grams_per_kwh: float | None) -> Row:
     energy_j, duration_s = one.energy_j or 0.0, one.duration_s or 0.0
-    row: dict[str, Any] = dict.fromkeys(_CODECARBON_COLUMNS, "")
+    row: Row = dict.fromkeys(_CODECARBON_COLUMNS, "")
     # What a meter covers is one part for CodeCarbon, or all of them.
     part = one.covers.split(" ")[0]
     if part in ("cpu", "gpu"):
@@ -390,24 +353,25 @@ def _make_codecarbon_row(one: Observation, grams_per_kwh: float | None) -> dict[
 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows as CSV; cells that a row does not have are empty.
+    """Write rows as CSV; cells that a row does not have are empty."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    for row in rows:
+        cells = {name: row.get(name) for name in columns}
+        # No spreadsheet takes these for formulas: names may be somebody else's.
+        harmful = {
+            name: f"'{cell}"
+            for name, cell in cells.items()
+            if isinstance(cell, str) and cell.startswith(_FORMULA_SIGNS)
+        }
+        writer.writerow(cells | harmful)
+    _write_text(path, text.getvalue())
 
-    Raises:
-        FileError: The file cannot be written.
-    """
+
+def _write_text(path: Path, text: str) -> None:
     try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            for row in rows:
-                cells = {name: row.get(name) for name in columns}
-                # No spreadsheet takes these for formulas: names may be somebody else's.
-                harmful = {
-                    name: f"'{cell}"
-                    for name, cell in cells.items()
-                    if isinstance(cell, str) and cell.startswith(_FORMULA_SIGNS)
-                }
-                writer.writerow(cells | harmful)
+        path.write_text(text, encoding="utf-8", newline="")
     except OSError as error:
         reason = error.strerror or str(error)
         raise FileError(f"cannot write {path} ({reason}): give another file") from error
@@ -423,14 +387,7 @@ _MOST_KERNEL_LAYERS = 16
 
 @dataclass(frozen=True)
 class DatasetExport:
-    """What was written.
-
-    Attributes:
-        file: The CSV file.
-        card: The data card beside it.
-        rows: Number of observations in it.
-        left_out: Number of observations of this level without an energy.
-    """
+    """A CSV file and its data card; ``left_out`` observations of the level have no energy."""
 
     file: str
     card: str
@@ -439,14 +396,8 @@ class DatasetExport:
     left_out: int
 
     def to_dict(self) -> Row:
-        """Return the result as JSON values."""
-        return {
-            "file": self.file,
-            "card": self.card,
-            "level": self.level,
-            "observations": self.rows,
-            "left_out": self.left_out,
-        }
+        written = _pick(self, "file", "card", "level")
+        return {**written, "observations": self.rows, "left_out": self.left_out}
 
 
 def export_dataset(
@@ -465,10 +416,6 @@ def export_dataset(
         level: ``kernel``, ``network`` or ``application``.
         licence: What others may do with the data, for the card.
         store: Path or URL of the store, if not the usual one.
-
-    Raises:
-        InputError: There is nothing to export at this level.
-        FileError: A file cannot be written.
     """
     if level not in LEVELS:
         raise ArgumentError(f"{arg('level')} is {level!r}: choose from {', '.join(LEVELS)}")
@@ -483,12 +430,7 @@ def export_dataset(
         raise InputError(f"{profile.device.name} has no energies at this level: {_HINTS[level]}")
     columns = order_columns({name for row in rows for name in row})
     write_rows(path, columns, rows)
-    try:
-        text = make_card(path.name, level, licence, columns, rows, profile)
-        card.write_text(text, encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise FileError(f"cannot write {card} ({reason}): give another file") from error
+    _write_text(card, make_card(path.name, level, licence, columns, rows, profile))
     return DatasetExport(str(path), str(card), level, len(rows), len(chosen) - len(rows))
 
 
@@ -496,27 +438,22 @@ def _select_kernels(profile: Profile) -> list[tuple[Observation, Row]]:
     """Return observations of single kernels, whether of a campaign for kernels or not."""
     from joulecast.fusion import find_fusion_table, list_kernels
 
+    @cache
+    def find_kernel(network: Network, setup: Setup) -> FusedKernel | None:
+        kernels = list_kernels(network, setup, find_fusion_table(profile.runtime, setup))
+        return kernels[0] if len(kernels) == 1 and kernels[0].count == 1 else None
+
     found: list[tuple[Observation, Row]] = []
-    known: dict[tuple[Network, Setup], FusedKernel | None] = {}
     for one in profile.observations:
         network, setup = one.trial.network, one.trial.setup
         if setup.phase != "inference" or not 0 < len(network.layers) <= _MOST_KERNEL_LAYERS:
             continue
-        key = (network, setup)
-        if key not in known:
-            kernels = list_kernels(network, setup, find_fusion_table(profile.runtime, setup))
-            is_one = len(kernels) == 1 and kernels[0].count == 1
-            known[key] = kernels[0] if is_one else None
-        kernel = known[key]
+        kernel = find_kernel(network, setup)
         if kernel is not None:
-            found.append((one, _describe_kernel(one, kernel)))
+            features = {name: value for name, value in kernel.features.items() if name != "batch"}
+            how = {"copies": one.trial.execution.copies, "mode": one.trial.mode}
+            found.append((one, {"kernel": kernel.kind, **features, **_describe(one), **how}))
     return found
-
-
-def _describe_kernel(one: Observation, kernel: FusedKernel) -> Row:
-    features = {name: value for name, value in kernel.features.items() if name != "batch"}
-    how = {"copies": one.trial.execution.copies, "mode": one.trial.mode}
-    return {"kernel": kernel.kind, **features, **_describe(one), **how}
 
 
 def _select_networks(profile: Profile) -> list[tuple[Observation, Row]]:
@@ -567,33 +504,17 @@ def _describe_network(one: Observation) -> Row:
 def _describe(one: Observation) -> Row:
     """Return the columns of every level: the setup, one inference or step, and its origin."""
     setup, execution = one.trial.setup, one.trial.execution
-    count = execution.steps * execution.copies
-
-    def divide(value: float | None) -> float | None:
-        return None if value is None else value / count
-
+    count, amounts = execution.steps * execution.copies, _pick(one, *_AMOUNTS)
     return {
-        "phase": setup.phase,
-        "batch": setup.batch,
-        "precision": setup.precision,
+        **_pick(setup, "phase", "batch", "precision", "processor", "threads"),
         "optimizer": setup.optimizer if setup.phase == "train" else "",
-        "processor": setup.processor,
-        "threads": setup.threads,
         "steps": 1,
-        "energy_j": divide(one.energy_j),
-        "energy_sd_j": divide(one.energy_sd_j),
-        "duration_s": divide(one.duration_s),
-        "duration_sd_s": divide(one.duration_sd_s),
+        **{name: None if value is None else value / count for name, value in amounts.items()},
         "mean_power_w": compute_power(one.energy_j, one.duration_s),
         "rounds": one.count,
         "device": one.device.name,
         "power_mode": one.device.power_mode,
-        "runtime": one.runtime,
-        "meter": one.meter,
-        "covers": one.covers,
-        "provenance": one.provenance,
-        "taken_at_s": one.taken_at_s,
-        "run": one.run,
+        **_pick(one, "runtime", "meter", "covers", "provenance", "taken_at_s", "run"),
     }
 
 
@@ -661,10 +582,7 @@ _COLUMNS = {
     "groups": ("", "groups of a convolution"),
     "rows": ("", "rows that a linear layer multiplies, or tokens that an embedding looks up"),
     "out": ("elements", "elements of an output sample, where it has more or fewer than the input"),
-    **{
-        f"C{number}": ("channels", f"channels of concatenated input {number}")
-        for number in range(1, 5)
-    },
+    **{f"C{n}": ("channels", f"channels of concatenated input {n}") for n in range(1, 5)},
     "FLOPs": ("FLOP", "floating-point operations of a batch, two per multiply-add"),
     "params": ("", "number of weights"),
     "phase": ("", "`inference`: a forward pass; `train`: a training step"),
@@ -703,16 +621,7 @@ def make_card(
     rows: Sequence[Mapping[str, Any]],
     profile: Profile,
 ) -> str:
-    """Return a data card as Markdown.
-
-    Args:
-        file: Name of the CSV file.
-        level: ``kernel``, ``network`` or ``application``.
-        licence: What others may do with the data; empty if the owner has not said.
-        columns: Columns of the file.
-        rows: Its rows.
-        profile: Whose observations they are.
-    """
+    """Return a data card as Markdown; the licence is empty if the owner has not stated one."""
     device = profile.device
     times_s = [row["taken_at_s"] for row in rows if row["taken_at_s"]]
     ends_s = (min(times_s), max(times_s)) if times_s else ()

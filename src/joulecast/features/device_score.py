@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,23 +29,8 @@ from joulecast.errors import FileError, InputError
 from joulecast.printable import make_printable
 from joulecast.records import PROVENANCES, Json, weakest_provenance
 from joulecast.records.trial import INFERENCES
-from joulecast.units import (
-    format_duration,
-    format_energy,
-    format_money,
-    format_power,
-    joules_to_wh,
-)
-from joulecast.views.report import (
-    Block,
-    Picture,
-    Plot,
-    Report,
-    Reportable,
-    Table,
-    Text,
-    make_table,
-)
+from joulecast.units import format_duration, format_energy, format_money, format_power, joules_to_wh
+from joulecast.views.report import Block, Picture, Plot, Report, Reportable, Table, Text, make_table
 from joulecast.views.style import GREY
 from joulecast.views.words import (
     describe_provenance,
@@ -65,18 +50,11 @@ LETTER_COLOURS = ("#0B7A4B", "#3F8F2F", "#7A8F1E", "#B08900", "#C96F12", "#C24A1
 
 @dataclass(frozen=True)
 class LabelScale:
-    """Which letter a value gets.
+    """The least values of A to F; everything below has G."""
 
-    Attributes:
-        quantity: What is graded.
-        thresholds: The least values of A to F; everything below has G.
-    """
-
-    quantity: str
     thresholds: tuple[float, ...]
 
     def choose_letter(self, value: float) -> str:
-        """Return the letter of a value."""
         for letter, least in zip(LETTERS, self.thresholds, strict=False):
             if value >= least:
                 return letter
@@ -88,8 +66,8 @@ class LabelScale:
         return ", ".join(f"{letter} from {least:g}" for letter, least in steps) + ", G below"
 
 
-POWER_SCALE = LabelScale("PCS", (90.0, 80.0, 70.0, 60.0, 50.0, 40.0))
-ENERGY_SCALE = LabelScale("inferences per joule, on average", (16.0, 8.0, 4.0, 2.0, 1.0, 0.5))
+POWER_SCALE = LabelScale((90.0, 80.0, 70.0, 60.0, 50.0, 40.0))
+ENERGY_SCALE = LabelScale((16.0, 8.0, 4.0, 2.0, 1.0, 0.5))
 IECS_CAVEAT = (
     "IECS is our reading of DeepEn2023: the sum of inferences per joule over applications and "
     "processors. Its exact weights are not public. Compare it only between devices with the same "
@@ -103,15 +81,12 @@ SCALE_NOTE = (
 
 @dataclass(frozen=True)
 class ScoredConfiguration:
-    """An application on a processor, and what one inference took there.
+    """The energy and power of one inference of an application on a processor.
 
     Attributes:
-        application: Name of the application, or of its network.
         processor: Processor or number of threads.
-        energy_j: Energy of an inference; None where it is not known.
-        power_w: Average power during inferences; None where it is not known.
         missing: Why a value is not known; empty if all are.
-        count: How many observations it rests on.
+        count: Number of observations.
     """
 
     application: str
@@ -123,7 +98,6 @@ class ScoredConfiguration:
 
     @property
     def duration_s(self) -> float | None:
-        """The duration of an inference."""
         if self.energy_j is None or not self.power_w:
             return None
         return self.energy_j / self.power_w
@@ -131,14 +105,7 @@ class ScoredConfiguration:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What no meter tells about a device.
-
-    Attributes:
-        tdp_w: Thermal design power.
-        tdp_source: Where it comes from.
-        price: What the device costs, in ``currency``.
-        inferences_per_s: Performance that somebody states; by default it is what was observed.
-    """
+    """What no meter tells about a device; a stated performance replaces the observed one."""
 
     tdp_w: float | None = None
     tdp_source: str = "given"
@@ -147,17 +114,16 @@ class DeviceFacts:
     inferences_per_s: float | None = None
 
 
+# JSON has these under their own names.
+_SCORE_FIELDS = (
+    "name", "label", "pcs", "pcs_label", "iecs", "iecs_label", "inferences_per_joule",
+    "wh_per_1000_inferences", "inferences_per_s", "mean_power_w",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class DeviceScore:
-    """The scores of a device, and what they rest on.
-
-    Attributes:
-        name: Name of the device.
-        runtime: Framework and version.
-        covers: What the meter sees.
-        provenance: Where energies come from.
-        source: Who published imported energies.
-    """
+    """The scores of a device, and what they rest on; ``source`` published imported energies."""
 
     name: str
     runtime: str
@@ -169,12 +135,11 @@ class DeviceScore:
 
     @cached_property
     def energies_j(self) -> tuple[float, ...]:
-        """Energies of an inference, of the configurations whose energy is known."""
+        """Known energies of an inference."""
         return tuple(one.energy_j for one in self.configurations if one.energy_j)
 
     @cached_property
     def mean_power_w(self) -> float | None:
-        """Average power, over the configurations."""
         powers_w = [one.power_w for one in self.configurations if one.power_w is not None]
         return fmean(powers_w) if powers_w else None
 
@@ -186,11 +151,9 @@ class DeviceScore:
     def score_power(self, tdp_w: float | None) -> int | None:
         """Return PCS for a thermal design power; None if that or all powers are unknown."""
         powers_w = [one.power_w for one in self.configurations if one.power_w and tdp_w]
-        return (
-            round(100.0 * fmean(1.0 - one / (tdp_w or 1.0) for one in powers_w))
-            if powers_w
-            else None
-        )
+        if tdp_w is None or not powers_w:
+            return None
+        return round(100.0 * fmean(1.0 - one / tdp_w for one in powers_w))
 
     @property
     def iecs(self) -> float | None:
@@ -199,7 +162,6 @@ class DeviceScore:
 
     @property
     def inferences_per_joule(self) -> float | None:
-        """IECS divided by the number of configurations."""
         return None if self.iecs is None else self.iecs / len(self.energies_j)
 
     @property
@@ -290,19 +252,9 @@ class DeviceScore:
         return notes
 
     def to_dict(self) -> Json:
-        """Return the scores and what they rest on as JSON values."""
         facts = self.facts
         return {
-            "name": self.name,
-            "label": self.label,
-            "pcs": self.pcs,
-            "pcs_label": self.pcs_label,
-            "iecs": self.iecs,
-            "iecs_label": self.iecs_label,
-            "inferences_per_joule": self.inferences_per_joule,
-            "wh_per_1000_inferences": self.wh_per_1000_inferences,
-            "inferences_per_s": self.inferences_per_s,
-            "mean_power_w": self.mean_power_w,
+            **{name: getattr(self, name) for name in _SCORE_FIELDS},
             "tdp_w": facts.tdp_w,
             "tdp_source": facts.tdp_source if facts.tdp_w is not None else None,
             "price": facts.price,
@@ -348,8 +300,6 @@ SOURCE = (
     "transcribed by hand"
 )
 REORDERED_TDP_W = (15.0, 12.0, 8.0, 15.0, 8.0, 10.0, 10.0, 6.0)
-
-
 NAMES = {
     "OnePlus8Pro": "OnePlus 8 Pro",
     "RedmiNote8": "Redmi Note 8",
@@ -361,8 +311,6 @@ NAMES = {
     "MotoOneMacro": "Moto One Macro",
 }
 _DOUBTFUL_CELL = ("RedmiNote8", "DNN2", "NNAPI")
-
-
 _CORRECTED_J = 0.265
 _MISSING = "the published table has no value"
 
@@ -373,11 +321,7 @@ class PublishedScore:
 
     Attributes:
         score: Ours, with the TDP that reproduces the published PCS.
-        tdp_printed_w: TDP in the published table.
-        pcs_published: PCS in the published table.
-        iecs_published: IECS in the published table.
-        corrected: Ours, with the energy that looks like a misprint corrected; the same for phones
-            without one.
+        corrected: Ours, with the energy that looks like a misprint corrected, if there is one.
     """
 
     score: DeviceScore
@@ -388,16 +332,11 @@ class PublishedScore:
 
     @cached_property
     def pcs_printed_tdp(self) -> int | None:
-        """PCS with the TDP as it is printed."""
         return self.score.score_power(self.tdp_printed_w)
 
 
 def score_published(facts: Mapping[str, DeviceFacts] | None = None) -> tuple[PublishedScore, ...]:
-    """Return the published phones with their scores.
-
-    Args:
-        facts: Prices and performances by the name of a phone; their TDP is not used.
-    """
+    """Return the published phones; ``facts`` have their prices and performances by name."""
     tables = []
     for name in ("app_level_APC_watt.csv", "app_level_ECI_joule.csv"):
         with (FOLDER / name).open(encoding="utf-8", newline="") as file:
@@ -409,15 +348,12 @@ def score_published(facts: Mapping[str, DeviceFacts] | None = None) -> tuple[Pub
         for place in powers_w:
             # The other rows are about the phone, not about an application.
             if place in energies_j:
-                power, energy = powers_w[place][column], energies_j[place][column]
-                configurations.append(
-                    ScoredConfiguration(
-                        *place,
-                        energy_j=float(energy) if energy else None,
-                        power_w=float(power) if power else None,
-                        missing="" if power and energy else _MISSING,
-                    )
+                energy, power = (
+                    float(cell) if cell else None
+                    for cell in (energies_j[place][column], powers_w[place][column])
                 )
+                missing = _MISSING if energy is None or power is None else ""
+                configurations.append(ScoredConfiguration(*place, energy, power, missing))
         corrected = [
             replace(one, energy_j=_CORRECTED_J)
             if (column, one.application, one.processor) == _DOUBTFUL_CELL
@@ -474,12 +410,7 @@ def list_published_notes() -> list[str]:
 
 @dataclass(frozen=True)
 class DeviceScores(Reportable):
-    """The scores of one or more devices.
-
-    Attributes:
-        published: For phones of DeepEn2023, their published scores.
-        failure: Why the label could not be written.
-    """
+    """The scores of one or more devices; ``failure`` says why the label was not written."""
 
     devices: tuple[DeviceScore, ...]
     published: tuple[PublishedScore, ...] = ()
@@ -495,7 +426,6 @@ class DeviceScores(Reportable):
         return self.devices[place]
 
     def to_dict(self) -> Json:
-        """Return the scores, with the scale of the labels and what limits them."""
         devices, notes = [one.to_dict() for one in self.devices], [IECS_CAVEAT, SCALE_NOTE]
         if self.published:
             notes += list_published_notes()
@@ -518,11 +448,6 @@ class DeviceScores(Reportable):
         }
 
     def report(self) -> Report:
-        """Return the label and both scores, and what each application took.
-
-        Raises:
-            InputError: There is no score.
-        """
         if not self.devices:
             raise InputError("there is no score to report: run `joulecast score --out score.json`")
         first, title = self.devices[0], f"Scores of {plural(len(self), 'device')}"
@@ -543,7 +468,7 @@ class DeviceScores(Reportable):
             blocks = [Text(_describe_label(first), "lead"), *_describe_device(first)]
             notes = first.list_notes()
         else:
-            blocks = [_tabulate_scores(self.devices), *map(Text, _list_differences(self.devices))]
+            blocks = _compare_devices(self.devices)
             # A narrow terminal shortens names, and with them where the joules come from.
             notes = [
                 f"{one.name}: joules are {one.provenance}."
@@ -557,7 +482,12 @@ class DeviceScores(Reportable):
             named = ", ".join(sorted(one or "none" for one in currencies))
             note = f"Prices are in {named}: give all of them in one currency to plot them."
             blocks.append(Text(note, "warning"))
-        blocks += self._plot(currencies)
+        else:
+            currency = f" ({next(iter(currencies))})" if any(currencies) else ""
+            prices = [one.facts.price for one in self]
+            blocks += _plot_scores(self.devices, "price", f"Price{currency}", prices)
+        rates = [one.inferences_per_s for one in self]
+        blocks += _plot_scores(self.devices, "performance", "Performance (inferences/s)", rates)
         blocks += [
             Picture(
                 "label" if len(self) == 1 else f"label-{number}",
@@ -569,25 +499,9 @@ class DeviceScores(Reportable):
         provenance = weakest_provenance(one.provenance for one in self)
         return Report(title, tuple(blocks), provenance, "score")
 
-    def _plot(self, currencies: set[str]) -> list[Plot]:
-        """Return the plots of both scores, against price and against performance."""
-        currency = f" ({next(iter(currencies))})" if any(currencies) else ""
-        quantities: dict[str, tuple[str, Value]] = {
-            "price": (f"Price{currency}", lambda score: score.facts.price),
-            "performance": ("Performance (inferences/s)", lambda score: score.inferences_per_s),
-        }
-        if len(currencies) > 1:
-            del quantities["price"]
-        plots = [_plot_scores(self.devices, name, *one) for name, one in quantities.items()]
-        return [plot for plot in plots if plot is not None]
-
 
 def read_scores(data: Json, what: str = "the score") -> DeviceScores:
-    """Return the scores that ``joulecast score --out`` wrote.
-
-    Raises:
-        FileError: The data is something else; ``what`` names it.
-    """
+    """Return the scores that ``joulecast score --out`` wrote; errors call them ``what``."""
     try:
         return DeviceScores(tuple(_read_score(one) for one in data["devices"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -606,40 +520,28 @@ def _read_score(data: Json) -> DeviceScore:
         )
         for one in data["configurations"]
     )
-    facts = DeviceFacts(
-        _read_amount(data["tdp_w"]),
-        str(data["tdp_source"] or "given"),
-        _read_amount(data["price"]),
-        str(data["currency"] or ""),
-        _read_amount(data["inferences_per_s"]),
+    tdp_w, price, inferences_per_s = (
+        _read_amount(data[name]) for name in ("tdp_w", "price", "inferences_per_s")
     )
-    if data["provenance"] not in PROVENANCES:
+    texts = ("name", "runtime", "covers", "provenance", "tdp_source", "currency", "source")
+    name, runtime, covers, provenance, tdp_source, currency, source = (
+        str(data[key] or "") for key in texts
+    )
+    if provenance not in PROVENANCES:
         raise ValueError("unknown provenance")
-    return DeviceScore(
-        name=str(data["name"]),
-        configurations=configurations,
-        facts=facts,
-        provenance=data["provenance"],
-        covers=str(data["covers"]),
-        runtime=str(data["runtime"] or ""),
-        source=str(data["source"] or ""),
-    )
+    facts = DeviceFacts(tdp_w, tdp_source or "given", price, currency, inferences_per_s)
+    return DeviceScore(name, runtime, covers, provenance, configurations, facts, source)
 
 
 def _read_amount(value: Any) -> float | None:
-    """Return a number of at least 0, or None."""
-    if value is None:
-        return None
-    number = float(value)
-    if not 0 <= number < math.inf:
+    if value is not None and not 0 <= float(value) < math.inf:
         raise ValueError("not a positive number")
-    return number
+    return None if value is None else float(value)
 
 
 # ---------------------------------------------------------------------------------------------
 # What people see
 
-Value = Callable[[DeviceScore], float | None]
 _NAME_SIZE = 60
 _LABEL_NAME_SIZE, _LABEL_LINE_SIZE, _LABEL_APPLICATIONS = 27, 62, 12
 _BEST_PCS = 100.0
@@ -656,6 +558,9 @@ def draw_label(score: DeviceScore) -> str:
     def add_letter(text: str, letter: str | None) -> str:
         return f"{text}: {letter}" if letter else text
 
+    def format_short(value: float | None) -> str:
+        return format_number(value, ".3g", "–")
+
     name, tdp_w = make_printable(score.name), score.facts.tdp_w
     basis = ", ".join(filter(None, (score.source or score.runtime, f"meter covers {score.covers}")))
     known = sum(1 for one in score.configurations if one.energy_j)
@@ -667,13 +572,13 @@ def draw_label(score: DeviceScore) -> str:
         basis=shorten(make_printable(basis), _LABEL_LINE_SIZE),
         letters=list(zip(LETTERS, LETTER_COLOURS, strict=True)),
         tiles=[
-            ("PCS", _format_short(score.pcs), add_letter("of 100", score.pcs_label)),
-            ("IECS*", _format_short(score.iecs), add_letter("sum", score.iecs_label)),
-            ("Wh", _format_short(score.wh_per_1000_inferences), "per 1,000 inf."),
-            ("inferences", _format_short(score.inferences_per_s), "per second"),
+            ("PCS", format_short(score.pcs), add_letter("of 100", score.pcs_label)),
+            ("IECS*", format_short(score.iecs), add_letter("sum", score.iecs_label)),
+            ("Wh", format_short(score.wh_per_1000_inferences), "per 1,000 inf."),
+            ("inferences", format_short(score.inferences_per_s), "per second"),
         ],
         applications=[
-            (make_printable(one.replace("_", " ")), _format_short(wh))
+            (make_printable(one.replace("_", " ")), format_short(wh))
             for one, wh in score.list_applications()[:_LABEL_APPLICATIONS]
         ],
         footer=[
@@ -694,7 +599,7 @@ def _describe_label(score: DeviceScore) -> str:
 
 def _describe_device(score: DeviceScore) -> list[Block]:
     """Return the scores of one device, and what each configuration took."""
-    tdp_w, facts = score.facts.tdp_w, score.facts
+    facts, tdp_w = score.facts, score.facts.tdp_w
     tdp = f" of {format_power(tdp_w)} TDP" if tdp_w else ", TDP not known"
     power = format_optional(score.mean_power_w, format_power)
     mean = format_number(score.inferences_per_joule)
@@ -734,7 +639,8 @@ def _describe_device(score: DeviceScore) -> list[Block]:
     ]
 
 
-def _tabulate_scores(scores: Sequence[DeviceScore]) -> Table:
+def _compare_devices(scores: Sequence[DeviceScore]) -> list[Block]:
+    """Return the scores of several devices, and why they cannot be compared."""
     rows = [
         (
             one.name + label_provenance(one.provenance),
@@ -749,24 +655,19 @@ def _tabulate_scores(scores: Sequence[DeviceScore]) -> Table:
         for one in scores
     ]
     columns = ("device", "label", ">PCS", ">IECS", ">Wh/1,000", ">inferences/s", ">TDP", ">price")
-    return make_table(columns, rows)
-
-
-def _list_differences(scores: Sequence[DeviceScore]) -> list[str]:
-    """Return why devices cannot be compared."""
-    found = []
+    blocks: list[Block] = [make_table(columns, rows)]
     if len({one.covers for one in scores}) > 1:
         covers = "; ".join(f"{one.name}: {one.covers}" for one in scores)
-        found.append(f"Not comparable, because the meters cover different parts ({covers}).")
+        text = f"Not comparable, because the meters cover different parts ({covers})."
+        blocks.append(Text(text))
     pairs = {
         tuple((one.application, one.processor) for one in score.configurations if one.energy_j)
         for score in scores
     }
     if len(pairs) > 1:
-        found.append(
-            "IECS is not comparable, because devices have different processors or applications."
-        )
-    return found
+        text = "IECS is not comparable, because devices have different processors or applications."
+        blocks.append(Text(text))
+    return blocks
 
 
 def _tabulate_phones(phones: Sequence[PublishedScore]) -> Table:
@@ -793,24 +694,20 @@ def _tabulate_phones(phones: Sequence[PublishedScore]) -> Table:
 
 
 def _plot_scores(
-    scores: Sequence[DeviceScore], name: str, quantity: str, value: Value
-) -> Plot | None:
-    """Plot both scores against a quantity; None if nothing is known of it."""
-    readers: dict[str, Value] = {
-        "PCS": lambda score: score.pcs,
-        "IECS (our reading)": lambda score: score.iecs,
-    }
+    scores: Sequence[DeviceScore], name: str, quantity: str, values: Sequence[float | None]
+) -> list[Plot]:
+    """Plot both scores against a quantity, unless nothing is known of it."""
     panels = {}
-    for title, read_score in readers.items():
-        points = [
-            (one, x, y)
-            for one in scores
-            if (x := value(one)) is not None and (y := read_score(one)) is not None
-        ]
+    results: dict[str, list[float | None]] = {
+        "PCS": [one.pcs for one in scores], "IECS (our reading)": [one.iecs for one in scores],
+    }  # fmt: skip
+    for title, found in results.items():
+        triples = zip(scores, values, found, strict=True)
+        points = [(one, x, y) for one, x, y in triples if x is not None and y is not None]
         if points:
             panels[title] = points
     if not panels:
-        return None
+        return []
 
     def draw(figure: Figure) -> None:
         subplots = figure.subplots(1, len(panels), squeeze=False)[0]
@@ -835,20 +732,14 @@ def _plot_scores(
     data = make_table(("device", "label", "score", f">{quantity}", ">value"), rows)
     provenance = label_provenance(weakest_provenance(one.provenance for one in scores))
     title = f"Scores against {name}{provenance}"
-    return Plot(name, title, draw, "", data, (5.0 * len(panels), 4.0))
+    return [Plot(name, title, draw, "", data, (5.0 * len(panels), 4.0))]
 
 
-def format_number(value: float | None) -> str:
+def format_number(value: float | None, digits: str = "#.3g", unknown: str = "-") -> str:
     """Return three significant digits, or a dash for None."""
     if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
-
-
-def _format_short(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        return unknown
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:{digits}}".rstrip(".")
 
 
 def _format_score(value: float | None, letter: str | None) -> str:

@@ -67,7 +67,8 @@ _MOST_DIGITS = 15
 def parse_seen(text: str) -> tuple[float, int]:
     """Return energy and number of steps of a text like ``12J/100``."""
     energy, _, steps = text.partition("/")
-    if not (steps.strip().isdecimal() and len(steps) <= _MOST_DIGITS):
+    is_count = steps.strip().isdecimal() and len(steps) <= _MOST_DIGITS
+    if not is_count or int(steps) < 1:
         raise InputError("give the joules and the number of steps, like 12J/100")
     return parse_energy(energy), int(steps)
 
@@ -76,7 +77,6 @@ Probe = Annotated[
     bool,
     Argument(
         "First measure the net's unseen layers on the device --on.",
-        excludes=("device", "profile"),
     ),
 ]
 ProbeSeconds = Annotated[
@@ -91,16 +91,21 @@ EvalSamples = Annotated[
 Loader = Annotated[
     Any,
     Argument(
-        "Time the data loader that it returns on this machine, and add what the net waits.",
+        "Function that returns a data loader: time it here, and add what the device waits.",
         metavar="FILE.py:FUNCTION",
         harm="runs code",
     ),
 ]
 Runs = Annotated[
-    int, Argument("Number of equal runs: what a sweep takes.", least=1, most=given.MAX_COUNT)
+    int, Argument("Number of identical runs, as in a sweep.", least=1, most=given.MAX_COUNT)
 ]
 Seen = Annotated[
-    Any, Argument("Energy/number of the run's first steps.", metavar="12J/100", parse=parse_seen)
+    Any,
+    Argument(
+        "Measured energy and number of the first steps, to update the estimate.",
+        metavar="12J/100",
+        parse=parse_seen,
+    ),
 ]
 Battery = Annotated[
     str | None, Argument("Also print whether this battery suffices.", metavar="15Wh")
@@ -217,7 +222,7 @@ def estimate_run(
     reserve: Reserve = None,
     rest_w: RestW = None,
 ) -> RunEstimate:
-    """Estimate the energy of training or running NET, with a credible interval, beforehand.
+    """Estimate the energy of training or running NET, with a credible interval, before it runs.
 
     A step is forward, loss, backward and update on a batch that is already in memory. For an
     inference the net is not trained: it is one forward pass, and its duration is the latency.
@@ -230,6 +235,18 @@ def estimate_run(
         raise ArgumentError(
             f"{arg('eval_every')} and {arg('eval_samples')} belong together: give both"
         )
+    is_plain = eval_every is None and loader is None and runs == 1
+    if not (length.is_run or is_plain):
+        raise ArgumentError(
+            f"the length of the run is missing: give {arg('steps')}, or {arg('epochs')} and "
+            f"{arg('samples')}"
+        )
+    if seen is not None:
+        seen = _check_seen(seen)
+    # Also before anything is measured.
+    make_bill(1, grid, price)
+    if battery is not None:
+        parse_energy(battery)
     group = make_gpu_group(gpus, parallel, link_gb_s)
     if device and profile:
         raise ArgumentError(f"give {arg('device')} or {arg('profile')}, not both")
@@ -248,12 +265,6 @@ def estimate_run(
         warnings, step = check_first_steps(step, *first), update_run(step, *first)
     schedule, evaluation = _plan_evaluations(source, step, length, eval_every, eval_samples, loader)
     schedule = replace(schedule, runs=runs)
-    is_plain = eval_every is None and loader is None and runs == 1
-    if not (length.is_run or is_plain):
-        raise ArgumentError(
-            f"the length of the run is missing: give {arg('steps')}, or {arg('epochs')} and "
-            f"{arg('samples')}"
-        )
     wait = None if loader is None else _time_wait(step, source, loader)
     cost = add_up_run(step, source.setup, schedule, evaluation, wait)
     return make_run_estimate(
@@ -322,9 +333,14 @@ def update(estimate: Estimate, *, energy_j: float, steps: int) -> Estimate:
         energy_j: Energy of these steps together.
         steps: Number of steps.
     """
-    energy_j = _SEEN_ENERGY.convert(energy_j)
-    steps = _SEEN_STEPS.convert(steps)
-    return update_run(estimate, energy_j, steps)
+    return update_run(estimate, *_check_seen((energy_j, steps)))
+
+
+def _check_seen(seen: Any) -> tuple[float, int]:
+    """Return the energy and the number of the first steps of a run."""
+    if not (isinstance(seen, (tuple, list)) and len(seen) == 2 and None not in seen):
+        raise ArgumentError(f"{arg('seen')} is {seen!r}: give energy and steps, like (12.0, 100)")
+    return _SEEN_ENERGY.convert(seen[0]), _SEEN_STEPS.convert(seen[1])
 
 
 _SEEN_ENERGY = given.Declaration("energy_j", float, 0.0, Argument("Energy of these steps."))

@@ -321,8 +321,8 @@ def _describe_source(step: Estimate) -> str:
     if part is None:
         return describe_provenance(step.provenance)
     return (
-        f"a step of one GPU {describe_provenance(part.step_provenance)}; what {part.gpus} GPUs add "
-        f"to it {part.provenance}, not measured"
+        f"a step of one GPU {describe_provenance(part.step_provenance)}; the cost of using "
+        f"{part.gpus} GPUs is {part.provenance}, not measured"
     )
 
 

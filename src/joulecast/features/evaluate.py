@@ -156,8 +156,6 @@ class NetResult(Record):
     Attributes:
         passes_j: Energy of a step in each pass that measured it.
         measured_j: Mean of the passes, the reference for all errors.
-        measured_s: Duration of a step.
-        estimates: Estimates by estimator name.
     """
 
     name: str
@@ -180,7 +178,6 @@ class EstimatorScore(Record):
         coverage50_percent: Share of networks inside the 50 % interval; also 95 %.
         width50_percent: Median full width of that interval over the estimate; also 95 %.
         noise_percent: Median difference of two passes, a lower bound of meaningful errors.
-        time_mape_percent: Mean absolute error of the duration.
         device_seconds: Device time of the estimator's campaign and probes.
         points: Observations that it was fitted to.
     """
@@ -210,7 +207,6 @@ class Evaluation(Record, Reportable):
 
     Attributes:
         name: Prefix of the run tag of every observation it is based on.
-        family: Family that the networks were drawn from.
         seconds: Device time that each campaign was allowed.
         date: Date of the last observation.
         noise_percent: Median difference of two passes; None if no network has two.
@@ -240,11 +236,9 @@ class Evaluation(Record, Reportable):
     store: str = not_stored("", compare=False)
 
     def to_dict(self) -> Json:
-        """Return everything as JSON values."""
         return super().to_dict() | ({"store": self.store} if self.store else {})
 
     def report(self) -> Report:
-        """Return the scores of all estimators, notes and plots."""
         best = min(self.scores, key=lambda one: one.mape_percent, default=None)
         blocks: list[Block] = []
         if best is not None:
@@ -306,11 +300,7 @@ class Evaluation(Record, Reportable):
 
 
 def read_evaluation(data: Json, what: str = "the evaluation") -> Evaluation:
-    """Return the evaluation that ``joulecast evaluate --out`` wrote.
-
-    Raises:
-        FileError: The data is something else; ``what`` names it.
-    """
+    """Return the evaluation that ``joulecast evaluate --out`` wrote; errors call it ``what``."""
     found = load_record(Evaluation, {k: v for k, v in data.items() if k != "store"}, what)
     return replace(found, store=str(data.get("store", "")))
 

@@ -14,6 +14,7 @@ that asking for more test networks later changes neither them nor the existing t
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -26,13 +27,7 @@ from joulecast.errors import InputError, MissingError, NetError, arg
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
 from joulecast.families import FAMILIES, IMAGE_FAMILIES, count_members, draw_family, make_family
-from joulecast.features.evaluate import (
-    EstimatorScore,
-    Evaluation,
-    Interval,
-    NetEstimate,
-    NetResult,
-)
+from joulecast.features.evaluate import EstimatorScore, Evaluation, Interval, NetEstimate, NetResult
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.kinds import network_work
 from joulecast.records import Network, Observation, Profile, Setup, Trial, stable_hash
@@ -52,13 +47,7 @@ def evaluate_stored(
 ) -> Evaluation:
     """Evaluate estimators on the observations of a profile.
 
-    Args:
-        profile: The device and its observations.
-        plan: What to evaluate.
-        left_out: Trials that are known to have failed, with the reason.
-
-    Raises:
-        MissingError: No test network was measured yet, or no estimator can be fitted.
+    ``left_out`` names the trials that are known to have failed, with the reason.
     """
     log = EvaluationLog(name_evaluation(plan, profile.key), profile.observations)
     drawn = draw_nets(plan)
@@ -138,41 +127,22 @@ def _estimate_nets(
 # What to evaluate: the family, its random networks, the estimators and their device time
 
 
-# On a family without repeated blocks it would measure what ``subtractive`` measures.
-_BLOCK_ESTIMATOR = "subtractive-blocks"
-_DEFAULT_ESTIMATORS = (
-    "additive",
-    "additive" + NO_PROBE,
-    "subtractive",
-    _BLOCK_ESTIMATOR,
-    "work-linear",
-    "flops-linear",
-    "flops",
-    "constant",
-)
+_ADDITIVE = ("additive", "additive" + NO_PROBE)
+_BASELINES = ("work-linear", "flops-linear", "flops", "constant")
 # Sums of fused kernels are for inference.
-_KERNEL_ESTIMATORS = ("kernel-gp",)
-# Members of image families also have other kernel sizes, and are wider than the original: variants
-# of the original do not cover them.
-_IMAGE_ESTIMATORS = (
-    "additive",
-    "additive" + NO_PROBE,
-    *_KERNEL_ESTIMATORS,
-    "work-linear",
-    "flops-linear",
-    "flops",
-    "constant",
-)
+_KERNELS = ("kernel-gp",)
 
 
 def list_estimators(family: str = "", phase: str = "train") -> tuple[str, ...]:
     """Return the names of the estimators that are evaluated by default on a family in a phase."""
     if family in IMAGE_FAMILIES:
-        return _IMAGE_ESTIMATORS
-    has_blocks = bool(family and make_family(family).groups)
-    names = [name for name in _DEFAULT_ESTIMATORS if has_blocks or name != _BLOCK_ESTIMATOR]
-    kernels = _KERNEL_ESTIMATORS if phase == "inference" else ()
-    return (*names, *kernels)
+        # Their members also have other kernel sizes, and are wider than the original: variants of
+        # the original do not cover them.
+        return (*_ADDITIVE, *_KERNELS, *_BASELINES)
+    # Without repeated blocks, subtractive-blocks would measure what subtractive measures.
+    blocks = ("subtractive-blocks",) if family and make_family(family).groups else ()
+    kernels = _KERNELS if phase == "inference" else ()
+    return (*_ADDITIVE, "subtractive", *blocks, *_BASELINES, *kernels)
 
 
 def strip_probe(name: str) -> str:
@@ -191,12 +161,9 @@ class EvaluationPlan:
     """What to evaluate.
 
     Attributes:
-        family: Family to draw networks from.
-        setup: How the networks are trained.
         input_shape: Shape of one sample, if it is not the family's default.
         estimators: Names; one that ends in ``-noprobe`` shares the campaign of the other, and
             baselines that learn from whole networks share one.
-        nets: Number of test networks.
         seconds: Device time of each campaign; probes are not included.
         seed: Seed that draws and shuffles the networks.
         budgets: Device time of single estimators that differs from ``seconds``.
@@ -231,7 +198,6 @@ class EvaluationPlan:
 
     @property
     def campaigns(self) -> tuple[str, ...]:
-        """Names of the estimators that run a campaign."""
         return tuple(dict.fromkeys(map(name_campaign, self.estimators)))
 
     def get_seconds(self, name: str) -> float:
@@ -242,20 +208,10 @@ class EvaluationPlan:
         """Return how many test networks a pass measures: 0 is the first, 1 the second."""
         return self.nets if not number or self.repeated is None else self.repeated
 
-    def needs_probes(self, name: str) -> bool:
-        """Return whether an estimator is evaluated with its probes."""
-        return name in self.estimators
-
 
 @dataclass(frozen=True)
 class EvaluationNets:
-    """The networks of an evaluation.
-
-    Attributes:
-        widest: The family's widest random member.
-        campaign: Networks that campaigns may measure.
-        test: Held-out networks that estimators are scored on.
-    """
+    """The networks of an evaluation: the widest member, those of campaigns, and held-out ones."""
 
     widest: Network
     campaign: tuple[Network, ...]
@@ -266,16 +222,20 @@ class EvaluationNets:
         return tuple(Trial(network, setup) for network in self.test)
 
     def make_target(self, setup: Setup, networks: tuple[Network, ...]) -> Target:
-        """Return the target of a campaign or of probes."""
         return Target(self.widest, setup, networks=networks)
 
 
 def draw_nets(plan: EvaluationPlan) -> EvaluationNets:
     """Return the networks of a plan, which are the same on every machine."""
+    # A dict keeps the order of distinct networks.
+    drawn: dict[Network, None] = {}
+    for seed, count in ((f"{plan.seed}.learn", CAMPAIGN_NETS), (plan.seed, plan.nets)):
+        rng, size = random.Random(seed), len(drawn) + count
+        while len(drawn) < size:
+            drawn[draw_family(plan.family, rng.randint, plan.input_shape)] = None
     widest = draw_family(plan.family, lambda low, high: high, plan.input_shape)
-    campaign = _draw_distinct(plan, random.Random(f"{plan.seed}.learn"), CAMPAIGN_NETS, ())
-    test = _draw_distinct(plan, random.Random(plan.seed), plan.nets, campaign)
-    return EvaluationNets(widest, campaign, test)
+    networks = tuple(drawn)
+    return EvaluationNets(widest, networks[:CAMPAIGN_NETS], networks[CAMPAIGN_NETS:])
 
 
 def name_evaluation(plan: EvaluationPlan, profile_key: str) -> str:
@@ -296,19 +256,6 @@ def check_family(name: str) -> None:
         raise NetError(f"{name}: widths are drawn at random; give {family} alone")
 
 
-def _draw_distinct(
-    plan: EvaluationPlan, rng: random.Random, count: int, excluded: tuple[Network, ...]
-) -> tuple[Network, ...]:
-    taken = set(excluded)
-    found: list[Network] = []
-    while len(found) < count:
-        network = draw_family(plan.family, rng.randint, plan.input_shape)
-        if network not in taken:
-            taken.add(network)
-            found.append(network)
-    return tuple(found)
-
-
 # ---------------------------------------------------------------------------------------------
 # Observations of one evaluation, distinguished by their run tags
 #
@@ -322,13 +269,7 @@ def _draw_distinct(
 
 
 class EvaluationLog:
-    """The observations of one evaluation.
-
-    Args:
-        name: Name of the evaluation.
-        observations: All stored observations of the device.
-        store: Stores an observation permanently; None if none will be added.
-    """
+    """The observations of one evaluation among all of a device; ``store`` keeps new ones."""
 
     def __init__(
         self,
@@ -341,11 +282,9 @@ class EvaluationLog:
         self._observations = [one for one in observations if one.run.startswith(f"{name}.")]
 
     def make_tag(self, role: str) -> str:
-        """Return the run tag of observations with this role."""
         return f"{self.name}.{role}"
 
     def add(self, observation: Observation) -> None:
-        """Store an observation, then append it."""
         if self._store is not None:
             self._store(observation)
         self._observations.append(observation)
@@ -368,11 +307,9 @@ class CampaignObservations:
         self._role = role
 
     def load_observations(self, profile_key: str) -> Sequence[Observation]:
-        """Return the observations of this campaign alone."""
         return self._log.list_for(self._role)
 
     def add_observation(self, observation: Observation) -> None:
-        """Store an observation permanently."""
         self._log.add(observation)
 
     def load_fit(self, profile_key: str, estimator: str) -> Json | None:
@@ -403,7 +340,6 @@ class BudgetedEstimator:
         self._seconds = seconds
 
     def uses(self, observation: Observation) -> bool:
-        """Return whether the estimator can learn from an observation."""
         return self._estimator.uses(observation)
 
     def propose(
@@ -415,11 +351,9 @@ class BudgetedEstimator:
         return self._estimator.propose(target, observations, fitted)
 
     def fit(self, observations: Sequence[Observation], fitted: Fitted | None = None) -> Fitted:
-        """Fit the estimator."""
         return self._estimator.fit(observations, fitted)
 
     def load(self, data: Json) -> Fitted:
-        """Restore a fit from its JSON."""
         return self._estimator.load(data)
 
 
@@ -458,11 +392,8 @@ def _is_work(observation: Observation) -> bool:
 class TrainingObservations:
     """The observations that an estimator is fitted to.
 
-    Attributes:
-        campaign: Observations of its campaign within the budget, without test networks.
-        probes: Its probes of the test networks.
-        device_seconds: Device time of both.
-        missing: What was not measured yet.
+    ``campaign`` has those within the budget, without test networks; ``probes`` those of the test
+    networks; ``device_seconds`` is the time of both, and ``missing`` what was not measured yet.
     """
 
     campaign: tuple[Observation, ...]
@@ -476,15 +407,15 @@ def find_training_observations(
 ) -> TrainingObservations:
     """Return the stored observations for an estimator, and what is missing."""
     role = name_campaign(name)
-    estimator = BudgetedEstimator(find_estimator(role), plan.get_seconds(role))
+    seconds = plan.get_seconds(role)
+    estimator = BudgetedEstimator(find_estimator(role), seconds)
     recorded = log.list_for(role)
-    within = cut_to_budget(recorded, plan.get_seconds(role))
+    within = cut_to_budget(recorded, seconds)
     target = nets.make_target(plan.setup, nets.campaign)
     target = replace(target, modes=_list_modes(recorded))
-    is_incomplete = estimator.propose(target, recorded).trial is not None
     missing = []
-    if is_incomplete:
-        used = f"{sum_work_s(within):.0f} s of {plan.get_seconds(role):.0f} s measured"
+    if estimator.propose(target, recorded).trial is not None:
+        used = f"{sum_work_s(within):.0f} s of {seconds:.0f} s measured"
         rest = f"the rest of the campaign of {role} ({used})"
         missing.append(rest if within else f"the campaign of {role}")
     probes: tuple[Observation, ...] = ()
@@ -494,7 +425,7 @@ def find_training_observations(
         if absent:
             missing.append(f"{len(absent)} of {len(wanted)} time probes of {role}")
     device_seconds = sum(one.cost_s for one in (*within, *probes))
-    campaign = _exclude_networks(within, nets.test)
+    campaign = list_campaign(log, plan, nets, role)
     return TrainingObservations(campaign, probes, device_seconds, tuple(missing))
 
 
@@ -507,16 +438,10 @@ def find_probes(
 ) -> tuple[tuple[Trial, ...], tuple[Observation, ...]]:
     """Return the time probes that an estimator needs, and its stored probes.
 
-    Args:
-        log: Stored observations.
-        plan: What is evaluated.
-        nets: Its networks.
-        estimator: The estimator.
-        modes: Ways to run a step that the device offers; by default those of the observations.
+    ``modes`` are the ways to run a step on the device; by default those of the observations.
     """
     stored = log.list_for(f"{estimator.name}.probe")
-    within = cut_to_budget(log.list_for(estimator.name), plan.get_seconds(estimator.name))
-    campaign = _exclude_networks(within, nets.test)
+    campaign = list_campaign(log, plan, nets, estimator.name)
     known_modes = tuple(modes) or _list_modes((*campaign, *stored))
     target = nets.make_target(plan.setup, nets.test)
     target = replace(target, modes=known_modes, acquisition="probe")
@@ -532,20 +457,15 @@ def find_probes(
     return tuple(wanted.values()), tuple(found)
 
 
-def list_observations(
+def list_campaign(
     log: EvaluationLog, plan: EvaluationPlan, nets: EvaluationNets, name: str
 ) -> tuple[Observation, ...]:
-    """Return the observations of an estimator's campaign and its probes so far."""
-    within = cut_to_budget(log.list_for(name), plan.get_seconds(name))
-    return (*_exclude_networks(within, nets.test), *log.list_for(f"{name}.probe"))
+    """Return the observations of a campaign within its budget, without test networks.
 
-
-def _exclude_networks(
-    observations: Iterable[Observation], networks: Iterable[Network]
-) -> tuple[Observation, ...]:
-    """Return the observations of other networks: a variant may equal a test network."""
-    excluded = set(networks)
-    return tuple(one for one in observations if one.trial.network not in excluded)
+    A variant that a campaign measured may equal a test network.
+    """
+    within, excluded = cut_to_budget(log.list_for(name), plan.get_seconds(name)), set(nets.test)
+    return tuple(one for one in within if one.trial.network not in excluded)
 
 
 def _list_modes(observations: Iterable[Observation]) -> tuple[str, ...]:
@@ -560,11 +480,10 @@ def summarise_test_nets(
 
     The energy of a pass is the median over its windows; the reference is the mean over passes.
     """
-    passes: list[dict[str, list[Observation]]] = []
-    for role in PASSES:
-        passes.append({})
+    passes = [defaultdict[str, list[Observation]](list) for _ in PASSES]
+    for windows, role in zip(passes, PASSES, strict=True):
         for one in log.list_for(role):
-            passes[-1].setdefault(one.trial.key, []).append(one)
+            windows[one.trial.key].append(one)
     trials = drawn.make_trials(plan.setup)
     nets = []
     for trial in trials:
@@ -593,31 +512,25 @@ def summarise_test_nets(
 def score_estimator(
     name: str, nets: Sequence[NetResult], *, device_seconds: float, points: int
 ) -> EstimatorScore:
-    """Return the score of an estimator.
-
-    Args:
-        name: Name of the estimator in the networks' ``estimates``.
-        nets: Test networks, at least one, each with an estimate.
-        device_seconds: Device time of the estimator's campaign and probes.
-        points: Observations that it was fitted to.
-    """
-    errors = [100 * (net.estimates[name].energy_j / net.measured_j - 1) for net in nets]
-    sizes = [abs(error) for error in errors]
+    """Return the score of an estimator on test networks, at least one, that have its estimates."""
     estimates = [net.estimates[name] for net in nets]
+    pairs = list(zip(estimates, nets, strict=True))
+    errors = [100 * (one.energy_j / net.measured_j - 1) for one, net in pairs]
+    sizes = [abs(error) for error in errors]
 
     def compute_coverage(intervals_j: Iterable[Interval]) -> float:
-        pairs = zip(nets, intervals_j, strict=True)
-        return 100 * fmean(low <= net.measured_j <= high for net, (low, high) in pairs)
+        both = zip(nets, intervals_j, strict=True)
+        return 100 * fmean(low <= net.measured_j <= high for net, (low, high) in both)
 
     def compute_width(intervals_j: Iterable[Interval]) -> float:
         # Relative to the measured energy if the estimate is zero.
-        levels_j = [net.estimates[name].energy_j or net.measured_j for net in nets]
-        pairs = zip(levels_j, intervals_j, strict=True)
-        return 100 * median((high - low) / level_j for level_j, (low, high) in pairs)
+        levels_j = [one.energy_j or net.measured_j for one, net in pairs]
+        both = zip(levels_j, intervals_j, strict=True)
+        return 100 * median((high - low) / level_j for level_j, (low, high) in both)
 
-    intervals50_j = [estimate.interval50_j for estimate in estimates]
-    intervals95_j = [estimate.interval95_j for estimate in estimates]
-    pairs = zip(estimates, nets, strict=True)
+    intervals50_j = [one.interval50_j for one in estimates]
+    intervals95_j = [one.interval95_j for one in estimates]
+    time_errors = [abs(one.duration_s / net.measured_s - 1) for one, net in pairs]
     return EstimatorScore(
         estimator=name,
         nets=len(nets),
@@ -633,8 +546,7 @@ def score_estimator(
         width50_percent=compute_width(intervals50_j),
         width95_percent=compute_width(intervals95_j),
         noise_percent=compute_noise_percent(nets),
-        time_mape_percent=100
-        * fmean(abs(one.duration_s / net.measured_s - 1) for one, net in pairs),
+        time_mape_percent=100 * fmean(time_errors),
         device_seconds=device_seconds,
         points=points,
     )

@@ -27,7 +27,6 @@ from joulecast.errors import (
     arg,
 )
 from joulecast.estimators import find_estimator
-from joulecast.estimators.base import Estimator
 from joulecast.features.evaluate import Evaluation
 from joulecast.features.evaluation import (
     PASSES,
@@ -39,7 +38,7 @@ from joulecast.features.evaluation import (
     draw_nets,
     evaluate_stored,
     find_probes,
-    list_observations,
+    list_campaign,
     name_evaluation,
     sum_work_s,
 )
@@ -60,14 +59,7 @@ def measure_and_evaluate(
 ) -> Evaluation:
     """Measure what is not stored yet, then evaluate.
 
-    Args:
-        measurer: An open measurer; it measures ``rounds`` windows of each test network per pass.
-        store: Stores every observation as soon as it is made.
-        plan: What to evaluate.
-        on_progress: Called before every measurement.
-
-    Raises:
-        MissingError: The device refused all test networks, or all trials of the estimators.
+    The measurer is open; it measures ``rounds`` windows of each test network per pass.
     """
     failures = measure_evaluation(measurer, store, plan, on_progress)
     observations = store.load_observations(find_profile_key(measurer))
@@ -80,14 +72,7 @@ def measure_evaluation(
     plan: EvaluationPlan,
     on_progress: ReportProgress | None = None,
 ) -> tuple[str, ...]:
-    """Measure what an evaluation lacks; return the trials that failed, with the reasons.
-
-    Args:
-        measurer: An open measurer.
-        store: Stores every observation as soon as it is made.
-        plan: What to evaluate.
-        on_progress: Called before every measurement.
-    """
+    """Measure what an evaluation lacks; return the trials that failed, with the reasons."""
     key = find_profile_key(measurer)
     name = name_evaluation(plan, key)
     log = EvaluationLog(name, store.load_observations(key), store.add_observation)
@@ -98,7 +83,11 @@ def measure_evaluation(
             f"a new one with another {arg('store')} or {arg('seed')}"
         )
     run = _EvaluationRun(measurer, log, plan, draw_nets(plan), on_progress or (lambda _: None))
-    run.measure_all()
+    run.measure_pass(0)
+    for campaign in plan.campaigns:
+        run.measure_campaign(campaign)
+        run.measure_probes(campaign)
+    run.measure_pass(1)
     return tuple(dict.fromkeys(run.failures))
 
 
@@ -109,9 +98,7 @@ class _EvaluationRun:
     Attributes:
         failures: Trials that failed, with the reason.
         refused: Probes that the device refused, by trial key.
-        stage: Number of the current stage, from 1.
-        what: Name of the current stage.
-        is_warm: Whether the first load was run.
+        stage: Number of the current stage, from 1; ``what`` is its name.
     """
 
     measurer: TrialMeasurer
@@ -125,19 +112,17 @@ class _EvaluationRun:
     what: str = ""
     is_warm: bool = False
 
-    def measure_all(self) -> None:
-        """Measure everything that is not stored yet."""
-        self._measure_pass(0)
-        for name in self.plan.campaigns:
-            self._run_campaign(name)
-            self._run_probes(name)
-        self._measure_pass(1)
-
-    def _measure_pass(self, number: int) -> None:
+    def measure_pass(self, number: int) -> None:
         role = PASSES[number]
         self._begin_stage(f"test nets, pass {number + 1} of {len(PASSES)}")
         trials = self.nets.make_trials(self.plan.setup)[: self.plan.count_nets(number)]
-        windows = self._list_windows(role, trials)
+        # The windows that the pass lacks, round by round.
+        stored = Counter(one.trial.key for one in self.log.list_for(role))
+        windows = []
+        for place in range(self.measurer.rounds):
+            order = list(trials)
+            random.Random(f"{self.plan.seed}.{role}.{place}").shuffle(order)
+            windows += [trial for trial in order if stored[trial.key] <= place]
         measurer = self.measurer.change_run(self.log.make_tag(role), rounds=1)
         refused: set[Trial] = set()
         for done, trial in enumerate(windows):
@@ -154,17 +139,7 @@ class _EvaluationRun:
             except MeasurementError as error:
                 self.failures.append(f"a window of {name}: {error}")
 
-    def _list_windows(self, role: str, trials: Sequence[Trial]) -> list[Trial]:
-        """Return the windows that a pass lacks, round by round, each round shuffled."""
-        stored = Counter(one.trial.key for one in self.log.list_for(role))
-        windows = []
-        for number in range(self.measurer.rounds):
-            order = list(trials)
-            random.Random(f"{self.plan.seed}.{role}.{number}").shuffle(order)
-            windows += [trial for trial in order if stored[trial.key] <= number]
-        return windows
-
-    def _run_campaign(self, name: str) -> None:
+    def measure_campaign(self, name: str) -> None:
         self._begin_stage(f"campaign of {name}")
         seconds = self.plan.get_seconds(name)
         estimator = BudgetedEstimator(find_estimator(name), seconds)
@@ -177,7 +152,8 @@ class _EvaluationRun:
         def report(progress: Progress) -> None:
             self._report(sum_work_s(self.log.list_for(name)) / seconds, progress.reason)
 
-        measurer, log = self._tag_measurer(name), CampaignObservations(self.log, name)
+        measurer = self.measurer.change_run(self.log.make_tag(name))
+        log = CampaignObservations(self.log, name)
         try:
             result = run_campaign(measurer, log, estimator, target, on_progress=report)
         except MeasurementError as error:
@@ -188,31 +164,25 @@ class _EvaluationRun:
         else:
             self.failures += [f"{name} skipped {reason}" for reason in result.skipped]
 
-    def _run_probes(self, name: str) -> None:
+    def measure_probes(self, name: str) -> None:
         self._begin_stage(f"probes of {name}")
-        if not self.plan.needs_probes(name):
+        if name not in self.plan.estimators:
             return
         estimator, modes = find_estimator(name), self.measurer.runtime.modes
         wanted, stored = find_probes(self.log, self.plan, self.nets, estimator, modes)
         known = {one.trial.key for one in stored}
-        measurer = self._tag_measurer(f"{name}.probe")
+        measurer = self.measurer.change_run(self.log.make_tag(f"{name}.probe"))
         for done, trial in enumerate(wanted):
             self._report(done / len(wanted), trial.network.name)
             if trial.key not in known:
                 self._measure_probe(name, trial, measurer.time)
-        if wanted:
-            self._measure_proposed_probes(name, estimator, measurer)
-
-    def _measure_proposed_probes(
-        self, name: str, estimator: Estimator, measurer: TrialMeasurer
-    ) -> None:
-        """Measure the few probes that reduce the variance most once all layers were timed."""
+        # Then measure the few probes that reduce the variance most.
         target = self.nets.make_target(self.plan.setup, self.nets.test)
-        target = replace(target, acquisition="probe", modes=measurer.runtime.modes)
-        while True:
+        target = replace(target, acquisition="probe", modes=modes)
+        campaign = list_campaign(self.log, self.plan, self.nets, name)
+        while wanted:
             stored = self.log.list_for(f"{name}.probe")
-            known = list_observations(self.log, self.plan, self.nets, name)
-            proposal = estimator.propose(target, (*known, *self.refused.values()))
+            proposal = estimator.propose(target, (*campaign, *stored, *self.refused.values()))
             if proposal.trial is None or proposal.trial.key in self.refused:
                 return
             energy_count = sum(one.energy_j is not None for one in stored)
@@ -240,9 +210,6 @@ class _EvaluationRun:
         self.is_warm = True
         with suppress(MeasurementError, NetError):
             self.measurer.time(Trial(self.nets.widest, self.plan.setup))
-
-    def _tag_measurer(self, role: str) -> TrialMeasurer:
-        return self.measurer.change_run(self.log.make_tag(role))
 
     def _begin_stage(self, what: str) -> None:
         self.stage += 1

@@ -206,28 +206,15 @@ def predict_run(
     energy_j, variance = float(totals.energy_j[0]), float(totals.variance()[0])
     low_j, high_j = lognormal_interval(energy_j, variance, level)
     return RunPrediction(
-        resolved.network.name,
-        profile.device.name,
-        source,
-        steps,
-        energy_j,
-        (float(low_j), float(high_j)),
-        level,
-        float(totals.duration_s[0]),
-        totals.repeat_sd_share,
+        resolved.network.name, profile.device.name, source, steps, energy_j,
+        (float(low_j), float(high_j)), level, float(totals.duration_s[0]), totals.repeat_sd_share,
         tuple(one.name for one in fitted.sources),
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ImportedRuns(Record, Reportable):
-    """What was imported.
-
-    Attributes:
-        runs: Runs in the file.
-        new: How many of them were not in the store yet.
-        is_fitted: Whether networks can be estimated from them.
-    """
+    """Runs of a file, of which ``new`` were not stored yet; if fitted, they give estimates."""
 
     profile: str
     device: str
@@ -238,7 +225,6 @@ class ImportedRuns(Record, Reportable):
     is_fitted: bool
 
     def report(self) -> Report:
-        """Return how many runs were imported, and what comes next."""
         title = (
             f"Imported {plural(self.runs, 'run')} of {self.device} from {self.source}, {self.new} "
             "of them new."
@@ -269,7 +255,6 @@ class RunPrediction(Record, Reportable):
     transferred_from: tuple[str, ...] = ()
 
     def report(self) -> Report:
-        """Return the energy and duration of the run, and how much repeated runs differ."""
         title = (
             f"A run of {self.network} on {self.device}, {self.steps:,} steps, as {self.source} "
             f"reports it: {format_energy(self.energy_j)}{label_provenance('imported')} "

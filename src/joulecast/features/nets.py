@@ -301,7 +301,7 @@ def _read_module(request: NetRequest, loss: Any, batch: int | None) -> ResolvedN
 
 
 def _find_reference_application(name: str) -> Network | None:
-    # Most nets are none.
+    # Few names are reference applications.
     from joulecast.features.reference_applications import (
         build_reference_application,
         list_reference_applications,

@@ -76,6 +76,6 @@ def check_parallel(parallel: str) -> None:
         return
     name = _NOT_MODELLED.get(parallel.lower())
     refused = f"{name} is not modelled yet" if name else f"there is no parallelism {parallel!r}"
-    raise InputError(
+    raise ArgumentError(
         f"{refused}: give {arg('parallel', DATA)}, which is what DistributedDataParallel does"
     )

@@ -65,9 +65,7 @@ Keep = Annotated[
 Multiple = Annotated[int, Argument("Round channel counts to a multiple of N.", least=1)]
 ProbeFirst = Annotated[
     bool,
-    Argument(
-        "Measure the remaining layers on the device --on, and choose again.", excludes=("device",)
-    ),
+    Argument("Measure the remaining layers on the device --on, and choose again."),
 ]
 ProbeSeconds = Annotated[
     float | None, Argument("Longest duration of each probe.", least=0.0, default="20")

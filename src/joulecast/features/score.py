@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import Annotated, Any
 
 from joulecast.errors import (
     ArgumentError,
@@ -47,26 +47,9 @@ from joulecast.records import PRECISIONS, Observation, Profile, Setup, Trial
 from joulecast.toml_tables import Json, list_tables, parse_table, refuse_unknown
 from joulecast.units import parse_money, parse_power
 
-if TYPE_CHECKING:
-    from joulecast.measurer import TrialMeasurer
-    from joulecast.store import Store
-
 # A device that cannot run one application is scored on the others.
 _REFUSALS = (ContaminatedError, InputError, NotTrainingError, OutOfMemoryError)
-_NOT_MEASURING = ("published", "devices", "device_file")
-
-
-def _exclude(alias: Any, *names: str) -> Argument:
-    """Return a shared argument that settings do not give where one of these is typed."""
-    about: Argument = get_args(alias)[1]
-    return replace(about, excludes=names)
-
-
-On = Annotated[str | None, _exclude(given.On, *_NOT_MEASURING)]
-Meter = Annotated[str | None, _exclude(given.Meter, *_NOT_MEASURING)]
-Rounds = Annotated[
-    int | None, replace(_exclude(given.Rounds, *_NOT_MEASURING), default="3", least=1)
-]
+Rounds = Annotated[int | None, Argument("Windows of each measurement.", least=1, default="3")]
 Devices = Annotated[
     tuple[str, ...],
     Argument(
@@ -88,48 +71,45 @@ Threads = Annotated[
     tuple[int, ...],
     Argument(
         "Numbers of threads.", metavar="1,4", parse=parse_counts, least=1,
-        default="the runtime's choice", excludes=("published",),
+        default="the runtime's choice",
     ),
 ]  # fmt: skip
 Processors = Annotated[
     tuple[str, ...],
     Argument(
         "Processors of the device.", metavar="NAME,NAME", parse=parse_list, option="processor",
-        default="the runtime's choice", excludes=("published",),
+        default="the runtime's choice",
     ),
 ]  # fmt: skip
 Precision = Annotated[
     str | None,
-    Argument("Number format.", choices=PRECISIONS, default="fp32", excludes=("published",)),
+    Argument("Number format.", choices=PRECISIONS, default="fp32"),
 ]
 Tdp = Annotated[
     str | None,
     Argument(
         "Thermal design power.", metavar="15W", default="power limit of a GPU",
-        excludes=("published",),
     ),
 ]  # fmt: skip
 Price = Annotated[
     str | None,
-    Argument("What the device costs, for --plot.", metavar="599EUR", excludes=("published",)),
+    Argument("What the device costs, for --plot.", metavar="599EUR"),
 ]
 Performance = Annotated[
     float | None,
     Argument(
         "Inferences per second, for --plot.", above=0.0, metavar="N", option="performance",
-        default="as observed", excludes=("published",),
+        default="as observed",
     ),
 ]  # fmt: skip
-Offline = Annotated[
-    bool, Argument("Score what is stored without measuring.", excludes=_NOT_MEASURING)
-]
+Offline = Annotated[bool, Argument("Score what is stored without measuring.")]
 
 
 @verb
 def score(
     *,
-    on: On = None,
-    meter: Meter = None,
+    on: given.On = None,
+    meter: given.Meter = None,
     rounds: Rounds = None,
     device_name: given.RecordedName = "",
     warmup: given.Warmup = 0,
@@ -175,44 +155,38 @@ def score(
     stated = parse_facts("options", {key: value for key, value in texts.items() if value})
     facts = read_device_file(device_file) if device_file else {}
     names = devices or tuple(facts)
+    phones = score_phones(devices, facts) if published else ()
+    count = len(phones) or len(names) or 1
+    if svg is not None and count > 1:
+        raise InputError(
+            f"{arg('svg')} draws the label of one device, and there are {count}: name one with "
+            f"{arg('devices')}, or leave {arg('svg')} out"
+        )
     if published:
-        phones = score_phones(names if devices else (), facts)
         result = DeviceScores(tuple(one.score for one in phones), phones)
     else:
-        if svg is not None and len(names) > 1:
-            raise _refuse_label(len(names))
-        setups = None
-        if threads or processors:
-            setups = list_score_setups(threads, processors, precision or "fp32")
-        if names:
-            if any(texts.values()) and (len(names) > 1 or facts):
-                raise InputError(
-                    "TDP, price and performance as options are those of one device: give them in "
-                    f"a file with {arg('device_file')} for several, and not in both places"
-                )
-            from joulecast.features.profiles import load_observed_profile
-
-            scores = [
-                _score_profile(
-                    load_observed_profile(name, store=store), setups, precision or "fp32",
-                    facts.get(name, stated),
-                )
-                for name in names
-            ]  # fmt: skip
+        precision = precision or "fp32"
+        setups = list_score_setups(threads, processors, precision) if threads or processors else []
+        if names and any(texts.values()) and (len(names) > 1 or facts):
+            raise InputError(
+                "TDP, price and performance as options are those of one device: give them in "
+                f"a file with {arg('device_file')} for several, and not in both places"
+            )
+        if names or offline:
+            scores = []
+            for name in names or ("",):
+                profile = _load_stored(name, on or "cpu", store)
+                own = setups or find_score_setups(profile.observations, precision)
+                scores.append(_score_profile(profile, own, facts.get(name, stated)))
         else:
             options = MeasureOptions(
                 on or "cpu", meter or "auto", rounds or 3, device_name, warmup, runs
             )
-            if offline:
-                scores = [_score_offline(options, setups, precision or "fp32", stated, store)]
-            else:
-                setups = setups or list_score_setups(precision=precision or "fp32")
-                scores = [_score_here(options, setups, stated, store, on_progress)]
+            setups = setups or list_score_setups(precision=precision)
+            scores = [_measure_and_score(options, setups, stated, store, on_progress)]
         result = DeviceScores(tuple(scores))
     if svg is None:
         return result
-    if len(result) != 1:
-        raise _refuse_label(len(result))
     try:
         Path(svg).write_text(draw_label(result[0]), encoding="utf-8")
     except OSError as error:
@@ -233,15 +207,7 @@ def check_label(result: DeviceScores) -> int:
 def score_phones(
     names: Sequence[str] = (), facts: Mapping[str, DeviceFacts] | None = None
 ) -> tuple[PublishedScore, ...]:
-    """Return the phones of DeepEn2023, with our scores beside the published ones.
-
-    Args:
-        names: Names of phones; all eight by default.
-        facts: Prices and performances by the name of a phone.
-
-    Raises:
-        InputError: There is no such phone.
-    """
+    """Return some or all phones of DeepEn2023, with our scores beside the published ones."""
     phones = {one.score.name: one for one in score_published(facts)}
     for name in (*names, *(facts or {})):
         if name not in phones:
@@ -249,33 +215,19 @@ def score_phones(
     return tuple(phones[name] for name in names or phones)
 
 
-def _refuse_label(count: int) -> InputError:
-    return InputError(
-        f"{arg('svg')} draws the label of one device, and there are {count}: name one with "
-        f"{arg('devices')}, or leave {arg('svg')} out"
-    )
+def _load_stored(name: str, on: str, store: str | None) -> Profile:
+    """Return the profile of the device with this name, or without a name the one at ``on``."""
+    from joulecast.features.profiles import load_observed_profile, load_profile
 
-
-def _score_offline(
-    measuring: MeasureOptions,
-    setups: Sequence[Setup] | None,
-    precision: str,
-    facts: DeviceFacts,
-    store: str | None,
-) -> DeviceScore:
-    """Score the device that ``measuring`` names from what is stored."""
-    from joulecast.features.profiles import load_profile
-
+    if name:
+        return load_observed_profile(name, store=store)
     try:
-        profile = load_profile("", on=measuring.on, store=store)
+        return load_profile("", on=on, store=store)
     except MissingError as error:
-        raise MissingError(
-            f"nothing is stored of {measuring.on}: leave {arg('offline')} out"
-        ) from error
-    return _score_profile(profile, setups, precision, facts)
+        raise MissingError(f"nothing is stored of {on}: leave {arg('offline')} out") from error
 
 
-def _score_here(
+def _measure_and_score(
     measuring: MeasureOptions,
     setups: Sequence[Setup],
     facts: DeviceFacts,
@@ -286,6 +238,7 @@ def _score_here(
     from joulecast.features.measurers import lock_device, open_any_measurer
     from joulecast.store import open_store
 
+    refusals: dict[str, str] = {}
     with (
         lock_device(measuring.on),
         open_any_measurer(measuring) as measurer,
@@ -294,68 +247,47 @@ def _score_here(
         runtime, meter = measurer.runtime, measurer.meter
         profile = Profile(runtime.device, runtime.name, meter.covers, meter.provenance)
         opened.check_writable(profile)
-        observed, refusals = _measure_missing(measurer, opened, profile, setups, on_progress)
-    profile = replace(profile, observations=tuple(observed))
-    return _require_energies(
-        score_observations(profile, setups, _fill_tdp(facts, profile), refusals), ""
-    )
+        observed = list(opened.load_observations(profile.key))
+        known = {one.trial.key for one in observed if one.trial.setup in setups and has_energy(one)}
+        trials = [pair for pair in list_score_trials(setups) if pair[1].key not in known]
+        for number, (name, trial) in enumerate(trials):
+            if on_progress is not None:
+                detail = f"{name}, {describe_processor(trial.setup)}"
+                on_progress(ProgressReport(number, len(trials), "measurements", detail))
+            try:
+                found = measurer.measure(trial)
+            except _REFUSALS as error:
+                refusals[trial.key] = str(error)
+            else:
+                opened.add_observation(found)
+                observed.append(found)
+    return _score_profile(replace(profile, observations=tuple(observed)), setups, facts, refusals)
 
 
 def _score_profile(
-    profile: Profile, setups: Sequence[Setup] | None, precision: str, facts: DeviceFacts
-) -> DeviceScore:
-    if setups is None:
-        setups = find_score_setups(profile.observations, precision)
-    result = score_observations(profile, setups, _fill_tdp(facts, profile))
-    return _require_energies(result, ": measure them there with `joulecast score --on DEVICE`")
-
-
-def _measure_missing(
-    measurer: TrialMeasurer,
-    store: Store,
     profile: Profile,
     setups: Sequence[Setup],
-    on_progress: ReportProgress | None,
-) -> tuple[list[Observation], dict[str, str]]:
-    """Return all observations, and why trials could not be measured, by their keys."""
-    observed = list(store.load_observations(profile.key))
-    known = {one.trial.key for one in observed if one.trial.setup in setups and has_energy(one)}
-    trials = [pair for pair in list_score_trials(setups) if pair[1].key not in known]
-    refusals: dict[str, str] = {}
-    for number, (name, trial) in enumerate(trials):
-        if on_progress is not None:
-            detail = f"{name}, {describe_processor(trial.setup)}"
-            on_progress(ProgressReport(number, len(trials), "measurements", detail))
-        try:
-            found = measurer.measure(trial)
-        except _REFUSALS as error:
-            refusals[trial.key] = str(error)
-        else:
-            store.add_observation(found)
-            observed.append(found)
-    return observed, refusals
-
-
-def _fill_tdp(facts: DeviceFacts, profile: Profile) -> DeviceFacts:
+    facts: DeviceFacts,
+    refusals: Mapping[str, str] | None = None,
+) -> DeviceScore:
+    """Score a device that has energies; its TDP is by default its power limit."""
     limit_w = profile.device.power_limit_w
-    if facts.tdp_w is not None or limit_w is None:
-        return facts
-    return replace(facts, tdp_w=limit_w, tdp_source="power limit of the device")
-
-
-def _require_energies(result: DeviceScore, hint: str) -> DeviceScore:
+    if facts.tdp_w is None and limit_w is not None:
+        facts = replace(facts, tdp_w=limit_w, tdp_source="power limit of the device")
+    result = score_observations(profile, setups, facts, refusals)
     if result.energies_j:
         return result
     reasons = dict.fromkeys(one.missing for one in result.configurations)
     why = f" ({'; '.join(reasons)})" if reasons else ""
-    raise MissingError(f"{result.name} has no energies of the reference applications{why}{hint}")
+    if refusals is None:
+        why += ": measure them there with `joulecast score --on DEVICE`"
+    raise MissingError(f"{result.name} has no energies of the reference applications{why}")
 
 
 # ---------------------------------------------------------------------------------------------
 # Scores of observations
 
 
-NOT_MEASURED = "not measured yet"
 _PENDING = "its energy is still to come: attach a power trace with `joulecast data attach`"
 _NO_ENERGY = "it was observed without energy: measure it again"
 _ZERO = "the meter counted no energy: measure it with a meter that resolves it"
@@ -364,28 +296,16 @@ _ZERO = "the meter counted no energy: measure it with a meter that resolves it"
 def list_score_setups(
     threads: Sequence[int] = (), processors: Sequence[str] = (), precision: str = "fp32"
 ) -> list[Setup]:
-    """Return the setups that a device is scored with: one inference at a time.
-
-    Args:
-        threads: Numbers of threads; the runtime's choice where empty.
-        processors: Processors of the device; the runtime's choice where empty.
-        precision: Number format.
-    """
-    pairs = product(processors or ("",), threads or (0,))
+    """Return setups of one inference at a time; empty arguments are the runtime's choice."""
     return [
         Setup(1, "inference", precision, threads=count, processor=processor)
-        for processor, count in pairs
+        for processor, count in product(processors or ("",), threads or (0,))
     ]
 
 
 def find_score_setups(observations: Iterable[Observation], precision: str) -> list[Setup]:
     """Return the setups with which reference applications were observed one at a time."""
-    from joulecast.features.reference_applications import (
-        build_reference_application,
-        list_reference_applications,
-    )
-
-    networks = {build_reference_application(name) for name in list_reference_applications()}
+    networks = {trial.network for _, trial in list_score_trials([Setup(1, "inference")])}
     found = {
         one.trial.setup
         for one in observations
@@ -418,14 +338,7 @@ def score_observations(
     facts: DeviceFacts,
     refusals: Mapping[str, str] | None = None,
 ) -> DeviceScore:
-    """Return the scores of a device with some setups.
-
-    Args:
-        profile: The device with its observations.
-        setups: What was scored with.
-        facts: What no meter tells. TDP is by default the power limit of the device.
-        refusals: Why trials could not be measured, by their keys.
-    """
+    """Return the scores of a device; ``refusals`` says by key why trials were not measured."""
     by_trial: dict[str, list[Observation]] = {}
     trials = list_score_trials(setups)
     wanted = {trial.key for _, trial in trials}
@@ -433,20 +346,16 @@ def score_observations(
         # Most observations of a profile are of something else, and keys take long to compute.
         if one.trial.setup in setups and one.trial.key in wanted:
             by_trial.setdefault(one.trial.key, []).append(one)
-    return DeviceScore(
-        profile.device.name,
-        profile.runtime,
-        profile.covers,
-        profile.provenance,
-        tuple(
-            _summarise(name, trial, by_trial.get(trial.key, ()), (refusals or {}).get(trial.key))
-            for name, trial in trials
-        ),
-        facts,
-        ", ".join(sorted({one.source for one in profile.observations if one.source}))
-        if profile.provenance == "imported"
-        else "",
+    configurations = tuple(
+        _summarise(name, trial, by_trial.get(trial.key, ()), (refusals or {}).get(trial.key))
+        for name, trial in trials
     )
+    is_imported = profile.provenance == "imported"
+    sources = sorted({one.source for one in profile.observations if one.source and is_imported})
+    return DeviceScore(
+        profile.device.name, profile.runtime, profile.covers, profile.provenance, configurations,
+        facts, ", ".join(sources),
+    )  # fmt: skip
 
 
 def has_energy(observation: Observation) -> bool:
@@ -471,17 +380,13 @@ def _summarise(
     processor = describe_processor(trial.setup)
     complete = [one for one in observations if has_energy(one)]
     if not complete:
-        last = observations[-1] if observations else None
-        if last is None:
-            reason = NOT_MEASURED
-        elif last.refusal or last.is_pending:
-            reason = last.refusal or _PENDING
-        else:
+        reason = "not measured yet"
+        if observations:
+            last = observations[-1]
             reason = _NO_ENERGY if last.energy_j is None else _ZERO
-        reason = refusal or reason
-        return ScoredConfiguration(name, processor, missing=reason, count=0)
-    steps = [one.trial.execution.steps for one in complete]
-    energies_j = [(one.energy_j or 0.0) / count for one, count in zip(complete, steps, strict=True)]
+            reason = last.refusal or (_PENDING if last.is_pending else reason)
+        return ScoredConfiguration(name, processor, missing=refusal or reason, count=0)
+    energies_j = [(one.energy_j or 0.0) / one.trial.execution.steps for one in complete]
     powers_w = [(one.energy_j or 0.0) / (one.duration_s or 1.0) for one in complete]
     return ScoredConfiguration(
         name, processor, median(energies_j), median(powers_w), count=len(complete)
@@ -493,11 +398,7 @@ def _summarise(
 
 
 def read_device_file(path: str | Path) -> dict[str, DeviceFacts]:
-    """Return what a file says about devices, by their names.
-
-    Raises:
-        FileError: The file cannot be read, or a value cannot be used.
-    """
+    """Return what a file says about devices, by their names."""
     path = Path(path)
     try:
         if path.suffix.lower() == ".csv":
@@ -514,19 +415,12 @@ def read_device_file(path: str | Path) -> dict[str, DeviceFacts]:
 
 
 def parse_facts(where: str, texts: Mapping[str, Any]) -> DeviceFacts:
-    """Return the facts that texts state.
-
-    Args:
-        where: What messages call the texts.
-        texts: ``tdp``, ``price`` and ``performance``; those that are missing are not known.
-    """
+    """Return the facts of ``tdp``, ``price`` and ``performance``, which messages call ``where``."""
     values = parse_table(where, texts, _PARSERS)
     price, currency = values.get("price", (None, ""))
+    performance = values.get("performance")
     return DeviceFacts(
-        values.get("tdp"),
-        price=price,
-        currency=currency,
-        inferences_per_s=values.get("performance"),
+        values.get("tdp"), price=price, currency=currency, inferences_per_s=performance
     )
 
 

@@ -43,6 +43,8 @@ _STYLE: Any = {
     # Text stays text, which can be searched, and ids are the same every time.
     "svg.fonttype": "none",
     "svg.hashsalt": "joulecast",
+    # Names of layers are not formulas.
+    "text.parse_math": False,
 }
 _PNG_DPI = 150
 # Without a date, equal plots are equal files.

@@ -119,6 +119,16 @@ class Report:
         """All plots."""
         return tuple(block for block in self.blocks if isinstance(block, Plot))
 
+    def __str__(self) -> str:
+        from joulecast.views.terminal import format_report
+
+        return format_report(self)
+
+    def _repr_html_(self) -> str:
+        from joulecast.views.html import render_fragment
+
+        return render_fragment(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Return words and tables as JSON values, without plots and pictures."""
         return {
@@ -137,14 +147,10 @@ class Reportable:
         raise NotImplementedError
 
     def __str__(self) -> str:
-        from joulecast.views.terminal import format_report
-
-        return format_report(self.report())
+        return str(self.report())
 
     def _repr_html_(self) -> str:
-        from joulecast.views.html import render_fragment
-
-        return render_fragment(self.report())
+        return self.report()._repr_html_()
 
 
 @dataclass(frozen=True)
@@ -192,4 +198,5 @@ def _describe_block(block: Block) -> dict[str, Any]:
         "title": block.title,
         "columns": [name.lstrip(">~") for name in block.columns],
         "rows": [list(row) for row in block.rows],
+        "footer": list(block.footer),
     }

@@ -85,7 +85,7 @@ def describe_provenance(provenance: str) -> str:
 def describe_coverage(provenance: str, covers: str) -> str:
     """Return a clause that says which joules a number contains."""
     if provenance == "datasheet":
-        return f"joules are those of the {covers}"
+        return f"energy is that of the {covers}"
     return f"the meter covers {covers}"
 
 
@@ -102,7 +102,7 @@ def describe_setup(setup: Setup, gpus: int = 1) -> str:
         words.append(f"{setup.threads} thread{'s' if setup.threads > 1 else ''}")
     words += [setup.processor] if setup.processor else []
     if setup.accumulate > 1:
-        words.insert(1, f"{setup.accumulate} batches a step")
+        words.insert(1, f"{setup.accumulate} batches per step")
     words += ["compiled"] if setup.compiled else []
     words += ["CUDA graphs"] if setup.cuda_graphs else []
     if setup.loss != "cross_entropy" and not is_inference(setup):
