@@ -29,13 +29,7 @@ ROWS = [
     for name, factor in (("additive", 1.02), ("flops", 40.0))
     for j in (1.0, 2.0, 90.0)
 ]
-JOBS = (plot_kinds.ScheduledJob("a long job", 0, 3000), plot_kinds.ScheduledJob("b", 100, 200))
-SCHEDULES = [
-    plot_kinds.DeviceSchedule("phone", JOBS, ((0, 0.7), (3000, 0.4)), 0.1, ((100, 900),)),
-    plot_kinds.DeviceSchedule("server", JOBS[:1]),
-]
 MOMENTS = [plot_kinds.CampaignMoment(float(at), at, 1 / (1 + at)) for at in range(9)]
-LAYERS = [plot_kinds.ChangedLayer(f"conv{at}", 2.0 + at, 1.0 + at) for at in range(30)]
 KINDS = {
     "line": lambda: plot_kinds.plot_curve("line", LINE, "simulated"),
     "map": lambda: plot_kinds.plot_curve("map", MAP, "simulated"),
@@ -47,8 +41,6 @@ KINDS = {
     "time-energy": lambda: plot_kinds.plot_energy_by_time({"x": [("n", 1.0, 2.0)]}, "simulated"),
     "campaign": lambda: plot_kinds.plot_campaign(MOMENTS, "simulated"),
     "observations": lambda: plot_kinds.plot_observations({"x": [1e9, 1e9 + 8000]}, "simulated"),
-    "layers": lambda: plot_kinds.plot_layer_changes(LAYERS, "simulated"),
-    "plan": lambda: plot_kinds.plot_timeline(SCHEDULES, "2 jobs", "simulated"),
 }
 
 
@@ -71,16 +63,9 @@ def find_labels(plot):
     return [text.get_text() for text in draw(plot).axes[0].get_legend().get_texts()]
 
 
-def test_marks_of_curves_and_schedules():
+def test_marks_of_curves():
     assert find_labels(KINDS["line"]()) == ["95 % interval", "prediction", "measured", "next point"]
-    found = find_labels(KINDS["plan"]())
-    assert sorted(found) == ["charging", "job", "reserve", "state of charge"]
     assert LINE.points[0].error_percent == pytest.approx(100 / 1.1 - 100)
-
-
-def test_many_layers_are_summed():
-    labels = [text.get_text() for text in draw(KINDS["layers"]()).axes[0].get_yticklabels()]
-    assert len(labels) == 24 and labels[-1] == "other 7 layers"
 
 
 def test_values_that_differ_much_have_a_logarithmic_axis():
@@ -98,10 +83,10 @@ def test_what_cannot_be_plotted_is_refused():
 
 @pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf", ".html"])
 def test_files(tmp_path, suffix):
-    plots = [KINDS["line"](), KINDS["plan"]()]
+    plots = [KINDS["line"](), KINDS["campaign"]()]
     (one,) = save_plots(plots[:1], tmp_path / f"one{suffix}")
     several = save_plots(plots, tmp_path / f"some{suffix}")
-    names = ["some.html"] if suffix == ".html" else [f"some-line{suffix}", f"some-plan{suffix}"]
+    names = ["some.html"] if suffix == ".html" else [f"some-line{suffix}", f"some-campaign{suffix}"]
     assert [path.name for path in several] == names
     head = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF", ".html": b"<!doctype"}[suffix]
     assert one.read_bytes().lstrip().startswith(head)

@@ -166,8 +166,8 @@ _LOG = logging.getLogger(__name__)
 _ABOUT = """Estimate the energy of training or running a neural network, before it runs.
 
 NET is a family (cnn5, resnet18:32), path/to/file.py:make_net, package.module:make_net, or a
-network's .json or .onnx file. Every option can also be set in joulecast.toml, or in the environment as
-JOULECAST_<OPTION>.
+network's .json or .onnx file. Every option can also be set in joulecast.toml, or in the
+environment as JOULECAST_<OPTION>.
 """
 
 

@@ -23,7 +23,6 @@ from joulecast.views.style import (
     GREY,
     MUTED,
     RED,
-    SKY,
     TEXT,
     choose_colours,
     choose_markers,
@@ -480,45 +479,7 @@ _TIMES = (("s", 1.0, 180.0), ("min", 60.0, 180.0), ("h", 3600.0, 96.0), ("d", 86
 # Before and after
 
 
-@dataclass(frozen=True)
-class ChangedLayer:
-    """The energy of a layer before and after a change."""
-
-    name: str
-    before_j: float
-    after_j: float
-
-
 # More rows cannot be read: the others are summed.
-_MOST_LAYERS = 24
-
-
-def plot_layer_changes(layers: Sequence[ChangedLayer], provenance: str, step: str = "step") -> Plot:
-    """Plot two bars for each layer; of many, those that save least become one row."""
-    rows = list(layers)
-    if len(layers) > _MOST_LAYERS:
-        ranked = sorted(layers, key=lambda one: one.after_j - one.before_j)
-        top = set(map(id, ranked[: _MOST_LAYERS - 1]))
-        rest = [one for one in layers if id(one) not in top]
-        before_j, after_j = sum(one.before_j for one in rest), sum(one.after_j for one in rest)
-        other = ChangedLayer(f"other {len(rest)} layers", before_j, after_j)
-        rows = [*(one for one in layers if id(one) in top), other]
-
-    def draw(axes: Axes) -> None:
-        places = range(len(rows))
-        befores, afters = [row.before_j for row in rows], [row.after_j for row in rows]
-        axes.barh([at - 0.18 for at in places], befores, 0.36, color=GREY, label="before")
-        axes.barh([at + 0.18 for at in places], afters, 0.36, color=BLUE, label="after")
-        axes.set_yticks(places, [row.name for row in rows])
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.grid(False, axis="y")
-        label_axis(axes.xaxis, f"Energy per {step}", "J")
-        axes.legend()
-
-    cells = [(one.name, format_energy(one.before_j), format_energy(one.after_j)) for one in layers]
-    data = make_table(("layer", ">before", ">after"), cells)
-    size = (7.0, 1.4 + 0.36 * len(rows))
-    return make_plot("layers", "Energy by layer", draw, data, provenance, size=size)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -529,116 +490,9 @@ def plot_layer_changes(layers: Sequence[ChangedLayer], provenance: str, step: st
 #                ░░░░░░      - - - - - -         charging windows; reserve
 
 
-@dataclass(frozen=True)
-class ScheduledJob:
-    """A job on a device, from its start to its end."""
-
-    name: str
-    start_s: float
-    end_s: float
-
-
-@dataclass(frozen=True)
-class DeviceSchedule:
-    """A row of the timeline.
-
-    Attributes:
-        charge: Times in seconds with the state of charge as a share; empty on mains power.
-        reserve_share: Share of the battery that must always be left.
-        charging_windows: Start and end, in seconds, of each time on the charger.
-    """
-
-    device: str
-    jobs: tuple[ScheduledJob, ...]
-    charge: tuple[tuple[float, float], ...] = ()
-    reserve_share: float = 0.0
-    charging_windows: tuple[tuple[float, float], ...] = ()
-
-
 # Where jobs lie in a row of height 1, and where the charge runs from empty to full.
-_JOBS = (0.02, 0.42)
-_CHARGE = (-0.42, -0.06)
 # Letters that fit side by side over the whole width, and the fewest worth showing.
 _WIDTH_LETTERS, _FEWEST_LETTERS = 80, 3
-
-
-def plot_timeline(
-    schedules: Sequence[DeviceSchedule], title: str, provenance: str, description: str = ""
-) -> Plot:
-    """Plot jobs on devices over time, and the state of charge of every battery."""
-    last_s = max((job.end_s for one in schedules for job in one.jobs), default=1.0)
-    unit, unit_s = next((name, size) for name, size, most in _TIMES if last_s < most * size)
-
-    def draw(axes: Axes) -> None:
-        for row, schedule in enumerate(reversed(schedules)):
-            if schedule.charge:
-                _draw_charge(axes, schedule, row, unit_s)
-            _draw_jobs(axes, schedule, row, unit_s, last_s)
-        axes.set_yticks(range(len(schedules)), [_label_row(one) for one in reversed(schedules)])
-        axes.set_ylim(-0.55, len(schedules) - 0.45)
-        axes.set_xlim(0.0, 1.01 * last_s / unit_s)
-        axes.grid(False, axis="y")
-        label_axis(axes.xaxis, f"Time from now ({unit})")
-        handles, names = axes.get_legend_handles_labels()
-        each = dict(zip(names, handles, strict=True))
-        axes.legend(
-            each.values(), each.keys(), loc="lower left", bbox_to_anchor=(0, 1), ncols=len(each)
-        )
-
-    rows = [
-        (job.name, one.device, format_duration(job.start_s), format_duration(job.end_s))
-        for one in schedules
-        for job in one.jobs
-    ]
-    data = make_table(("job", "device", ">start", ">end"), rows)
-    size = (8.0, 1.5 + 0.9 * len(schedules))
-    return make_plot("plan", title, draw, data, provenance, description, size)
-
-
-def _draw_charge(axes: Axes, schedule: DeviceSchedule, row: int, unit_s: float) -> None:
-    empty, full = (row + edge for edge in _CHARGE)
-    last_s = schedule.charge[-1][0]
-    for start_s, end_s in schedule.charging_windows:
-        if start_s < min(end_s, last_s):
-            x = start_s / unit_s, min(end_s, last_s) / unit_s
-            axes.fill_between(x, empty, full, color=SKY, alpha=0.3, lw=0, label="charging")
-    times = [at_s / unit_s for at_s, _ in schedule.charge]
-    levels = [empty + (full - empty) * share for _, share in schedule.charge]
-    axes.fill_between(times, empty, levels, color=GREEN, alpha=0.2, lw=0)
-    axes.plot(times, levels, color=GREEN, label="state of charge")
-    if schedule.reserve_share:
-        reserve = empty + (full - empty) * schedule.reserve_share
-        axes.plot((0.0, times[-1]), (reserve,) * 2, "--", color=RED, lw=1, label="reserve")
-
-
-def _draw_jobs(
-    axes: Axes, schedule: DeviceSchedule, row: int, unit_s: float, last_s: float
-) -> None:
-    lanes: list[int] = []
-    ends_s: list[float] = []
-    for job in schedule.jobs:
-        # Concurrent jobs lie in lanes below each other.
-        lane = next((i for i, end_s in enumerate(ends_s) if end_s <= job.start_s), len(ends_s))
-        ends_s[lane : lane + 1] = [job.end_s]
-        lanes.append(lane)
-    height = (_JOBS[1] - _JOBS[0]) / max(1, len(ends_s))
-    top = row + (_JOBS[1] if schedule.charge else (_JOBS[1] - _JOBS[0]) / 2)
-    for job, lane in zip(schedule.jobs, lanes, strict=True):
-        left, width = job.start_s / unit_s, (job.end_s - job.start_s) / unit_s
-        middle = top - (lane + 0.5) * height
-        axes.barh(middle, width, 0.94 * height, left, color=BLUE, ec="white", label="job")
-        letters = int(_WIDTH_LETTERS * (job.end_s - job.start_s) / last_s)
-        name = job.name if len(job.name) <= letters else job.name[: letters - 1] + "…"
-        if letters >= _FEWEST_LETTERS and len(ends_s) <= 2:
-            at = left + width / 2, middle
-            axes.annotate(name, at, ha="center", va="center", color="white", fontsize=8)
-
-
-def _label_row(schedule: DeviceSchedule) -> str:
-    if not schedule.charge:
-        return f"{schedule.device}\nmains"
-    first, last = (100 * share for _, share in (schedule.charge[0], schedule.charge[-1]))
-    return f"{schedule.device}\n{first:.0f} → {last:.0f} %"
 
 
 # ---------------------------------------------------------------------------------------------

@@ -213,7 +213,8 @@ class Plan(Record, Reportable):
                 )
                 for device, job in jobs
             ]
-            blocks.append(make_table((*columns, ">charge after"), rows))
+            schedule = make_table((*columns, ">charge after"), rows)
+            blocks.append(schedule)
         blocks += [Text(str(job), "warning") for job in self.left_out[:_MAX_LEFT_OUT]]
         if (more := len(self.left_out) - _MAX_LEFT_OUT) > 0:
             blocks.append(Text(f"{plural(more, 'more job')} cannot run: see --json"))
@@ -224,7 +225,7 @@ class Plan(Record, Reportable):
             size = (8.0, 1.2 + 0.9 * len(self.devices))
             draw = partial(draw_timeline, devices=self.devices)
             about = "Jobs on each device over time, above the state of charge of its battery."
-            blocks.append(Plot("plan", title, draw, about, size=size))
+            blocks.append(Plot("plan", title, draw, about, schedule, size))
         notes = [*self._list_notes(provenance), _NOT_MODELLED] if jobs else [_NOT_MODELLED]
         blocks += [Text(note, "note") for note in notes]
         title = f"Plan of {plural(len(jobs), 'job')} on {devices}" if jobs else "No job can run"

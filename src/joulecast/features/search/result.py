@@ -313,7 +313,9 @@ def _plot(
     title = f"{screener.space.family}: {value.lower()} against energy"
     title += label_provenance(screener.fitted_profile.provenance)
     draw = partial(_draw, screener=screener, points=points, value=value)
-    return Plot("search", title, draw, f"Bars are {100 * screener.level:g} % intervals.")
+    rows = [(name, f"{at:.4g}", format_energy(one.energy_j)) for name, at, one in points]
+    data = make_table(("candidate", f">{value.lower()}", ">energy"), rows)
+    return Plot("search", title, draw, f"Bars are {100 * screener.level:g} % intervals.", data)
 
 
 def _draw(
