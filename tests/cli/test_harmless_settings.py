@@ -6,6 +6,7 @@ import click
 import pytest
 
 import joulecast
+from joulecast.cli.commands import DeclaredOption
 from joulecast.cli.harmless_settings import find_harmful
 from joulecast.cli.main import cli
 from joulecast.cli.settings import find_user_file, list_declared
@@ -72,6 +73,31 @@ ALLOWED = {
     "runtime": ["torch", "mnn", "simulated"],
     "store": ["lab.sqlite", "inner/lab.sqlite", ":memory:"],
 }
+
+
+# Texts that were looked at: names, sizes and files to read. None of them runs code, writes a file
+# or connects to a server.
+REVIEWED = {
+    "accumulate", "batch", "battery", "budget", "charge", "covers", "device", "device_file",
+    "device_name", "devices", "estimator", "estimators", "from_", "gpus", "grid", "input", "keep",
+    "licence", "now", "parallel", "price", "processor", "profile", "run", "sampler", "seen",
+    "source", "study", "tdp", "threads", "vary", "window",
+}  # fmt: skip
+
+
+def test_every_text_without_harm_was_looked_at():
+    """A new argument that takes any text declares its harm, or is added here after a look at it."""
+    commands = [cli.get_command(_CONTEXT, name) for name in cli.list_commands(_CONTEXT)]
+    found = set()
+    while commands:
+        command = commands.pop()
+        commands += command.commands.values() if isinstance(command, click.Group) else ()
+        for param in command.params:
+            if isinstance(param, DeclaredOption) and not param.is_flag and not param.about.harm:
+                kind = param.type.declaration.type
+                if kind not in (int, float) and not param.about.choices:
+                    found.add(param.name)
+    assert found == REVIEWED
 
 
 @pytest.mark.parametrize(("name", "value"), [(k, v) for k, all_ in HARMFUL.items() for v in all_])

@@ -11,32 +11,12 @@ from typing import Any
 
 from joulecast.features.arguments import Argument
 
-HARMLESS = frozenset(
-    """
-    accumulate acquisition anchors atlas batch battery blocks budget candidates charge
-    check checkpoint compiled confidence covers cross_check cuda_graphs deadline detach
-    device device_file device_name devices epochs estimator estimators
-    eval_every eval_samples floor form from_ gpus grid importance inference inferences
-    input interval json keep layers level licence link_gb_s loss measure missing
-    multiple nets new_tokens no_save now objective offline optimizer parallel patience
-    performance points port precision price probe processor profile prompt_tokens
-    published rate_limit reserve rest_w retry_refused rounds run runs sampler samples
-    seconds seed seen source stdio steps strategy study tdp threads time_limit tool
-    trials vary warmup window workers
-    """.split()  # noqa: SIM905 - one name per line would be hard to read
-)
-"""Options that are sizes, names and numbers, or files to read."""
+HARMLESS = frozenset({"check", "device_name", "json", "patience", "stdio", "workers"})
+"""Options that no verb declares: sizes, names and numbers."""
 
 _REASONS = {
-    "train": "runs code",
-    "loader": "runs code",
-    "net": "may run code",
     "runtime": "may run a plug-in",
-    "storage": "may connect to a server",
     "listen": "may let others measure here",
-    "host": "may let others use the dashboard",
-    "behind_proxy": "lets others say who they are",
-    "results": "shows the files of a folder",
     "token_file": "may hold a token that others know",
 }
 
