@@ -60,7 +60,7 @@ def test_bad_input_is_one_line(shell, write):
 def test_a_device_that_was_never_measured_is_estimated_and_says_so(shell, write):
     text = " ".join(shell("estimate", "lenet5", "--device", "rtx-4090").stdout.split())
     assert "on nvidia-rtx-4090" in text and "J (datasheet, 95 % interval" in text
-    assert "from a data sheet, never measured on this device; joules are those of the gpu" in text
+    assert "from a data sheet, never measured on this device; energy is that of the gpu" in text
     data = shell.json("estimate", "lenet5", "--device", write("card.toml", CARD))
     assert data["provenance"] == "datasheet" and data["device"] == "my-card"
 

@@ -193,7 +193,7 @@ def test_runtime_that_does_not_fit_is_one_line(profiled):
     assert "choose from torch, mnn" in profiled.fails(*words, "--runtime", "tf")
     assert "processor only" in profiled.fails(*words, "--runtime", "mnn", "--on", "cuda:0")
     said = profiled.fails("estimate", *NET, "--runtime", "simulated", code=2)
-    assert "--device and --on" in said
+    assert "give --device or --runtime, not both" in said
 
 
 def test_on_overrides_a_device_in_the_settings(profiled, write):
@@ -387,7 +387,7 @@ def test_several_gpus_are_added_up_and_marked(profiled):
     text = " ".join(profiled("estimate", *NET, *GPUS).stdout.split())
     assert "on 4 × simulated-7: batch 8 per GPU" in text
     assert "A step of 32 samples takes" in text and "4 GPUs train 3." in text
-    assert "what 4 GPUs add to it modelled, not measured" in text
+    assert "the cost of using 4 GPUs is modelled, not measured" in text
     assert "Modelled, not measured: a ring all-reduce of" in text and "75.0 % of 300 GB/s" in text
     assert "Peak memory about" in text and "per GPU" in text and "all_reduce about" in text
 
@@ -408,7 +408,6 @@ def test_runs_of_several_gpus_have_fewer_steps(profiled):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--gpus", "4", "--parallel", "fsdp"), "FSDP is not modelled yet: give --parallel data"),
         (("--gpus", "4", "--parallel", "data"), "give --link-gb-s, in GB/s"),
         (("--gpus", "64", "--parallel", "data"), "from 1 to 16"),
         (("--inference", *GPUS), "--gpus 4 is for training"),
@@ -422,6 +421,7 @@ def test_gpus_that_cannot_be_estimated_are_one_clear_line(profiled, words, said)
     ("words", "said"),
     [
         (("--gpus", "4"), "give --parallel data"),
+        (("--gpus", "4", "--parallel", "fsdp"), "FSDP is not modelled yet: give --parallel data"),
         (("--gpus", "0"), "'--gpus': 0"),
         (("--gpus", "2.5"), "'--gpus': '2.5'"),
         (("--parallel", "data"), "--parallel needs --gpus"),

@@ -87,7 +87,11 @@ LOADED = ("--steps", "10", "--loader")
         ((*LOADED, "data.py:make_number"), 1, "the loader is a int: give one that gives"),
         ((*LOADED, "data.py:nothing"), 1, "no function 'nothing' that returns a data loader"),
         ((*LOADED, "data.py:make_loader", "--batch", "4"), 1, "give --batch 8"),
-        (("--inference", "--eval-every", "5", "--eval-samples", "5"), 1, "belong to training"),
+        (
+            ("--inference", "--steps", "9", "--eval-every", "5", "--eval-samples", "5"),
+            1,
+            "belong to training",
+        ),
         (("--accumulate", "2", "--inference"), 1, "leave out --accumulate"),
         (("--checkpoint",), 1, "repeats no block to checkpoint: leave --checkpoint out"),
         (("--checkpoint", "--inference"), 1, "inference keeps no activations"),
@@ -106,7 +110,7 @@ def test_accumulated_epochs_have_fewer_steps(profiled):
     data = profiled.json("estimate", *NET, *epochs, "--accumulate", "4")
     assert data["steps"] == 10
     text = profiled("estimate", *NET, "--accumulate", "4", "--compile").stdout
-    assert "batch 8, 4 batches a step, sgd, fp32, compiled" in text
+    assert "batch 8, 4 batches per step, sgd, fp32, compiled" in text
 
 
 def test_compared_setups_say_what_differs(profiled):
@@ -114,7 +118,7 @@ def test_compared_setups_say_what_differs(profiled):
     rows = profiled.json(*words)["rows"]
     assert {row["setup"].get("accumulate", 1) for row in rows} == {1, 4}
     text = profiled(*words).stdout
-    assert "4 batches a step" in text and "1 batch a step" in text
+    assert "4 batches per step" in text and "1 batch per step" in text
 
 
 def test_hidden_and_unknown_waits_are_described():

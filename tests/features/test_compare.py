@@ -112,7 +112,8 @@ def test_numbers_of_gpus_are_rows(profiled):
     assert "is modelled, not measured" in text and "simulated, not a real device" in text
     unknown = profiled.json(*words)["rows"][1]
     assert unknown["gpus"] == 4 and "give --link-gb-s" in unknown["reason_not_ranked"]
-    assert "pipeline parallelism is not modelled yet" in profiled.fails(*words[:-1], "pipeline")
+    said = profiled.fails(*words[:-1], "pipeline", code=2)
+    assert "pipeline parallelism is not modelled yet" in said
 
 
 def test_a_plot_is_written(profiled, shell):

@@ -75,7 +75,7 @@ def test_wrong_options_are_one_line() -> None:
         joulecast.estimate_run("cnn5", evalevery=5)
     with pytest.raises(InputError, match="belong to training"):
         joulecast.estimate_run(
-            "cnn5", phase="inference", device="nvidia-h200", eval_every=1, eval_samples=1
+            "cnn5", phase="inference", device="nvidia-h200", steps=1, eval_every=1, eval_samples=1
         )
 
 

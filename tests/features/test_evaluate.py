@@ -611,7 +611,8 @@ def test_text_has_one_table_and_the_provenance(evaluated):
     text = shell("evaluate", *LEARNT, "--offline").stdout
     lines = text.splitlines()
     assert "3 held-out nets of lenet5 on simulated-7 (simulated)" in lines[0]
-    (row,) = [line for line in lines if line.startswith("subtractive")]
+    assert "subtractive has the smallest error: MAPE" in text
+    (row,) = [line for line in lines if line.startswith("subtractive  ")]
     error = data["scores"][0]["mape_percent"]
     assert row.split()[1] == (f"{error:.1f}" if error < 99.95 else f"{error:,.0f}")
     assert "Two measurements of the same net differ by" in text
@@ -675,7 +676,7 @@ def test_a_written_evaluation_is_reported():
     assert [plot.name for plot in report.plots] == [
         "agreement", "errors", "error-shares", "error-time", "profiling-time", "time-energy",
     ]  # fmt: skip
-    assert report.blocks[0].rows[0][:2] == ("additive", "2.0 %")
+    assert report.blocks[1].rows[0][:2] == ("additive", "2.0 %")
     text = str(result)
     assert "Left out: x: it failed" in text and "Stored in here" in text
     assert "lenet5:1" in report.plots[0].data.rows[0]

@@ -93,14 +93,16 @@ def test_options_of_other_verbs_are_checked(verb, name, value):
         getattr(joulecast, verb)("lenet5", **{name: value})
 
 
-@pytest.mark.parametrize("budget", [0.5, 3, None])
+@pytest.mark.parametrize("budget", [0.5, 3])
 def test_a_budget_is_text(profile, budget):
     with pytest.raises(InputError, match=r"the budget is .* as text"):
         joulecast.search("lenet5", len, budget=budget, device=profile)
 
 
-@pytest.mark.parametrize("net", [3, None, len])
+@pytest.mark.parametrize("net", [3, len])
 def test_something_that_is_no_net_is_named(net, profile):
+    with pytest.raises(InputError, match="net is missing"):
+        joulecast.estimate(None, device=profile)
     with pytest.raises(InputError, match=r"net is .*: give a name"):
         joulecast.estimate(net, torch.zeros(1), device=profile)
 

@@ -38,7 +38,7 @@ SHOWN = {
     "/evaluations": "of lenet5 on simulated-7",
     "/plans": "Plan of 2 jobs",
     "/pruning": "pruned to 60%",
-    "/scores": "Score of simulated-7",
+    "/scores": "simulated-7 (F)",
     "/fleet": "What is wrong",
 }
 WITH_PLOTS = ("/curves", "/campaigns", "/evaluations", "/plans", "/pruning")
