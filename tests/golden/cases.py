@@ -191,11 +191,9 @@ def _own_nets() -> dict[str, str]:
 FITS = {
     "lenet-additive": "additive kernel-gp flops",
     "lenet-subtractive": (
-        "additive subtractive ampere kernel-forest flops-linear work-linear constant "
-        "subtractive:stop"
+        "additive subtractive ampere flops-linear work-linear constant subtractive:stop"
     ),
     "lenet-ampere": "additive subtractive ampere",
-    "lenet-neuralpower": "neuralpower",
     "lenet-work-linear": "work-linear",
     "lenet-inference": "additive",
     "lenet-kernel-gp": "additive kernel-gp",
