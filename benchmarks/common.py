@@ -15,11 +15,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from joulecast.errors import FileError
-from joulecast.files import read_profile, write_profile
-from joulecast.plugins import load_plugins
 from joulecast.records import Profile
 from joulecast.store import open_store
+from joulecast.store.files import read_profile, write_profile
+from joulecast.system.errors import FileError
+from joulecast.system.plugins import load_plugins
 
 HERE = Path(__file__).parent
 _OPEN = {".xz": lzma.decompress, ".gz": gzip.decompress}

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import joulecast
 from joulecast.cli.main import cli
-from joulecast.units import format_energy
+from joulecast.system.units import format_energy
 
 LARGEST = "cnn5:16,32,64,128"
 # One thread, because the durations of small nets vary least on one.

@@ -5,8 +5,8 @@ from joulecast.families import make_family
 from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Setup
-from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.simulation import make_simulated_device
+from joulecast.simulation.runtime import SimulatedRuntime
 
 SMALL = Target(make_family("lenet5:4,6,24,16"), Setup(batch=10))
 

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 from joulecast.agent.client import LinkLimits, open_remote_measurer
 from joulecast.agent.service import AgentOptions, AgentService
-from joulecast.errors import DeviceAwayError
 from joulecast.families import make_family
 from joulecast.fleet.cluster import run_campaigns
 from joulecast.fleet.device_campaign import CampaignRequest, run_device_campaign
 from joulecast.fleet.fleet_devices import FleetDevice
 from joulecast.records import Setup
 from joulecast.store import open_store
+from joulecast.system.errors import DeviceAwayError
 
 NETWORKS = tuple(make_family(f"lenet5:{n},6,12,8") for n in range(2, 6))
 # The estimator that needs the fewest points: campaigns take moments.

@@ -5,7 +5,7 @@ import random
 
 from joulecast.estimators.additive.layers import set_up_layer
 from joulecast.estimators.additive.observations import DecomposedObservation
-from joulecast.kinds import make_layer, make_op
+from joulecast.operators import make_layer, make_op
 from joulecast.records import Setup
 from joulecast.variants import Part
 

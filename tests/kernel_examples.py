@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from joulecast.estimators.base import Floats
-from joulecast.fusion import FUSION_TABLES, FusedKernel, list_kernels
-from joulecast.kinds import make_layer, make_op
+from joulecast.onnx_nets.fusion import FUSION_TABLES, FusedKernel, list_kernels
+from joulecast.operators import make_layer, make_op
 from joulecast.records import Input, Network, Setup
 
 SETUP = Setup(batch=1, phase="inference")

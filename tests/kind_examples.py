@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from joulecast.families import FAMILIES, make_family
-from joulecast.kinds import free_widths, layer_work, make_layer
+from joulecast.operators import free_widths, layer_work, make_layer
 from joulecast.records import Setup
 
 TOKENS = {"tokens": 7, "kv_tokens": 9}

@@ -11,8 +11,8 @@ from joulecast.families import draw_family
 from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.file import LaterMeter
 from joulecast.records import Observation, Setup, Trial
-from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.simulation import SimulatedDevice, make_simulated_device
+from joulecast.simulation.runtime import SimulatedRuntime
 
 WALL_S = 1e9
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from joulecast.errors import MissingError
 from joulecast.estimators.base import Prediction, Proposal
 from joulecast.records import LayerEstimate
+from joulecast.system.errors import MissingError
 
 SD_SHARE = 0.5
 

@@ -23,7 +23,6 @@ from typing import Any
 from benchmarks.accuracy.run import COST, OWN, OWN_SECONDS, RESULTS, SETTINGS, Setting
 from benchmarks.common import find_commit, pack_profile, read_profiles, write_json
 from joulecast.campaign import find_profile_key, run_campaign
-from joulecast.errors import JoulecastError, MeasurementError, MissingError, NetError
 from joulecast.estimators import find_estimator
 from joulecast.features.evaluate import NetEstimate, NetResult
 from joulecast.features.evaluation import (
@@ -46,6 +45,7 @@ from joulecast.gp.lognormal import lognormal_interval
 from joulecast.measurer import Measurer
 from joulecast.records import Observation, Profile, Trial
 from joulecast.store import Store, open_store
+from joulecast.system.errors import JoulecastError, MeasurementError, MissingError, NetError
 
 Json = dict[str, Any]
 

@@ -33,7 +33,6 @@ from benchmarks.common import (
     use_rivals,
     write_json,
 )
-from joulecast.errors import JoulecastError, MissingError
 from joulecast.features.evaluate import EstimatorScore, Evaluation, NetResult
 from joulecast.features.evaluation import (
     NO_PROBE,
@@ -50,6 +49,7 @@ from joulecast.features.measurers import open_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.records import Observation, Profile, Setup, weakest_provenance
 from joulecast.store import open_store
+from joulecast.system.errors import JoulecastError, MissingError
 
 Json = dict[str, Any]
 

@@ -45,10 +45,10 @@ from benchmarks.anywhere.records import (
     score_network,
 )
 from benchmarks.common import find_commit, use_rivals
-from joulecast.errors import JoulecastError
 from joulecast.estimators import DEFAULT, FittedProfile, fit_profile, list_estimator_names
 from joulecast.records import Estimate, Observation, Profile, Setup
 from joulecast.store import open_store
+from joulecast.system.errors import JoulecastError
 
 if TYPE_CHECKING:
     from benchmarks.anywhere.truth import BenchmarkNetwork, TrainingExample
@@ -195,7 +195,7 @@ def measure(args: argparse.Namespace, folder: RunFolder) -> None:
             return truth.measure_truth(entry, args.on, meter, rules, args.tiny)
 
     def estimate_shipped(entry: BenchmarkNetwork, example: TrainingExample) -> Json:
-        from joulecast.runtimes.torch.inputs import find_first_tensor
+        from joulecast.torch_nets.inputs import find_first_tensor
 
         # The batch is the first axis of the inputs: where a sample has two views, that is twice
         # the batch of the table.

@@ -27,8 +27,8 @@ import torch
 from joulecast.campaign.atlas import draw_members, load_networks, split_members
 from joulecast.estimators.additive.layers import set_up_layer
 from joulecast.records import Network, Setup
-from joulecast.runtimes.torch.losses import cross_entropy_loss
-from joulecast.runtimes.torch.net_reader import read_net
+from joulecast.torch_nets.losses import cross_entropy_loss
+from joulecast.torch_nets.net_reader import read_net
 from joulecast.variants import split_network
 
 BATCH, PRECISIONS = 2, ("fp32", "tf32", "bf16")

@@ -25,8 +25,8 @@ from benchmarks.common import read_json, read_profiles
 from joulecast.estimators import find_estimator
 from joulecast.estimators.additive.estimator import FittedAdditive
 from joulecast.estimators.plausibility import drop_contradicted
-from joulecast.files import write_profile
 from joulecast.records import Observation, Profile
+from joulecast.store.files import write_profile
 
 ESTIMATORS = ("additive", "subtractive")
 # Eager steps without energy that are kept of one structure and setup.

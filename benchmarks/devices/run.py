@@ -51,8 +51,7 @@ from benchmarks.devices.tables import (
     read_published_steps,
     read_steps,
 )
-from joulecast.catalogue import find_data_sheet
-from joulecast.errors import InputError
+from joulecast.devices import find_data_sheet
 from joulecast.estimators import find_estimator, fit_profile, load_fit
 from joulecast.estimators.additive.data_sheets import (
     SHARED_FIT,
@@ -68,12 +67,13 @@ from joulecast.estimators.additive.predict import AdditiveModel, predict_duratio
 from joulecast.estimators.additive.roofline import find_power_priors
 from joulecast.estimators.base import Floats
 from joulecast.features.nets import resolve_name
-from joulecast.files import read_profile
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.gp.logsums.posterior import FittedLogSums
-from joulecast.kinds import HOST_CALLS, network_work
+from joulecast.operators import HOST_CALLS, network_work
 from joulecast.records import DataSheet, Network, Observation, Setup
+from joulecast.store.files import read_profile
 from joulecast.store.profiles import SHIPPED
+from joulecast.system.errors import InputError
 
 Json = dict[str, Any]
 

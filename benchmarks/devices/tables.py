@@ -34,8 +34,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from benchmarks.common import read_json
-from joulecast.catalogue import find_data_sheet
-from joulecast.errors import InputError
+from joulecast.devices import find_data_sheet
 from joulecast.estimators.additive.data_sheets import MeasuredDevice
 from joulecast.estimators.additive.layers import (
     SetupLayer,
@@ -45,10 +44,11 @@ from joulecast.estimators.additive.layers import (
 )
 from joulecast.estimators.additive.observations import DecomposedObservation, decompose_observations
 from joulecast.estimators.additive.operators import list_operators
-from joulecast.files import read_profile
-from joulecast.kinds import make_layer
+from joulecast.operators import make_layer
 from joulecast.records import Layer, Network, Setup
+from joulecast.store.files import read_profile
 from joulecast.store.profiles import SHIPPED
+from joulecast.system.errors import InputError
 from joulecast.variants import BLOCK, Part, make_isolated_network, split_network
 
 HERE = Path(__file__).parent

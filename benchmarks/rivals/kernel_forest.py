@@ -24,7 +24,7 @@ from joulecast.estimators.kernels.fitted_kernels import (
     list_features,
     name_features,
 )
-from joulecast.fusion import FusedKernel
+from joulecast.onnx_nets.fusion import FusedKernel
 from joulecast.records.codec import Record
 
 # nn-Meter's forests have about as many trees.

@@ -32,7 +32,6 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.errors import MissingError
 from joulecast.estimators.base import (
     ALL_SETUPS,
     FitComponent,
@@ -50,7 +49,7 @@ from joulecast.estimators.base import (
     setup_key,
     split_energy_by_bytes,
 )
-from joulecast.kinds import KINDS, Work, layer_work
+from joulecast.operators import KINDS, Work, layer_work
 from joulecast.records import (
     Layer,
     LayerEstimate,
@@ -62,6 +61,7 @@ from joulecast.records import (
     stable_hash,
 )
 from joulecast.records.codec import Record
+from joulecast.system.errors import MissingError
 from joulecast.variants import (
     BLOCK,
     Part,

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from joulecast.errors import JoulecastError
+from joulecast.system.errors import JoulecastError
 
 HOSTILE_VALUES: tuple[Any, ...] = (
     None,

@@ -25,26 +25,26 @@ import onnx
 from onnx import TensorProto, helper
 
 from benchmarks.robustness.hostile_inputs import damage_bytes, damage_value, make_text
-from joulecast.budgets import parse_budget
 from joulecast.cli.main import cli
 from joulecast.cli.settings import read_settings
 from joulecast.devices import parse_on
-from joulecast.errors import InputError, JoulecastError
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.families import make_family
+from joulecast.features.budgets import parse_budget
 from joulecast.features.estimate import parse_seen
 from joulecast.features.inspect import Inspection, count_step
 from joulecast.features.nets import ResolvedNet, resolve_name
 from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.features.plan.jobs_file import parse_plan_request, read_plan_request
 from joulecast.features.search.space import parse_dimension
-from joulecast.files import read_network, read_profile, write_network, write_profile
 from joulecast.meters.command import read_quantity
 from joulecast.meters.file import read_samples
 from joulecast.records import Device, Observation, Profile, Setup, Trial
 from joulecast.store import open_store
 from joulecast.store.database import find_url
-from joulecast.units import (
+from joulecast.store.files import read_network, read_profile, write_network, write_profile
+from joulecast.system.errors import InputError, JoulecastError
+from joulecast.system.units import (
     parse_bytes,
     parse_duration,
     parse_energy,
@@ -281,8 +281,8 @@ class HostileFolder:
 
     def _damage_pruned(self, rng: random.Random) -> Read:
         # PyTorch is imported when the first folder is read.
-        from joulecast.runtimes.torch.build import build_net
-        from joulecast.runtimes.torch.channel_removal import load_pruned, save_pruned
+        from joulecast.torch_nets.build import build_net
+        from joulecast.torch_nets.channel_removal import load_pruned, save_pruned
 
         folder = self.folder / "pruned"
         if not folder.exists():

@@ -47,10 +47,10 @@ import joulecast
 from benchmarks.common import find_commit, write_json
 from benchmarks.robustness.hostile_inputs import find_defect
 from benchmarks.robustness.readers import HostileFolder, Reader
-from joulecast.errors import JoulecastError
-from joulecast.files import read_profile, write_profile
 from joulecast.records import Observation
 from joulecast.store import Store
+from joulecast.store.files import read_profile, write_profile
+from joulecast.system.errors import JoulecastError
 
 # A slow reader gets half as many inputs as a fast one.
 FAST_WEIGHT, SLOW_WEIGHT = 2, 1

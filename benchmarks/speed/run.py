@@ -33,10 +33,10 @@ from benchmarks.common import find_commit, find_processor, read_json, write_json
 from joulecast.estimators import find_estimator, fit_profile
 from joulecast.estimators.base import Target
 from joulecast.families import draw_family, make_family
-from joulecast.files import read_profile
-from joulecast.kinds import network_work
+from joulecast.operators import network_work
 from joulecast.records import Execution, Network, Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
+from joulecast.store.files import read_profile
 from joulecast.store.profiles import SHIPPED
 from joulecast.variants import make_isolated_trial, make_variant, split_blocks, split_network
 

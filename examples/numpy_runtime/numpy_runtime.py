@@ -12,8 +12,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from joulecast.devices import detect_device
-from joulecast.errors import InputError, NetError, NotTrainingError, OutOfMemoryError
-from joulecast.kinds import peak_memory
+from joulecast.operators import peak_memory
+from joulecast.system.errors import InputError, NetError, NotTrainingError, OutOfMemoryError
 
 RATES = {"sgd": 0.01, "adam": 1e-3, "adamw": 1e-3}
 DECAY = 0.01

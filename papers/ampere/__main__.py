@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from joulecast.devices import parse_on
-from joulecast.errors import JoulecastError
 from joulecast.features.progress_report import ProgressReport
 from joulecast.runtimes import find_hardware
+from joulecast.system.errors import JoulecastError
 from papers.ampere.experiment import Work
 from papers.ampere.run import Outcome, choose_settings, plan, run
 from papers.ampere.table import find_experiments

@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from joulecast.errors import FileError
-from joulecast.kinds.channel_groups import ChannelGroup
-from joulecast.runtimes.torch.channel_pruning import PrunableChannels, find_channel_groups
-from joulecast.runtimes.torch.channel_removal import compute_importance, prune_channels
+from joulecast.operators.channel_groups import ChannelGroup
+from joulecast.system.errors import FileError
+from joulecast.torch_nets.channel_pruning import PrunableChannels, find_channel_groups
+from joulecast.torch_nets.channel_removal import compute_importance, prune_channels
 from papers.ampere.pruning import Study
 
 DrawBatch = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]

@@ -24,9 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from joulecast import errors
 from joulecast.campaign import Progress, run_campaign
-from joulecast.errors import FileError, InputError, MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
 from joulecast.features import evaluation
@@ -41,11 +39,12 @@ from joulecast.features.evaluation_run import measure_evaluation
 from joulecast.features.measurers import lock_device, open_any_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ProgressReport, ReportProgress
-from joulecast.files import write_atomically
-from joulecast.input_files import MOST_UNPACKED_BYTES, parse_json, read_limited
 from joulecast.measurer import TrialMeasurer
 from joulecast.measurer.device_lock import is_device_lost
 from joulecast.records import Device, Observation, Profile, Record, Trial, load_record
+from joulecast.system import errors
+from joulecast.system.errors import FileError, InputError, MissingError
+from joulecast.system.files import MOST_UNPACKED_BYTES, parse_json, read_limited, write_atomically
 from papers.ampere.experiment import Json
 from papers.ampere.settings import AMPERE, Settings
 

@@ -18,14 +18,14 @@ import numpy as np
 
 from benchmarks.rivals.neuralpower import list_stages
 from joulecast import variants
-from joulecast.errors import MissingError
 from joulecast.estimators.base import Target
 from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.estimators.subtractive import curves as paper
 from joulecast.features.evaluation import draw_nets
 from joulecast.gp.regression import GaussianProcess, fit_gaussian_process
-from joulecast.kinds import make_layer, make_op, network_work
+from joulecast.operators import make_layer, make_op, network_work
 from joulecast.records import Input, Network, Observation, Setup, Trial
+from joulecast.system.errors import MissingError
 from papers.ampere import experiment as ex
 from papers.ampere.experiment import LIMITS, Findings, Json, Result, Work, plan_trials
 from papers.ampere.lab import Lab

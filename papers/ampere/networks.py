@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.subtractive.curves import QUANTITIES
 from joulecast.families import make_family, parse_params
 from joulecast.features.evaluation import draw_nets
-from joulecast.kinds import network_work
+from joulecast.operators import network_work
 from joulecast.records import Trial
+from joulecast.system.errors import MissingError
 from papers.ampere import plots
 from papers.ampere.experiment import (
     LIMITS,

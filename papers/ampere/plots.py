@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.errors import MissingError
 from joulecast.records import weakest_provenance
+from joulecast.system.errors import MissingError
 from papers.ampere.experiment import Net, Result, list_net_errors
 from papers.ampere.settings import AMPERE, FLOPS, LABELS, OURS
 

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from joulecast.budgets import RunLength, parse_budget
-from joulecast.errors import InputError, MissingError
 from joulecast.estimators import FittedProfile, find_estimator
 from joulecast.estimators.base import Target
+from joulecast.features.budgets import RunLength, parse_budget
 from joulecast.features.channel_search import PruneOptions, prune_network
-from joulecast.kinds.channel_groups import narrow_network
+from joulecast.operators.channel_groups import narrow_network
 from joulecast.records import Network, Record, Setup, Trial
+from joulecast.system.errors import InputError, MissingError
 from papers.ampere.experiment import LIMITS, TRIAL_S, Findings, Json, Result, Work
 from papers.ampere.lab import Lab
 from papers.ampere.plots import DARK, GREY, RED, Canvas

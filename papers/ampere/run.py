@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from joulecast.errors import BudgetSpentError, InputError, MissingError
 from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ReportProgress
-from joulecast.files import write_atomically
+from joulecast.system.errors import BudgetSpentError, InputError, MissingError
+from joulecast.system.files import write_atomically
 from papers.ampere import plots
 from papers.ampere.experiment import TABLE, UNTESTED, Experiment, Result, Work
 from papers.ampere.lab import Folder, Lab, open_device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from joulecast.errors import InputError
+from joulecast.system.errors import InputError
 from papers.ampere import layers, networks, pruning
 from papers.ampere.experiment import TABLE, Experiment
 

@@ -19,9 +19,15 @@ from joulecast.agent.client import AgentSilentError, HttpLink, LinkLimits, open_
 from joulecast.agent.messages import MOST_REQUEST_BYTES
 from joulecast.agent.service import AgentOptions, AgentService
 from joulecast.campaign import find_profile_key
-from joulecast.errors import DeviceAwayError, InputError, JoulecastError, MeasurementError, NetError
-from joulecast.local_devices import open_local_measurer
+from joulecast.measurer.local_devices import open_local_measurer
 from joulecast.records import Network, Setup, Trial
+from joulecast.system.errors import (
+    DeviceAwayError,
+    InputError,
+    JoulecastError,
+    MeasurementError,
+    NetError,
+)
 
 QUICK = LinkLimits(connect_s=1.0, answer_s=0.3, retry_s=0.5)
 # An agent takes long to start on a busy machine.

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from agent_processes import TOKEN, make_trial
-from joulecast import errors
 from joulecast.agent.addresses import (
     is_loopback,
     is_remote,
@@ -23,9 +22,10 @@ from joulecast.agent.messages import (
     drop_trial,
     encode_message,
 )
-from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import UnavailableError
 from joulecast.records import Device, Observation
+from joulecast.system import errors
+from joulecast.system.errors import InputError, MeasurementError, MissingError
 
 ID = "0123456789abcdef"
 

@@ -32,11 +32,11 @@ from joulecast.agent.service import (
     serve_http,
 )
 from joulecast.devices import detect_device, find_free_memory
-from joulecast.errors import DeviceAwayError, InputError, MeterLostError, OutOfMemoryError
-from joulecast.kinds import peak_memory
 from joulecast.measurer.device_lock import hold_device
-from joulecast.plugins import load_plugins
+from joulecast.operators import peak_memory
 from joulecast.records import Device, Execution, Network, Trial
+from joulecast.system.errors import DeviceAwayError, InputError, MeterLostError, OutOfMemoryError
+from joulecast.system.plugins import load_plugins
 
 ID = "0123456789abcdef"
 DESCRIBE = encode_message(AgentRequest("0" * 8, "describe"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.plugins import load_plugins
+from joulecast.system.plugins import load_plugins
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.catalogue import find_data_sheet
-from joulecast.errors import FileError, InputError
-from joulecast.kinds import network_work
+from joulecast.devices import find_data_sheet
+from joulecast.operators import network_work
 from joulecast.records import Observation, Setup
+from joulecast.system.errors import FileError, InputError
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"

@@ -42,10 +42,10 @@ from joulecast.callbacks.training_windows import (
     sum_windows,
     summarise_steps,
 )
-from joulecast.errors import InputError, JoulecastError, StoreError
 from joulecast.features.monitor import WindowEnergy
 from joulecast.meters.modelled import ModelledMeter
 from joulecast.records import Setup
+from joulecast.system.errors import InputError, JoulecastError, StoreError
 
 SHIPPED = "nvidia-h200"
 

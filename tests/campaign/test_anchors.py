@@ -21,13 +21,13 @@ from joulecast.campaign.anchors import (
     run_anchors,
 )
 from joulecast.campaign.trial_log import TrialLog
-from joulecast.catalogue import find_data_sheet
-from joulecast.errors import MeasurementError, NotTrainingError
-from joulecast.kinds import network_work, peak_memory
+from joulecast.devices import find_data_sheet
+from joulecast.operators import network_work, peak_memory
 from joulecast.records import Device
-from joulecast.runtimes.simulated import SimulatedRuntime
-from joulecast.runtimes.torch.runtime import TorchRuntime
+from joulecast.simulation.runtime import SimulatedRuntime
 from joulecast.store import open_store
+from joulecast.system.errors import MeasurementError, NotTrainingError
+from joulecast.torch_nets.runtime import TorchRuntime
 from memory_log import MemoryLog
 
 

@@ -18,13 +18,13 @@ from joulecast.campaign.atlas import (
     split_members,
 )
 from joulecast.estimators.additive.layers import set_up_layer
-from joulecast.kinds import check_network, peak_memory
+from joulecast.operators import check_network, peak_memory
 from joulecast.records import Device, Observation, Setup
-from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.inputs import make_empty_input
-from joulecast.runtimes.torch.losses import cross_entropy_loss
-from joulecast.runtimes.torch.net_reader import read_net
-from joulecast.runtimes.torch.runtime import TorchRuntime
+from joulecast.torch_nets.build import build_net
+from joulecast.torch_nets.inputs import make_empty_input
+from joulecast.torch_nets.losses import cross_entropy_loss
+from joulecast.torch_nets.net_reader import read_net
+from joulecast.torch_nets.runtime import TorchRuntime
 from joulecast.variants import make_isolated_trial, split_network
 
 PRECISIONS = ("bf16", "fp32", "tf32")

@@ -6,10 +6,10 @@ from campaign_examples import make_simulated_measurer
 from joulecast.campaign import find_profile_key
 from joulecast.campaign.anchors import MeasuredPeaks
 from joulecast.campaign.atlas_campaign import AtlasLimits, plan_atlas, run_atlas, summarise_atlas
-from joulecast.errors import ContaminatedError, DeviceLostError, NotTrainingError
 from joulecast.families import make_family
 from joulecast.records import Network, Observation, Setup, Trial
-from joulecast.runtimes.simulated import SimulatedRuntime
+from joulecast.simulation.runtime import SimulatedRuntime
+from joulecast.system.errors import ContaminatedError, DeviceLostError, NotTrainingError
 
 SMALL = {"networks": 3, "most_trials": 40}
 

@@ -10,7 +10,14 @@ import pytest
 from campaign_examples import SMALL, make_simulated_measurer
 from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.campaign.anchors import list_anchors
-from joulecast.errors import (
+from joulecast.estimators import estimate_network, find_estimator
+from joulecast.estimators.base import Target
+from joulecast.estimators.plausibility import drop_contradicted
+from joulecast.families import make_family
+from joulecast.records import Setup
+from joulecast.simulation.runtime import SimulatedRuntime
+from joulecast.store import open_store
+from joulecast.system.errors import (
     ContaminatedError,
     MeasurementError,
     MissingError,
@@ -18,13 +25,6 @@ from joulecast.errors import (
     NotTrainingError,
     StoreError,
 )
-from joulecast.estimators import estimate_network, find_estimator
-from joulecast.estimators.base import Target
-from joulecast.estimators.plausibility import drop_contradicted
-from joulecast.families import make_family
-from joulecast.records import Setup
-from joulecast.runtimes.simulated import SimulatedRuntime
-from joulecast.store import open_store
 
 OTHER = Target(make_family("har:8,8,8,8"), Setup(batch=10))
 

@@ -20,7 +20,17 @@ from joulecast.campaign.trial_log import (
     record_campaign,
     repeat_doubtful,
 )
-from joulecast.errors import (
+from joulecast.estimators import find_estimator
+from joulecast.estimators.base import Target
+from joulecast.families import make_family
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
+from joulecast.meters.simulated import SimulatedMeter
+from joulecast.operators import make_layer
+from joulecast.records import Device, Setup, Trial
+from joulecast.simulation.runtime import SimulatedRuntime
+from joulecast.store import open_store
+from joulecast.system.errors import (
     DeviceAwayError,
     DeviceLostError,
     InputError,
@@ -28,16 +38,6 @@ from joulecast.errors import (
     MeterLostError,
     OutOfMemoryError,
 )
-from joulecast.estimators import find_estimator
-from joulecast.estimators.base import Target
-from joulecast.families import make_family
-from joulecast.features.measurers import open_measurer
-from joulecast.features.options import MeasureOptions
-from joulecast.kinds import make_layer
-from joulecast.meters.simulated import SimulatedMeter
-from joulecast.records import Device, Setup, Trial
-from joulecast.runtimes.simulated import SimulatedRuntime
-from joulecast.store import open_store
 from joulecast.variants import Part, make_isolated_trial
 from memory_log import MemoryLog
 

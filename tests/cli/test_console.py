@@ -10,7 +10,7 @@ import pytest
 
 from joulecast.cli.progress import show_activity, show_bar
 from joulecast.families import make_family
-from joulecast.files import read_profile, write_network, write_profile
+from joulecast.store.files import read_profile, write_network, write_profile
 from joulecast.views.report import Report, make_table
 from joulecast.views.terminal import make_console, print_report
 

@@ -10,9 +10,9 @@ import pytest
 
 from joulecast.families import make_family
 from joulecast.features.estimate_report import describe_nearest
-from joulecast.files import write_network
 from joulecast.records import Device, Setup, StepTotals
-from joulecast.units import joules_to_kwh
+from joulecast.store.files import write_network
+from joulecast.system.units import joules_to_kwh
 
 NET = ("lenet5:3,5,9,11", "--device", "sim", "--batch", "8")
 LONG = ("--epochs", "1000000", "--samples", "1000000000")
@@ -156,13 +156,13 @@ def test_a_network_larger_than_the_memory_is_estimated_and_said_not_to_fit(profi
 
 def test_the_version_that_made_the_profile_is_said_if_it_differs(shell, profiled, monkeypatch):
     words = ("estimate", "cnn5", "--device", "nvidia-h200")
-    monkeypatch.setattr("joulecast.runtimes.installed.version", lambda name: "9.9.9+cu")
+    monkeypatch.setattr("joulecast.runtimes.version", lambda name: "9.9.9+cu")
     data = shell.json(*words)
     assert (data["runtime"], data["installed_runtime"]) == ("torch-2.11.0", "torch-9.9.9")
     said = "The profile was made with torch 2.11.0, but torch 9.9.9 is installed here"
     assert any(note.startswith(said) for note in data["notes"])
     assert said in " ".join(shell(*words).stdout.split())
-    monkeypatch.setattr("joulecast.runtimes.installed.version", lambda name: "2.11.0")
+    monkeypatch.setattr("joulecast.runtimes.version", lambda name: "2.11.0")
     assert "made with" not in shell(*words).stdout
     assert profiled.json("estimate", *NET)["installed_runtime"] is None
 

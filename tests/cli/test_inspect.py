@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from joulecast.families import make_family
-from joulecast.files import read_network, write_network
-from joulecast.kinds import network_work
+from joulecast.operators import network_work
 from joulecast.records import Network, Setup, StepTotals
-from joulecast.runtimes.torch.net_reader import count_step_totals
+from joulecast.store.files import read_network, write_network
+from joulecast.torch_nets.net_reader import count_step_totals
 
 NET = """
 import torch

@@ -8,11 +8,11 @@ import sys
 import psycopg
 import pytest
 
-from joulecast.errors import OutOfMemoryError, StoreError
 from joulecast.features.measure import measure_command
 from joulecast.meters import Meter, Reading
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.store import open_store
+from joulecast.system.errors import OutOfMemoryError, StoreError
 from postgres_server import PASSWORD
 
 NET = """
@@ -165,7 +165,7 @@ def test_out_of_memory_is_one_line(shell, monkeypatch):
     def refuse(self, trial):
         raise OutOfMemoryError("the step does not fit: use a smaller batch or net")
 
-    monkeypatch.setattr("joulecast.runtimes.simulated.SimulatedRuntime.prepare", refuse)
+    monkeypatch.setattr("joulecast.simulation.runtime.SimulatedRuntime.prepare", refuse)
     assert "smaller batch" in shell.fails("measure", "cnn5", "--on", "simulated:1")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import joulecast
 from joulecast.features import nets
-from joulecast.kinds import network_work
+from joulecast.operators import network_work
 from onnx_models import external, make_conv_net, make_model, node, save, weight
 
 SIMULATED = ("--inference", "--on", "simulated:3")

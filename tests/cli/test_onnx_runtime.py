@@ -7,8 +7,8 @@ pytest.importorskip("onnxruntime")
 import onnx
 
 from joulecast.families import make_family
+from joulecast.onnx_nets.ort_runtime import build_model
 from joulecast.records import Setup, Trial
-from joulecast.runtimes.onnx.runtime import build_model
 
 NET = "lenet5:2,3,8,8"
 HERE = ("--inference", "--on", "onnx:cpu", "--threads", "1")

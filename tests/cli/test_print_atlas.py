@@ -6,9 +6,9 @@ import pytest
 
 from joulecast.campaign import Progress
 from joulecast.cli.progress import format_atlas
-from joulecast.errors import NotTrainingError
 from joulecast.features.profile_report import describe_disturbances
-from joulecast.runtimes.simulated import SimulatedRuntime
+from joulecast.simulation.runtime import SimulatedRuntime
+from joulecast.system.errors import NotTrainingError
 
 ATLAS = ("profile", "--atlas", "--on", "simulated:7")
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from joulecast.features.inspect import add_step_totals
-from joulecast.files import write_network
-from joulecast.kinds import make_layer
+from joulecast.operators import make_layer
 from joulecast.records import Input, Network, Setup
+from joulecast.store.files import write_network
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_deep_network_is_not_counted_independently(monkeypatch):
     def count(*args):
         raise AssertionError("counting takes a hundredth of a second for each layer")
 
-    module = "joulecast.runtimes.torch.net_reader.count_step_totals"
+    module = "joulecast.torch_nets.net_reader.count_step_totals"
     monkeypatch.setattr(module, count)
     layer = make_layer("linear", cin=8, cout=8)
     network = Network((layer,) * 1001, Input((8,)))

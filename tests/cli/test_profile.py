@@ -9,12 +9,12 @@ import pytest
 
 from joulecast.campaign import Progress
 from joulecast.cli.progress import format_campaign, guess_left, share_done
-from joulecast.errors import NotTrainingError
 from joulecast.features.profile_report import list_skipped
-from joulecast.files import read_profile
 from joulecast.measurer.device_lock import hold_device
 from joulecast.records import Device, Profile
 from joulecast.store import open_store
+from joulecast.store.files import read_profile
+from joulecast.system.errors import NotTrainingError
 
 SMALL = ("lenet5:4,8,16,16", "--on", "simulated:7", "--batch", "8")
 
@@ -82,7 +82,7 @@ def test_a_device_that_refuses_everything_gives_the_reason(shell, monkeypatch):
     def refuse(self, trial):
         raise NotTrainingError("no weight of the net moved: train one of its layers")
 
-    monkeypatch.setattr("joulecast.runtimes.simulated.SimulatedRuntime.prepare", refuse)
+    monkeypatch.setattr("joulecast.simulation.runtime.SimulatedRuntime.prepare", refuse)
     result = shell("profile", *SMALL, "--points", "12", code=1)
     assert "no weight of the net moved" in result.stderr
     assert len(result.stderr.splitlines()) == 1

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 import joulecast
 from joulecast.cli.main import cli
-from joulecast.errors import MissingError
+from joulecast.system.errors import MissingError
 from onnx_models import make_conv_net, save
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from joulecast.estimators.base import (
     split_energy_by_bytes,
 )
 from joulecast.families import make_family
-from joulecast.kinds import layer_work
+from joulecast.operators import layer_work
 from joulecast.records import Network, Setup
 from joulecast.testing.estimators import draw_networks
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulecast.catalogue import find_data_sheet, make_sheet_profile, read_data_sheet
-from joulecast.errors import InputError
+from joulecast.devices import find_data_sheet, make_sheet_profile, read_data_sheet
 from joulecast.estimators import Estimates
 from joulecast.estimators.data_parallel import (
     BUCKET_BYTES,
@@ -25,7 +24,7 @@ from joulecast.estimators.data_parallel import (
     replicate_steps,
 )
 from joulecast.families import make_family
-from joulecast.kinds import count_gradients
+from joulecast.operators import count_gradients
 from joulecast.records import (
     DataParallel,
     Device,
@@ -37,6 +36,7 @@ from joulecast.records import (
     Setup,
     Trial,
 )
+from joulecast.system.errors import InputError
 
 LINK = 100e9
 

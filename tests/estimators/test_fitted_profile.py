@@ -6,8 +6,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from joulecast.catalogue import find_data_sheet, make_sheet_profile
-from joulecast.errors import InputError, MissingError
+from joulecast.devices import find_data_sheet, make_sheet_profile
 from joulecast.estimators import (
     ESTIMATORS,
     check_estimator,
@@ -34,7 +33,7 @@ from joulecast.estimators.fitted_profile import (
     rests_on_sheet,
 )
 from joulecast.families import make_family
-from joulecast.kinds import peak_memory
+from joulecast.operators import peak_memory
 from joulecast.records import (
     OWN_NET,
     Device,
@@ -49,6 +48,7 @@ from joulecast.records import (
     Trial,
     summarise_observations,
 )
+from joulecast.system.errors import InputError, MissingError
 from joulecast.testing.estimators import SETUP, draw_networks, make_observations
 
 SETUPS = (Setup(batch=10), Setup(batch=20), Setup(batch=10, optimizer="adamw"))

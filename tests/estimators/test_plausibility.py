@@ -13,7 +13,7 @@ from joulecast.estimators.plausibility import (
     score_by_neighbours,
 )
 from joulecast.families import make_family
-from joulecast.kinds import make_layer
+from joulecast.operators import make_layer
 from joulecast.records import OWN_NET, Network, Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
 from joulecast.variants import Part, make_isolated_trial

@@ -13,7 +13,7 @@ from joulecast.estimators.whole_networks import (
     LinearWorkEstimator,
 )
 from joulecast.families import make_family
-from joulecast.kinds import network_work
+from joulecast.operators import network_work
 from joulecast.records import Execution, Input, Network, Observation, Setup, Trial
 from joulecast.testing.estimators import SETUP, EstimatorContract, draw_networks
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecast.errors import InputError, NetError
 from joulecast.families import (
     FAMILIES,
     WIDEST,
@@ -17,8 +16,9 @@ from joulecast.families import (
     make_family,
     name_member,
 )
-from joulecast.kinds import input_shape, network_work, output_shape
+from joulecast.operators import input_shape, network_work, output_shape
 from joulecast.records import Network, Setup
+from joulecast.system.errors import InputError, NetError
 
 every_family = pytest.mark.parametrize("name", FAMILIES)
 

@@ -15,9 +15,9 @@ import joulecast
 from agent_processes import make_trial
 from joulecast.agent.messages import AgentRequest, encode_message
 from joulecast.cli.main import cli
-from joulecast.errors import FileError
 from joulecast.features.agent_bundle import DEVICE_SIDE, bundle_agent, list_device_modules
 from joulecast.records import Setup, Trial
+from joulecast.system.errors import FileError
 
 PACKAGE = Path(joulecast.__file__).parent
 # Current Jetsons have 3.10.

@@ -3,7 +3,7 @@
 import pytest
 
 import joulecast
-from joulecast.errors import InputError, MissingError
+from joulecast.system.errors import InputError, MissingError
 
 
 @pytest.mark.parametrize(

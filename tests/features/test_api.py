@@ -10,9 +10,9 @@ from torch import nn
 
 import joulecast
 from joulecast.cli.main import COMMANDS
-from joulecast.errors import InputError
 from joulecast.families import make_family
-from joulecast.files import write_network, write_profile
+from joulecast.store.files import write_network, write_profile
+from joulecast.system.errors import InputError
 
 SMALL = {"on": "simulated:7", "batch": 8}
 VERBS = {

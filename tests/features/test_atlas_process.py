@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from joulecast.campaign.atlas_campaign import AtlasLimits
-from joulecast.errors import MeasurementError, MissingError
 from joulecast.families import make_family
 from joulecast.features.atlas_process import (
     WORKER_COMMAND,
@@ -22,6 +21,7 @@ from joulecast.features.atlas_process import (
 from joulecast.features.options import MeasureOptions
 from joulecast.records import Device, Observation, Setup, Trial
 from joulecast.store import open_store
+from joulecast.system.errors import MeasurementError, MissingError
 
 TRIAL = Observation(
     Trial(make_family("lenet5:4,6,24,16"), Setup()), device=Device("toy"), runtime="toy-1", count=0

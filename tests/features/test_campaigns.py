@@ -2,10 +2,10 @@
 
 import pytest
 
-from joulecast.errors import MissingError
 from joulecast.features.campaigns import find_campaign, list_campaigns, stop_campaign
 from joulecast.store import open_store
 from joulecast.store.campaigns import CampaignProgress
+from joulecast.system.errors import MissingError
 
 
 def test_campaign_is_found_and_stopped_from_outside(tmp_path):

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from joulecast.families import make_family
-from joulecast.files import write_network
 from joulecast.records import StepTotals
+from joulecast.store.files import write_network
 
 NET = ("lenet5:3,5,9,11", "--devices", "sim")
 MANY = ("--batch", "4,8,16", "--optimizer", "sgd,adamw")
@@ -58,7 +58,7 @@ def test_text_shows_ranks_and_provenance(profiled, monkeypatch, columns):
 
 
 def test_rows_say_whether_they_fit_and_what_made_the_profile(shell, monkeypatch):
-    monkeypatch.setattr("joulecast.runtimes.installed.version", lambda name: "9.9.9")
+    monkeypatch.setattr("joulecast.runtimes.version", lambda name: "9.9.9")
     words = ("compare", "cnn5", "--devices", "nvidia-h200", "--batch", "8,16,1000000")
     rows = shell.json(*words)["rows"]
     assert [row["fits_memory"] for row in rows] == [True, True, False]

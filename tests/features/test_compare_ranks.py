@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.catalogue import find_data_sheet, make_sheet_profile
-from joulecast.errors import InputError
+from joulecast.devices import find_data_sheet, make_sheet_profile
 from joulecast.estimators.additive import estimator
 from joulecast.estimators.additive.data_sheets import load_shared_model
 from joulecast.families import make_family
 from joulecast.features.compare import rank_setups
 from joulecast.features.parallel import ParallelOptions
-from joulecast.fronts import find_front
 from joulecast.records import Device, Setup
+from joulecast.system.errors import InputError
+from joulecast.views.fronts import find_front
 
 NET = make_family("cnn5:32,64,128,256", (3, 32, 32))
 SETUPS = [Setup(batch, precision=kind) for batch in (8, 32, 64) for kind in ("fp32", "bf16")]

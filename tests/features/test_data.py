@@ -15,11 +15,10 @@ import pytest
 import joulecast
 from cli_stores import run_in_store
 from joulecast import simulation
-from joulecast.errors import FileError, InputError, MissingError
 from joulecast.families import draw_family, make_family
 from joulecast.features.data import LEVELS, export_dataset, export_observations, make_card
 from joulecast.features.reference_applications import build_reference_application
-from joulecast.fusion import find_fusion_table, list_kernels
+from joulecast.onnx_nets.fusion import find_fusion_table, list_kernels
 from joulecast.records import (
     OWN_NET,
     Device,
@@ -32,6 +31,7 @@ from joulecast.records import (
 )
 from joulecast.simulation import make_simulated_device
 from joulecast.store import open_store
+from joulecast.system.errors import FileError, InputError, MissingError
 from simulated_traces import Instrument
 
 # ---------------------------------------------------------------------------------------------

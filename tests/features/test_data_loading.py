@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from joulecast.errors import InputError
 from joulecast.features.run import LoadingTime, find_wait, time_loader
 from joulecast.records import Setup
+from joulecast.system.errors import InputError
 
 SETUP = Setup(batch=4)
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import joulecast
-from joulecast.errors import InputError
+from joulecast.system.errors import InputError
 
 NET = "transformer:192,2"
 DEVICE = "simulated:5"

@@ -10,7 +10,6 @@ import weakref
 import pytest
 
 import joulecast
-from joulecast.errors import InputError, MissingError, NetError
 from joulecast.families import FAMILIES, make_family
 from joulecast.features.estimate_service import (
     MOST_DISTINCT_LAYERS,
@@ -20,6 +19,7 @@ from joulecast.features.estimate_service import (
     EstimateService,
 )
 from joulecast.records import Layer
+from joulecast.system.errors import InputError, MissingError, NetError
 
 NET, SETUP = "lenet5:4,8,16,16", {"batch": 8}
 

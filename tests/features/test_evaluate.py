@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from cli_stores import run_in_store
 from joulecast.cli.progress import format_report
-from joulecast.errors import ContaminatedError, InputError, MissingError, NetError, NotTrainingError
 from joulecast.estimators import ESTIMATORS
 from joulecast.estimators.base import Prediction, Proposal
 from joulecast.families import FAMILIES, make_family
@@ -38,9 +37,16 @@ from joulecast.gp.lognormal import lognormal_interval
 from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Observation, Setup, Trial
-from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.simulation import make_simulated_device
+from joulecast.simulation.runtime import SimulatedRuntime
 from joulecast.store import open_store
+from joulecast.system.errors import (
+    ContaminatedError,
+    InputError,
+    MissingError,
+    NetError,
+    NotTrainingError,
+)
 from report_examples import make_evaluation
 
 SETUP = Setup(batch=8)
@@ -595,7 +601,7 @@ def test_json_has_scores_and_nets(evaluated):
 
 def test_a_finished_evaluation_needs_no_device(evaluated, monkeypatch):
     shell, data = evaluated
-    monkeypatch.delattr("joulecast.runtimes.simulated.SimulatedRuntime.prepare")
+    monkeypatch.delattr("joulecast.simulation.runtime.SimulatedRuntime.prepare")
     before = shell.snapshot()
     # Nothing is left to measure.
     assert shell.json("evaluate", *LEARNT) == data

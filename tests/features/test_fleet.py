@@ -4,9 +4,9 @@ import pytest
 
 import joulecast
 from fleet_examples import NETWORKS, REQUEST, AgentHere, make_device, run_fleet_here
-from joulecast.errors import DeviceAwayError, InputError, MissingError
 from joulecast.features.fleet import follow_request, run_fleet
 from joulecast.store import open_store
+from joulecast.system.errors import DeviceAwayError, InputError, MissingError
 
 DEVICES = (make_device("phone", battery_j=50.0), make_device("board"))
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import joulecast
-from joulecast.errors import ArgumentError
 from joulecast.estimators import fit_profile
 from joulecast.families import make_family
 from joulecast.features.generate import _weigh_contexts, estimate_generation
 from joulecast.features.profiles import load_profile
 from joulecast.features.token_axes import READING_TOKENS, make_decode_network, make_prefill_network
 from joulecast.records import Setup
-from joulecast.runtimes.installed import explain_runtime_difference
+from joulecast.runtimes import explain_runtime_difference
+from joulecast.system.errors import ArgumentError
 
 MODULE = """
 import torch

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from additive_examples import draw_networks, observe_idle, observe_parts, observe_step
-from joulecast.errors import InputError, MissingError
 from joulecast.estimators import fit_profile
 from joulecast.features.layer_curves import (
     describe_layer_curve,
@@ -17,6 +16,7 @@ from joulecast.features.layer_curves import (
 )
 from joulecast.records import Execution, Profile, Trial
 from joulecast.simulation import make_simulated_device
+from joulecast.system.errors import InputError, MissingError
 
 
 @pytest.fixture(scope="module")

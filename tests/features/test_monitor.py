@@ -10,9 +10,9 @@ import time
 import pytest
 
 import joulecast
-from joulecast.errors import InputError, MeterLostError
 from joulecast.features.monitor import EnergyMonitor, find_busy_device
 from joulecast.meters.modelled import ModelledMeter
+from joulecast.system.errors import InputError, MeterLostError
 
 
 def work(seconds: float) -> None:

@@ -11,11 +11,11 @@ from torch import nn
 
 import joulecast
 from joulecast.devices import detect_device
-from joulecast.errors import InputError, MissingError
 from joulecast.features.arguments import convert_on, convert_shape, is_torch_device, list_arguments
 from joulecast.features.profiles import find_profiles
-from joulecast.files import write_profile
 from joulecast.records import Setup
+from joulecast.store.files import write_profile
+from joulecast.system.errors import InputError, MissingError
 
 NAN = math.nan
 ODD = ("a", NAN, 1.5, math.inf, [], True, object())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import joulecast
-from joulecast.errors import InputError
 from joulecast.features.options import ProfileOptions
+from joulecast.system.errors import InputError
 
 CALLS = {
     "inspect": ("cnn5",),

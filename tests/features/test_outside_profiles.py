@@ -7,13 +7,13 @@ import zlib
 
 import pytest
 
-from joulecast.errors import FileError
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.families import make_family
 from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.features.profiles import load_profile
-from joulecast.files import read_profile, write_profile
 from joulecast.records import Device, Observation, Profile, Setup, Trial, find_fit_count
+from joulecast.store.files import read_profile, write_profile
+from joulecast.system.errors import FileError
 
 DEVICE = Device("board")
 SEEN = tuple(

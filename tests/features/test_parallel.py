@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from joulecast.errors import ArgumentError, InputError
 from joulecast.features.parallel import ParallelOptions, make_gpu_group
+from joulecast.system.errors import ArgumentError, InputError
 
 
 def test_bandwidths_are_bytes_per_second() -> None:

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecast.errors import FileError, InputError
 from joulecast.estimators.forecast import RunForecast
 from joulecast.families import make_family
 from joulecast.features.plan.jobs_file import parse_plan_request
@@ -32,8 +31,9 @@ from joulecast.features.plan.problem import (
 )
 from joulecast.features.plan.replay import replay
 from joulecast.features.plan.result import explain_left_out, follow_schedule, plan_jobs, read_plan
-from joulecast.kinds import network_work
+from joulecast.operators import network_work
 from joulecast.records import Setup
+from joulecast.system.errors import FileError, InputError
 from joulecast.views.plots import make_svg
 from report_examples import make_plan
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 import joulecast
-from joulecast.catalogue import list_data_sheets
-from joulecast.errors import InputError, JoulecastError, MissingError
+from joulecast.devices import list_data_sheets
 from joulecast.features.profiles import (
     find_device,
     find_profiles,
@@ -15,6 +14,7 @@ from joulecast.features.profiles import (
 )
 from joulecast.records import Device, Profile
 from joulecast.store import open_store
+from joulecast.system.errors import InputError, JoulecastError, MissingError
 
 GPU = Device("nvidia-h20", "NVIDIA H20", 2**30, "1.0", "limit 500W")
 

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 import joulecast
 from cli_stores import run_in_store
-from joulecast.budgets import EnergyBudget, RunLength
-from joulecast.errors import FileError, InputError
 from joulecast.families import make_family
+from joulecast.features.budgets import EnergyBudget, RunLength
 from joulecast.features.channel_search import (
     STRATEGIES,
     FlopsObjective,
@@ -33,10 +32,11 @@ from joulecast.features.channel_search import (
     refine_counts,
 )
 from joulecast.features.prune_report import read_pruning
-from joulecast.kinds import network_work
-from joulecast.kinds.channel_groups import ChannelGroup, ChannelSlot, narrow_network
+from joulecast.operators import network_work
+from joulecast.operators.channel_groups import ChannelGroup, ChannelSlot, narrow_network
 from joulecast.records import Setup
-from joulecast.units import JOULES_PER_WH
+from joulecast.system.errors import FileError, InputError
+from joulecast.system.units import JOULES_PER_WH
 from joulecast.views.plots import make_svg
 from joulecast.views.report import Table, Text
 from report_examples import PRUNING

@@ -7,16 +7,16 @@ import torch
 import torch.nn.functional as F
 
 import joulecast
-from joulecast.errors import InputError
 from joulecast.features.reference_applications import (
     build_reference_application,
     list_reference_applications,
 )
-from joulecast.kinds import network_work
-from joulecast.kinds.check import check_network
+from joulecast.operators import network_work
+from joulecast.operators.check import check_network
 from joulecast.records import Setup, Trial
 from joulecast.runtimes import open_runtime
-from joulecast.runtimes.torch.build import build_seeded
+from joulecast.system.errors import InputError
+from joulecast.torch_nets.build import build_seeded
 
 OUTPUTS = {
     "image_classification": (1000,),

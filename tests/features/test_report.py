@@ -12,7 +12,6 @@ import pytest
 
 import joulecast
 from benchmarks.robustness.hostile_inputs import damage_value
-from joulecast.errors import FileError, InputError, MissingError
 from joulecast.features.campaigns import CampaignDetails
 from joulecast.features.device_score import DeviceScores, score_published
 from joulecast.features.fleet_report import report_fleet
@@ -25,6 +24,7 @@ from joulecast.store.campaigns import (
     StoredCampaign,
     StoredDevice,
 )
+from joulecast.system.errors import FileError, InputError, MissingError
 from joulecast.testing.stores import make_observation, make_profile
 from joulecast.views.html import render_page
 from joulecast.views.report import Heading, Picture, Table, Text

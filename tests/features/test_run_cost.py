@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.errors import InputError
 from joulecast.features.run import (
     EVALUATION,
     TRAINING,
@@ -18,6 +17,7 @@ from joulecast.features.run import (
     average_step,
 )
 from joulecast.records import DataParallel, Estimate, Setup
+from joulecast.system.errors import InputError
 
 STEP = Estimate(
     energy_j=2.0,

@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 import pytest
 
 import joulecast
-from joulecast.errors import ArgumentError, FileError, InputError, MissingError, NetError
 from joulecast.features.device_score import (
     ENERGY_SCALE,
     FOLDER,
@@ -44,6 +43,7 @@ from joulecast.features.score import (
 from joulecast.measurer import Measurer
 from joulecast.records import Device, LoadWindow, Observation, Profile, Setup, Trial
 from joulecast.store import open_store
+from joulecast.system.errors import ArgumentError, FileError, InputError, MissingError, NetError
 from joulecast.views.report import Picture, Text
 from report_examples import SCORE as WRITTEN
 

@@ -14,19 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecast.budgets import RunLength, parse_budget
-from joulecast.errors import InputError, MissingError, NetError, StoreError
 from joulecast.estimators import find_estimator
 from joulecast.families import FAMILIES, draw_family
+from joulecast.features.budgets import RunLength, parse_budget
 from joulecast.features.search.result import Screening
 from joulecast.features.search.screen import draw_candidates, make_screener
 from joulecast.features.search.space import Choice, NumberRange, make_search_space, parse_dimension
 from joulecast.features.search.study import ScreeningSampler, run_study, summarise_study
-from joulecast.fronts import find_front
 from joulecast.records import Device, Execution, Network, Profile, Setup, Trial
 from joulecast.simulation import make_simulated_device
+from joulecast.system.errors import InputError, MissingError, NetError, StoreError
 from joulecast.testing.estimators import make_observations, observe
 from joulecast.variants import make_isolated_trial, split_network
+from joulecast.views.fronts import find_front
 from joulecast.views.plots import make_svg
 
 SHAPE, SETUP, LENGTH = (3, 32, 32), Setup(batch=32), RunLength(100)

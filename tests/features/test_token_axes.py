@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.errors import NetError
 from joulecast.families import make_family
 from joulecast.features.token_axes import READING_TOKENS, make_decode_network, make_prefill_network
-from joulecast.kinds import layer_work, make_layer, network_work, output_shape
+from joulecast.operators import layer_work, make_layer, network_work, output_shape
 from joulecast.records import Input, Network, Setup
+from joulecast.system.errors import NetError
 
 TOKENS = READING_TOKENS[0]
 SETUP = Setup(1, phase="inference", precision="bf16")

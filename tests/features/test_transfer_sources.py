@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 import joulecast
-from joulecast.errors import InputError, MissingError
 from joulecast.features.transfer_sources import make_estimator
 from joulecast.store import write_profile
+from joulecast.system.errors import InputError, MissingError
 
 OPTIONS = {"batch": 8, "points": 10}
 NET = "lenet5:4,8,16,16"

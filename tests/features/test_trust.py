@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from joulecast.errors import FileError, InputError
 from joulecast.features.trust import check_trusted, find_trust_file, trust_folder
+from joulecast.system.errors import FileError, InputError
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,13 @@ import pytest
 
 from agent_processes import TOKEN, start_agent
 from fleet_examples import NETWORKS, REQUEST, AgentHere, make_device
-from joulecast.errors import (
+from joulecast.fleet import fleet_devices
+from joulecast.fleet.cluster import open_cluster, run_campaigns
+from joulecast.fleet.device_campaign import name_requests, run_device_campaign
+from joulecast.fleet.fleet_devices import FleetDevice, check_devices, open_device, read_fleet
+from joulecast.meters.simulated import SimulatedMeter
+from joulecast.store import open_store
+from joulecast.system.errors import (
     DeviceAwayError,
     FileError,
     InputError,
@@ -17,12 +23,6 @@ from joulecast.errors import (
     MissingError,
     StoreError,
 )
-from joulecast.fleet import fleet_devices
-from joulecast.fleet.cluster import open_cluster, run_campaigns
-from joulecast.fleet.device_campaign import name_requests, run_device_campaign
-from joulecast.fleet.fleet_devices import FleetDevice, check_devices, open_device, read_fleet
-from joulecast.meters.simulated import SimulatedMeter
-from joulecast.store import open_store
 
 PHONE = make_device()
 
@@ -130,7 +130,7 @@ def test_device_must_be_what_the_file_says(monkeypatch, key, found, wanted, is_r
     agent = AgentHere()
     monkeypatch.setattr(fleet_devices, "open_remote_measurer", lambda *_, **__: agent.open(PHONE))
     if found is not None:
-        monkeypatch.setattr("joulecast.runtimes.simulated.SimulatedRuntime.name", found)
+        monkeypatch.setattr("joulecast.simulation.runtime.SimulatedRuntime.name", found)
     device = make_device(**{key: wanted})
     if is_right:
         with open_device(device) as measurer:

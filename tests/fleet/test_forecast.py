@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from fleet_examples import make_device
-from joulecast.errors import InputError, MissingError
 from joulecast.fleet.fleet_forecast import FleetEstimate, RunQuestion, forecast_fleet
 from joulecast.records import Estimate, Setup
 from joulecast.store.campaigns import StoredDevice
+from joulecast.system.errors import InputError, MissingError
 
 # 2 J in 10 ms, each within 10 % with 95 %.
 STEP = Estimate(

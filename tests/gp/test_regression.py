@@ -10,7 +10,6 @@ from scipy.optimize import check_grad
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 
-from joulecast.errors import InputError
 from joulecast.gp.regression import (
     BIAS_VARIANCE,
     KERNELS,
@@ -21,6 +20,7 @@ from joulecast.gp.regression import (
     fit_gaussian_process,
     fit_residual_process,
 )
+from joulecast.system.errors import InputError
 
 WIDTHS = [(1, 1), (64, 1), (1, 128), (64, 128), (20, 60), (40, 100), (10, 30), (50, 20)]
 NEW_WIDTHS = np.array([[3.0, 7.0], [30.0, 64.0], [64.0, 128.0]])

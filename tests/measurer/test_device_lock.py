@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from joulecast.errors import MeasurementError
 from joulecast.measurer.device_lock import hold_device, is_device_lost
+from joulecast.system.errors import MeasurementError
 
 HOLD = """
 import subprocess, sys, time

@@ -8,16 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_processes import make_trial
-from joulecast.errors import ContaminatedError, InputError, MeasurementError, OutOfMemoryError
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.local_devices import open_local_measurer
 from joulecast.measurer import MeasureClock, MeasureLimits, make_measurer
 from joulecast.measurer.base import describe_refusal, make_run
+from joulecast.measurer.local_devices import open_local_measurer
 from joulecast.meters.base import FAULTS, Meter, Reading
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Execution, Network, Setup, Trial
-from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.simulation import DISTURBANCES, SimulatedDevice, draw_chip, make_simulated_device
+from joulecast.simulation.runtime import SimulatedRuntime
+from joulecast.system.errors import (
+    ContaminatedError,
+    InputError,
+    MeasurementError,
+    OutOfMemoryError,
+)
 
 CNN = Trial(make_family("cnn5:16,32,64,128"), Setup())
 NETS = [Trial(make_family(name), Setup(batch=8)) for name in ("har", "lstm", "lenet5", "cnn5")]

@@ -2,15 +2,15 @@
 
 import pytest
 
-from joulecast.errors import ContaminatedError, InputError
 from joulecast.families import make_family
 from joulecast.measurer import MeasureClock, MeasureLimits, make_measurer
 from joulecast.measurer.windows import CHECK_EVERY_S, PULSES, IdleChecks, draw_pulses
 from joulecast.meters.base import Meter, Reading
 from joulecast.meters.file import LaterMeter
 from joulecast.records import Device, Observation, Setup, Trial
-from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.simulation import make_simulated_device
+from joulecast.simulation.runtime import SimulatedRuntime
+from joulecast.system.errors import ContaminatedError, InputError
 
 NET = Trial(make_family("lenet5"), Setup())
 STEP_S = 0.01

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from virtual_instruments import VirtualClock, VirtualContract
 from virtual_sysfs import Battery, add_charger, write_files
 
-from joulecast.errors import InputError, MeasurementError
 from joulecast.meters import make_meter
 from joulecast.meters.base import UnavailableError
 from joulecast.meters.battery import BatteryMeter, BatteryState, DischargeMeter, detect_battery
 from joulecast.meters.modelled import ModelledMeter
 from joulecast.meters.sum import SumMeter
+from joulecast.system.errors import InputError, MeasurementError
 
 
 class BatteryContract(VirtualContract):

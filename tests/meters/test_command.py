@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from virtual_instruments import VirtualClock, VirtualContract
 
-from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import make_meter
 from joulecast.meters.command import (
     CommandMeter,
@@ -18,6 +17,7 @@ from joulecast.meters.command import (
     read_quantity,
     run_program,
 )
+from joulecast.system.errors import InputError, MeasurementError, MissingError
 
 
 class CommandContract(VirtualContract):

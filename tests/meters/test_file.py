@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from virtual_instruments import VirtualClock, VirtualContract
 
-from joulecast.errors import FileError, InputError, MissingError
 from joulecast.meters import make_meter
 from joulecast.meters.file import (
     STAND_IN_W,
@@ -18,6 +17,7 @@ from joulecast.meters.file import (
     parse_sample,
     read_samples,
 )
+from joulecast.system.errors import FileError, InputError, MissingError
 
 POWER_W = 40.0
 

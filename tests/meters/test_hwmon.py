@@ -7,7 +7,6 @@ import virtual_sysfs
 from virtual_instruments import VirtualContract
 from virtual_sysfs import Sysfs
 
-from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import METERS, MeterSpec, make_meter
 from joulecast.meters.base import UnavailableError
 from joulecast.meters.hwmon import (
@@ -19,6 +18,7 @@ from joulecast.meters.hwmon import (
     make_board_hwmon,
     make_hwmon,
 )
+from joulecast.system.errors import InputError, MeasurementError, MissingError
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import pytest
 from virtual_instruments import PowercapTree, VirtualContract, VirtualPoller
 
 from joulecast import meters
-from joulecast.errors import InputError, MeasurementError, MeterLostError, MissingError
 from joulecast.meters import METERS, GuardedMeter, Reading, detect_meters, make_meter
 from joulecast.meters.base import METER_CHECKS, Meter, UnavailableError
 from joulecast.meters.modelled import ModelledMeter
 from joulecast.meters.nvml import NvmlMeter
 from joulecast.meters.rapl import make_rapl
 from joulecast.meters.sum import SumMeter
+from joulecast.system.errors import InputError, MeasurementError, MeterLostError, MissingError
 
 
 @pytest.fixture

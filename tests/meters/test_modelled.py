@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from virtual_instruments import VirtualClock, VirtualContract
 
-from joulecast.errors import InputError
 from joulecast.meters import make_meter
 from joulecast.meters.modelled import CORE_W, ModelledMeter, cpu_time_s, detect_modelled
+from joulecast.system.errors import InputError
 
 
 class TestModelledMeter(VirtualContract):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from virtual_instruments import VirtualContract
 
-from joulecast.errors import InputError, MeasurementError
 from joulecast.meters import make_meter
 from joulecast.meters import monsoon as monsoon_poller
 from joulecast.meters.monsoon import (
@@ -22,6 +21,7 @@ from joulecast.meters.monsoon import (
     make_monsoon,
     parse_block,
 )
+from joulecast.system.errors import InputError, MeasurementError
 
 FAKE = Path(__file__).with_name("fake_usb.py")
 UTIL = """

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from virtual_instruments import VirtualClock, VirtualContract, VirtualPoller
 
 import fake_pynvml
-from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import detect_meters, make_meter
 from joulecast.meters.base import METER_CHECKS, UnavailableError
 from joulecast.meters.nvml import (
@@ -29,6 +28,7 @@ from joulecast.meters.nvml import (
     parse_edge,
     read_edges,
 )
+from joulecast.system.errors import InputError, MeasurementError, MissingError
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from statistics import fmean
 import pytest
 from virtual_instruments import VirtualClock
 
-from joulecast.errors import ContaminatedError
 from joulecast.families import make_family
 from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.nvml import Edge, NvmlMeter, format_edge
 from joulecast.records import Device, Setup, Trial
+from joulecast.system.errors import ContaminatedError
 
 NETS = [Trial(make_family(name), Setup()) for name in ("lenet5", "cnn5", "har", "lstm")]
 IDLE_W = 122.0

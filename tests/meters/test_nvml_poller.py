@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fake_pynvml
-from joulecast.errors import MeasurementError
 from joulecast.meters import nvml_poller
 from joulecast.meters.nvml import Gpu, NvmlMeter, parse_edge, read_edges, start_nvml_poller
 from joulecast.meters.nvml_poller import BEAT_S, EnergyCounter, PowerIntegral, make_source, poll
+from joulecast.system.errors import MeasurementError
 
 FAKE = Path(fake_pynvml.__file__)
 

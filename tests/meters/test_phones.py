@@ -8,7 +8,6 @@ import pytest
 from virtual_instruments import VirtualClock, VirtualContract
 from virtual_phone import AdbServer, Phone
 
-from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import make_meter
 from joulecast.meters.base import UnavailableError
 from joulecast.meters.battery import DischargeMeter
@@ -24,6 +23,7 @@ from joulecast.meters.phones import (
     parse_termux,
     read_adb,
 )
+from joulecast.system.errors import InputError, MeasurementError, MissingError
 
 WIRELESS = "192.168.1.20:5555"
 

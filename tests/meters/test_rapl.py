@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from virtual_instruments import PowercapTree, VirtualClock, VirtualContract
 
-from joulecast.errors import MeasurementError, MissingError
 from joulecast.meters import make_meter
 from joulecast.meters.base import METER_CHECKS, UnavailableError
 from joulecast.meters.rapl import RaplMeter, Zone, detect_rapl, find_zones, read_text
+from joulecast.system.errors import MeasurementError, MissingError
 
 POWERS_W = {"intel-rapl:0": 60.0, "intel-rapl:1": 40.0, "intel-rapl:0:2": 5.0}
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecast.errors import MeasurementError
 from joulecast.meters.sampling import Sample, Ticker, integrate
+from joulecast.system.errors import MeasurementError
 
 
 def make_samples(power, start_s=0.0, end_s=10.0, update_interval_s=0.1):

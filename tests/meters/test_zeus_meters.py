@@ -14,7 +14,6 @@ from virtual_instruments import PowercapTree, VirtualClock, VirtualContract
 
 import fake_pynvml
 from joulecast.cli.main import cli
-from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import cross_check, make_meter, zeus_meters
 from joulecast.meters.base import UnavailableError
 from joulecast.meters.cross_check import (
@@ -36,6 +35,7 @@ from joulecast.meters.zeus_meters import (
     open_nvidia,
     open_rapl,
 )
+from joulecast.system.errors import InputError, MeasurementError, MissingError
 
 pytest.importorskip("zeus")
 

@@ -12,9 +12,9 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 import joulecast.migrations
-from joulecast.errors import StoreError
 from joulecast.store import open_store
 from joulecast.store.database import HEAD, METADATA, VERSION_TABLE, make_config
+from joulecast.system.errors import StoreError
 from joulecast.testing.stores import make_observation, make_profile
 
 NO_PROFILES = Path(os.devnull) / "nothing"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from joulecast.errors import FileError, InputError, MissingError, OutOfMemoryError
-from joulecast.runtimes.simulated import SimulatedRuntime
+from joulecast.simulation.runtime import SimulatedRuntime
+from joulecast.system.errors import FileError, InputError, MissingError, OutOfMemoryError
 from papers.ampere import layers, networks, pruning, report, settings
 from papers.ampere.__main__ import NOT_COMPLETE, main
 from papers.ampere.experiment import (

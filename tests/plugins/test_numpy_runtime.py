@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from joulecast.cli.main import cli
-from joulecast.errors import InputError, NetError, OutOfMemoryError
-from joulecast.plugins import load_plugins
 from joulecast.records import Execution, Input, Layer, Network, Op, Setup, Sizes, Trial
 from joulecast.runtimes import join_runtime, name_framework, open_runtime
+from joulecast.system.errors import InputError, NetError, OutOfMemoryError
+from joulecast.system.plugins import load_plugins
 from joulecast.testing.runtimes import SMALL, RuntimeContract
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from joulecast.cli.main import cli
-from joulecast.errors import InputError, MissingError
 from joulecast.meters import detect_meters, make_meter
-from joulecast.plugins import load_plugins
 from joulecast.runtimes import is_plugin, open_runtime
+from joulecast.system.errors import InputError, MissingError
+from joulecast.system.plugins import load_plugins
 from joulecast.testing.meters import MeterContract
 from joulecast.testing.runtimes import RuntimeContract
 

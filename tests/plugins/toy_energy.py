@@ -5,9 +5,9 @@ The tests install it as a distribution of its own. It imports only public names 
 
 import time
 
-from joulecast.errors import InputError, NetError
 from joulecast.meters import GuardedMeter, MeterInfo, MeterSpec, Reading
 from joulecast.records import Device
+from joulecast.system.errors import InputError, NetError
 
 _BUSY_W = 0.1
 

@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import record_strategies as draw
-from joulecast.errors import FileError, InputError
 from joulecast.families import make_family
-from joulecast.input_files import show_value
 from joulecast.records import (
     Device,
     Layer,
@@ -39,6 +37,8 @@ from joulecast.records.codec import (
     omit_default,
 )
 from joulecast.records.network import MOST_LAYERS
+from joulecast.system.errors import FileError, InputError
+from joulecast.system.files import show_value
 
 EVERY_RECORD = st.one_of(
     draw.ops,

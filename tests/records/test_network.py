@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import record_strategies as draw
 from joulecast.families import FAMILIES, make_family
-from joulecast.kinds import make_layer
+from joulecast.operators import make_layer
 from joulecast.records import Layer, Network, Sizes, StepTotals, find_equal_blocks, fold_blocks
 from joulecast.records.network import (
     group_by_block,

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import record_strategies as draw
-from joulecast.errors import InputError
 from joulecast.records import (
     PROVENANCES,
     BlockEstimate,
@@ -38,6 +37,7 @@ from joulecast.records import (
     summarise_observations,
     weakest_provenance,
 )
+from joulecast.system.errors import InputError
 
 # ---------------------------------------------------------------------------------------------
 # Trials

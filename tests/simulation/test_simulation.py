@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecast.errors import InputError
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.kinds import KINDS, StepWork, checkpoint_blocks, layer_work, make_layer, output_shape
 from joulecast.meters.simulated import SimulatedMeter
+from joulecast.operators import (
+    KINDS,
+    StepWork,
+    checkpoint_blocks,
+    layer_work,
+    make_layer,
+    output_shape,
+)
 from joulecast.records import (
     FLOAT_PRECISIONS,
     OPTIMIZERS,
@@ -26,6 +32,7 @@ from joulecast.records import (
 )
 from joulecast.simulation import DISTURBANCES, SimulatedDevice, draw_chip, make_simulated_device
 from joulecast.simulation.chip import list_operators
+from joulecast.system.errors import InputError
 from joulecast.testing.meters import MeterContract
 from kind_examples import LAYERS
 

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from joulecast.errors import MissingError, StoreError
 from joulecast.store import open_store
 from joulecast.store.campaigns import CampaignProgress
 from joulecast.store.claims import FileClaims
 from joulecast.store.database import Transactions
+from joulecast.system.errors import MissingError, StoreError
 
 KILLED = """
 import os, sys

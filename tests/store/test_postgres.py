@@ -11,8 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from joulecast.errors import MissingError, StoreError
 from joulecast.store import open_store, profile_key
+from joulecast.system.errors import MissingError, StoreError
 from joulecast.testing.stores import make_observation, make_profile
 from postgres_server import PASSWORD
 from store_properties import StoreProperties

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.robustness.hostile_inputs import damage_bytes
-from joulecast.errors import InputError, JoulecastError, StoreError
 from joulecast.families import make_family
 from joulecast.records import Device, Observation, Setup, Trial
 from joulecast.store import open_store
+from joulecast.system.errors import InputError, JoulecastError, StoreError
 
 SEEN = Observation(Trial(make_family("lenet5"), Setup()), 1.5, device=Device("board"), covers="cpu")
 FIT = {"rows": {"a": 0.25}, "version": 1}

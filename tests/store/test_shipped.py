@@ -2,9 +2,8 @@
 
 import pytest
 
-from joulecast.errors import FileError, StoreError
-from joulecast.files import write_profile
 from joulecast.records import LazyObservations
+from joulecast.store.files import write_profile
 from joulecast.store.profiles import (
     SHIPPED,
     ShippedProfiles,
@@ -12,6 +11,7 @@ from joulecast.store.profiles import (
     join_observations,
     summarise_shipped,
 )
+from joulecast.system.errors import FileError, StoreError
 from joulecast.testing.stores import make_observation, make_profile
 
 OWN = (make_observation(1, run="run 2"), make_observation(2, run="run 2"))

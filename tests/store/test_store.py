@@ -16,11 +16,11 @@ from unittest.mock import Mock
 import pytest
 import sqlalchemy as sa
 
-from joulecast.errors import InputError, MissingError, StoreError
-from joulecast.files import write_profile
 from joulecast.records import Observation, find_fit_count, load_record
 from joulecast.store import open_store, profile_key
 from joulecast.store.database import VERSION_TABLE, find_file, find_url
+from joulecast.store.files import write_profile
+from joulecast.system.errors import InputError, MissingError, StoreError
 from joulecast.testing.stores import make_observation, make_profile
 from store_properties import StoreProperties
 

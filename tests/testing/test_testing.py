@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.common import find_commit, find_processor
 from joulecast.meters import GuardedMeter, Reading
-from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.simulation import make_simulated_device
+from joulecast.simulation.runtime import SimulatedRuntime
 from joulecast.testing.meters import MeterContract
 from joulecast.testing.runtimes import RuntimeContract
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from joulecast.errors import InputError
+from joulecast.system.errors import InputError
 from joulecast.traces.alignment import MOST_DRIFT, align_clocks, attach_energies, split_pulses
 from joulecast.traces.power_trace import make_trace
 from simulated_traces import WALL_S, Instrument, read_live, record_trials

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecast.errors import FileError, InputError
+from joulecast.system.errors import FileError, InputError
 from joulecast.traces import power_trace as csv_tables
 from joulecast.traces.power_trace import make_trace, read_csv, read_trace
 

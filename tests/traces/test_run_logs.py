@@ -2,7 +2,7 @@
 
 import pytest
 
-from joulecast.errors import FileError
+from joulecast.system.errors import FileError
 from joulecast.traces.run_logs import read_run_log
 
 # The header and a row of a public emissions.csv, CodeCarbon 2.4.2.

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from joulecast.families import FAMILIES, IMAGE_FAMILIES, draw_family, make_family
-from joulecast.kinds import (
+from joulecast.operators import (
     Work,
     checkpoint_blocks,
     input_shape,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.errors import FileError, InputError
+from joulecast.system.errors import FileError, InputError
 from joulecast.views import plot_kinds
 from joulecast.views.plots import draw, make_svg, save_plots
 from joulecast.views.style import COLOURS, SPARE_COLOURS, choose_colours, choose_markers

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from joulecast.cli.commands import write_json
-from joulecast.errors import FileError
-from joulecast.units import format_duration, format_energy, format_interval
+from joulecast.system.errors import FileError
+from joulecast.system.units import format_duration, format_energy, format_interval
 from joulecast.views.report import Report, make_table
 from joulecast.views.terminal import make_console, print_report
 from joulecast.views.words import (

@@ -21,9 +21,9 @@ from dashboard_browser import (
     wait_until,
 )
 from dashboard_data import EVALUATED, FIRST, SECOND
-from joulecast import units
 from joulecast.families import make_family
 from joulecast.features.campaigns import list_campaigns
+from joulecast.system import units
 from joulecast.web.app import PAGES, create_app
 from joulecast.web.settings import WebSettings
 from web_examples import TOKEN

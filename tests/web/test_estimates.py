@@ -55,7 +55,7 @@ def test_several_gpus_are_estimated_like_the_package_does(client, web_store):
 
 
 def test_network_files_are_read(client, tmp_path):
-    from joulecast.files import write_network
+    from joulecast.store.files import write_network
 
     write_network(make_family(PROFILED), tmp_path / "net.json")
     content = (tmp_path / "net.json").read_bytes()

@@ -14,10 +14,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.responses import StreamingResponse
 
 from dashboard_data import EVALUATED, FIRST, SECOND
-from joulecast.errors import FileError, InputError, MeasurementError, MissingError, StoreError
 from joulecast.features.campaigns import find_campaign, list_campaigns, stop_campaign
 from joulecast.features.report import read_result, report_result
 from joulecast.store import open_store
+from joulecast.system.errors import (
+    FileError,
+    InputError,
+    MeasurementError,
+    MissingError,
+    StoreError,
+)
 from joulecast.web import pages, results
 from joulecast.web.answers import find_status, make_problem
 from joulecast.web.results import choose_source, list_result_files

@@ -13,8 +13,8 @@ import urllib.request
 
 import pytest
 
-from joulecast.errors import InputError
 from joulecast.features import nets
+from joulecast.system.errors import InputError
 from joulecast.web.server import check_reach, open_socket, serve_dashboard
 from joulecast.web.settings import WebSettings
 from web_examples import QUERY, TOKEN

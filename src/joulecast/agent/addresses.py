@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from joulecast.errors import InputError
-from joulecast.input_files import read_limited
+from joulecast.system.errors import InputError
+from joulecast.system.files import read_limited
 
 DEFAULT_PORT = 8377
 DEFAULT_LISTEN = f"127.0.0.1:{DEFAULT_PORT}"

@@ -36,9 +36,9 @@ from joulecast.agent.messages import (
     decode_message,
     encode_message,
 )
-from joulecast.errors import DeviceAwayError, InputError
 from joulecast.measurer.base import describe_refusal, make_run
 from joulecast.records import Device, Observation, Trial
+from joulecast.system.errors import DeviceAwayError, InputError
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 _CHUNK_BYTES = 1 << 16

@@ -19,8 +19,8 @@ from typing import BinaryIO
 from joulecast.agent.addresses import DEFAULT_LISTEN, parse_listen, read_token
 from joulecast.agent.messages import AgentDescription
 from joulecast.agent.service import AgentOptions, AgentService, serve_http, serve_stdio
-from joulecast.errors import JoulecastError
-from joulecast.printable import make_printable
+from joulecast.system.errors import JoulecastError
+from joulecast.system.printable import make_printable
 
 
 @dataclass(frozen=True)

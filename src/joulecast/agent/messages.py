@@ -5,7 +5,7 @@
     {"protocol": 1, "id": "7d0c…", "error": {"name": "OutOfMemoryError", "message": "…"}, …}
 
 An answer leaves the trial out, which the client knows. Errors travel by the names of their classes
-in ``joulecast.errors``. Both sides decode with the codec of records: whatever does not fit the type
+in ``system.errors``. Both sides decode with the codec of records: whatever does not fit the type
 and range of its field is refused.
 """
 
@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeVar
 
-from joulecast import errors
-from joulecast.errors import InputError, JoulecastError, MeasurementError
-from joulecast.input_files import first_line, parse_json
 from joulecast.records import MODES, Device, Network, Observation, Record, Setup, Trial
 from joulecast.records.codec import Choices, Count, Range, omit_default
 from joulecast.records.observation import Provenance
+from joulecast.system import errors
+from joulecast.system.errors import InputError, JoulecastError, MeasurementError
+from joulecast.system.files import first_line, parse_json
 
 PROTOCOL = 1
 MOST_REQUEST_BYTES = 8 * 2**20
@@ -88,7 +88,7 @@ class AgentDescription(Record):
 
 @dataclass(frozen=True)
 class SentError(Record):
-    """An error of the agent: the name of its class in ``joulecast.errors``, and its message."""
+    """An error of the agent: the name of its class in ``system.errors``, and its message."""
 
     name: str
     message: str

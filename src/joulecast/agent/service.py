@@ -41,7 +41,13 @@ from joulecast.agent.messages import (
     encode_message,
 )
 from joulecast.devices import detect_device, find_free_memory
-from joulecast.errors import (
+from joulecast.measurer.device_lock import hold_device, is_device_lost
+from joulecast.measurer.local_devices import name_lock, open_local_measurer
+from joulecast.measurer.windows import IdleChecks
+from joulecast.operators import check_observed, peak_memory
+from joulecast.records import Device, Observation, Trial
+from joulecast.runtimes import find_hardware
+from joulecast.system.errors import (
     DeviceAwayError,
     InputError,
     JoulecastError,
@@ -49,13 +55,7 @@ from joulecast.errors import (
     MeterLostError,
     OutOfMemoryError,
 )
-from joulecast.input_files import first_line
-from joulecast.kinds import check_observed, peak_memory
-from joulecast.local_devices import name_lock, open_local_measurer
-from joulecast.measurer.device_lock import hold_device, is_device_lost
-from joulecast.measurer.windows import IdleChecks
-from joulecast.records import Device, Observation, Trial
-from joulecast.runtimes import find_hardware
+from joulecast.system.files import first_line
 
 # Answers have less than a kilobyte each, and clients ask one request after the other.
 _REMEMBERED = 64

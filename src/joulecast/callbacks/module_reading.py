@@ -19,10 +19,10 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from joulecast.errors import InputError
 from joulecast.features.nets import NetRequest, ResolvedNet
 from joulecast.records import Setup
-from joulecast.runtimes.torch.losses import mean_square_loss
+from joulecast.system.errors import InputError
+from joulecast.torch_nets.losses import mean_square_loss
 
 Shapes = tuple[tuple[int, ...], ...]
 

@@ -29,7 +29,6 @@ from joulecast.callbacks.training_windows import (
     sum_windows,
     summarise_steps,
 )
-from joulecast.errors import InputError, JoulecastError
 from joulecast.features.estimate import estimate_net
 from joulecast.features.measure import save_observation
 from joulecast.features.monitor import EnergyMonitor, OpenWindow, monitor
@@ -37,11 +36,12 @@ from joulecast.features.options import EstimateOptions
 from joulecast.features.profiles import load_profile
 from joulecast.measurer.base import make_run
 from joulecast.measurer.windows import IDLE_POWER
-from joulecast.printable import make_printable
 from joulecast.records import OWN_NET, Estimate, Network, Observation, Setup, Trial
 from joulecast.records.codec import Record, omit_default
 from joulecast.runtimes import open_runtime
-from joulecast.units import format_duration, format_energy, format_interval, parse_energy
+from joulecast.system.errors import InputError, JoulecastError
+from joulecast.system.printable import make_printable
+from joulecast.system.units import format_duration, format_energy, format_interval, parse_energy
 
 PREFIX = "energy/"
 """What the names of all scalars begin with."""

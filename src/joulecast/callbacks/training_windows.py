@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from statistics import median, stdev
 
 from joulecast.features.monitor import WindowEnergy
-from joulecast.units import format_share
+from joulecast.system.units import format_share
 
 # The first steps choose algorithms, allocate memory and compile.
 WARMUP_STEPS = 3

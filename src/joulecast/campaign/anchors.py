@@ -27,10 +27,9 @@ from joulecast.campaign.trial_log import (
     describe_profile,
 )
 from joulecast.devices import multiplies_bf16
-from joulecast.errors import ContaminatedError, MeasurementError
 from joulecast.families import make_family
-from joulecast.kinds import Work, make_layer, network_work
 from joulecast.measurer import TrialMeasurer
+from joulecast.operators import Work, make_layer, network_work
 from joulecast.records import (
     FLOAT_PRECISIONS,
     PHASES,
@@ -41,6 +40,7 @@ from joulecast.records import (
     Setup,
     Trial,
 )
+from joulecast.system.errors import ContaminatedError, MeasurementError
 from joulecast.variants import Part, make_isolated_trial
 
 ANCHORS_NAME = "anchors"

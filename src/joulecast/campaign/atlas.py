@@ -55,7 +55,7 @@ from joulecast.campaign.anchors import (
     make_anchor_trials,
 )
 from joulecast.estimators.additive.layers import SetupLayer, set_up_layer
-from joulecast.kinds import Work, layer_work, output_shape, peak_memory
+from joulecast.operators import Work, layer_work, output_shape, peak_memory
 from joulecast.records import Layer, Network, Observation, Setup, Trial
 from joulecast.variants import (
     BLOCK,

@@ -38,9 +38,9 @@ from joulecast.campaign.trial_log import (
     find_profile_key,
     repeat_doubtful,
 )
-from joulecast.errors import ContaminatedError
 from joulecast.measurer import TrialMeasurer
 from joulecast.records import Observation
+from joulecast.system.errors import ContaminatedError
 
 # Networks of an atlas, for processors and for GPUs, which measure more trials in a second.
 _NETWORKS = {False: 120, True: 300}

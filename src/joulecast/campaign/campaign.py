@@ -31,11 +31,11 @@ from joulecast.campaign.trial_log import (
     record_campaign,
     repeat_doubtful,
 )
-from joulecast.errors import MeasurementError, MissingError
 from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
 from joulecast.estimators.plausibility import JudgingFit
 from joulecast.measurer import TrialMeasurer
 from joulecast.records import Observation
+from joulecast.system.errors import MeasurementError, MissingError
 
 # Doubtful trials are measured again for at most this share of a campaign's time, or this long.
 _REPAIR_SHARE, _LEAST_REPAIR_S = 0.1, 10.0

@@ -21,15 +21,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from joulecast.errors import (
-    ContaminatedError,
-    DeviceAwayError,
-    DeviceLostError,
-    JoulecastError,
-    MeasurementError,
-    MeterLostError,
-    NetError,
-)
 from joulecast.estimators.base import Fitted, Json
 from joulecast.estimators.plausibility import (
     agree,
@@ -41,6 +32,15 @@ from joulecast.estimators.plausibility import (
 from joulecast.measurer import TrialMeasurer
 from joulecast.measurer.device_lock import is_device_lost
 from joulecast.records import Observation, Profile, Trial
+from joulecast.system.errors import (
+    ContaminatedError,
+    DeviceAwayError,
+    DeviceLostError,
+    JoulecastError,
+    MeasurementError,
+    MeterLostError,
+    NetError,
+)
 
 if TYPE_CHECKING:
     from joulecast.store import Store

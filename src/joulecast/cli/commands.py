@@ -23,8 +23,8 @@ import click
 
 from joulecast.cli.interruptions import report_interruption
 from joulecast.cli.streams import find_descriptor, get_results
-from joulecast.errors import ArgumentError, FileError, InputError, JoulecastError
 from joulecast.features.arguments import Argument, Declaration, list_arguments
+from joulecast.system.errors import ArgumentError, FileError, InputError, JoulecastError
 
 if TYPE_CHECKING:
     from joulecast.views.report import Report

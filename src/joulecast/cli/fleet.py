@@ -14,8 +14,8 @@ import click
 from joulecast.cli.commands import print_json
 from joulecast.cli.progress import show_bar
 from joulecast.cli.streams import get_results, write_message
-from joulecast.errors import MeasurementError
-from joulecast.units import parse_duration
+from joulecast.system.errors import MeasurementError
+from joulecast.system.units import parse_duration
 
 if TYPE_CHECKING:
     from joulecast.fleet.fleet_devices import DeviceCheck

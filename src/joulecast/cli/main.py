@@ -44,8 +44,8 @@ from joulecast.cli.streams import (
     write_lines,
     write_message,
 )
-from joulecast.errors import ArgumentError, JoulecastError
 from joulecast.features.arguments import MESSAGES
+from joulecast.system.errors import ArgumentError, JoulecastError
 
 COMMANDS = {
     "Look around": {

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from joulecast.printable import make_printable
-from joulecast.units import format_duration, format_share
+from joulecast.system.printable import make_printable
+from joulecast.system.units import format_duration, format_share
 
 if TYPE_CHECKING:
     from joulecast.campaign import Progress

@@ -12,10 +12,10 @@ import click
 from joulecast.agent.addresses import read_token
 from joulecast.cli.commands import CommandExtras, make_command, print_json
 from joulecast.cli.streams import write_message
-from joulecast.errors import InputError, arg
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
 from joulecast.features.nets import require_packages
+from joulecast.system.errors import InputError, arg
 from joulecast.views.report import Answer, Report, Text
 
 _PACKAGES = {"fastapi": "FastAPI", "uvicorn": "uvicorn", "jinja2": "Jinja2"}

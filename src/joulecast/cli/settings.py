@@ -23,9 +23,9 @@ import click
 
 from joulecast.cli.commands import DeclaredOption
 from joulecast.cli.harmless_settings import find_harmful
-from joulecast.errors import InputError
 from joulecast.features.arguments import Argument
-from joulecast.input_files import read_toml, show_value
+from joulecast.system.errors import InputError
+from joulecast.system.files import read_toml, show_value
 
 FILE_NAME = "joulecast.toml"
 _MOST_ITEMS = 100

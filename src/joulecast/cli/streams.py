@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
-from joulecast.errors import FileError
-from joulecast.printable import make_printable
-from joulecast.redaction import redact_url
+from joulecast.system.errors import FileError
+from joulecast.system.printable import make_printable
+from joulecast.system.redaction import redact_url
 
 _results: TextIO | None = None
 

@@ -17,7 +17,6 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from joulecast.errors import InputError, MissingError
 from joulecast.estimators.base import Estimator as Estimator
 from joulecast.estimators.base import FitComponent, Fitted
 from joulecast.estimators.estimates import Estimates as Estimates
@@ -29,8 +28,9 @@ from joulecast.estimators.fitted_profile import (
 from joulecast.estimators.fitted_profile import FittedProfile as FittedProfile
 from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.gp.lognormal import interval_log_sd, normal_quantile
-from joulecast.plugins import ESTIMATOR_GROUP, Plugins, load_plugins
 from joulecast.records import Estimate, Network, Profile, Setup, find_fit_count
+from joulecast.system.errors import InputError, MissingError
+from joulecast.system.plugins import ESTIMATOR_GROUP, Plugins, load_plugins
 
 DEFAULT = "additive"
 AUTO = "auto"

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.kinds import Work, layer_work
+from joulecast.operators import Work, layer_work
 from joulecast.records import (
     Layer,
     LayerEstimate,

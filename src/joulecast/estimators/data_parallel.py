@@ -42,14 +42,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulecast.errors import InputError
 from joulecast.estimators.additive.observations import find_idle_power
 from joulecast.estimators.additive.roofline import find_power_priors
 from joulecast.estimators.estimates import Estimates
 from joulecast.estimators.fitted_profile import add_sources, explain_memory, match_device_sheet
 from joulecast.gp.lognormal import interval_log_sd, lognormal_interval
-from joulecast.kinds import count_gradients, layer_work
-from joulecast.kinds.kind import WEIGHT_BYTES
+from joulecast.operators import count_gradients, layer_work
+from joulecast.operators.kind import WEIGHT_BYTES
 from joulecast.records import (
     DataParallel,
     Estimate,
@@ -59,7 +58,14 @@ from joulecast.records import (
     Setup,
     weakest_provenance,
 )
-from joulecast.units import format_bytes, format_duration, format_energy, format_power, format_share
+from joulecast.system.errors import InputError
+from joulecast.system.units import (
+    format_bytes,
+    format_duration,
+    format_energy,
+    format_power,
+    format_share,
+)
 
 FIRST_BUCKET_BYTES = 2**20
 """Size at which DistributedDataParallel starts to send its first bucket."""

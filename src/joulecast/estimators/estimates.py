@@ -18,10 +18,10 @@ from typing import overload
 
 import numpy as np
 
-from joulecast.errors import InputError
 from joulecast.estimators.base import Floats
 from joulecast.gp import lognormal
 from joulecast.records import Estimate
+from joulecast.system.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from joulecast.catalogue import DATASHEET, match_data_sheet
-from joulecast.errors import InputError, MissingError
+from joulecast.devices import DATASHEET, match_data_sheet
 from joulecast.estimators.base import (
     UNIT_SD_SHARE,
     Estimator,
@@ -28,7 +27,7 @@ from joulecast.estimators.base import (
 )
 from joulecast.estimators.estimates import Estimates
 from joulecast.gp.lognormal import lognormal_interval
-from joulecast.kinds import peak_memory
+from joulecast.operators import peak_memory
 from joulecast.records import (
     FLOAT_PRECISIONS,
     BlockEstimate,
@@ -46,7 +45,8 @@ from joulecast.records import (
     summarise_observations,
     weakest_provenance,
 )
-from joulecast.units import format_bytes, format_share
+from joulecast.system.errors import InputError, MissingError
+from joulecast.system.units import format_bytes, format_share
 
 UNIT_VARIATION = "unit-to-unit variation"
 """Name of the uncertainty source that a profile of another unit of the device brings."""

@@ -13,10 +13,10 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from joulecast.errors import InputError
 from joulecast.gp.lognormal import interval_log_sd
 from joulecast.records import Estimate
 from joulecast.records.codec import Record
+from joulecast.system.errors import InputError
 
 _Z_RANGE, _BISECTIONS = 40.0, 200
 

@@ -25,7 +25,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from joulecast.estimators.base import Floats
-from joulecast.kinds import network_work
+from joulecast.operators import network_work
 from joulecast.records import Observation, Trial
 
 FIT_Z = 6.0

@@ -21,7 +21,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from joulecast.errors import MissingError
 from joulecast.estimators.base import (
     ALL_SETUPS,
     FitComponent,
@@ -38,9 +37,10 @@ from joulecast.estimators.base import (
     predict_by_setup,
     setup_key,
 )
-from joulecast.kinds import Work, layer_work, network_work
+from joulecast.operators import Work, layer_work, network_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
 from joulecast.records.codec import Record
+from joulecast.system.errors import MissingError
 from joulecast.variants import read_block_variant
 
 # Columns of the work of a network.

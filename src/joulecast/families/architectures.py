@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from joulecast.families.draft import DATA, NetworkDraft, Tail, make_function, make_pool
-from joulecast.kinds import Shape, make_layer, make_op
+from joulecast.operators import Shape, make_layer, make_op
 
 Params = Mapping[str, int]
 Architecture = Callable[[Params, NetworkDraft], None]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from joulecast.kinds import Shape, find_kind, make_layer, make_op, output_shape
+from joulecast.operators import Shape, find_kind, make_layer, make_op, output_shape
 from joulecast.records import Input, Layer, Network, Op
 
 DATA = -1

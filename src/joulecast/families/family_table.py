@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from joulecast.errors import NetError
 from joulecast.families.architectures import (
     HEADS,
     Architecture,
@@ -27,8 +26,9 @@ from joulecast.families.architectures import (
     make_transformer,
 )
 from joulecast.families.draft import NetworkDraft
-from joulecast.kinds import Shape
+from joulecast.operators import Shape
 from joulecast.records import Input, Network
+from joulecast.system.errors import NetError
 
 VOCABULARY = 10_000
 _IMAGE = Input((3, 96, 96))

@@ -17,25 +17,22 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from joulecast.files import write_atomically
+from joulecast.system.files import write_atomically
 
 DEVICE_SIDE = (
     "agent",
     "devices",
-    "errors",
-    "input_files",
-    "kinds",
-    "local_devices",
     "measurer",
     "meters",
-    "plugins",
-    "printable",
+    "mnn",
+    "onnx_nets",
+    "operators",
     "records",
-    "redaction",
     "runtimes",
     "simulation",
-    "units",
-    "user_errors",
+    "system",
+    "torch_nets",
+    "variants",
 )
 """Packages and modules that an agent needs."""
 

@@ -45,10 +45,10 @@ from typing import (
     get_origin,
 )
 
-from joulecast.budgets import MAX_COUNT as MAX_COUNT
-from joulecast.errors import ArgumentError, InputError, arg
+from joulecast.features.budgets import MAX_COUNT as MAX_COUNT
 from joulecast.records.trial import OPTIMIZERS, PRECISIONS
-from joulecast.units import parse_shape, parse_share
+from joulecast.system.errors import ArgumentError, InputError, arg
+from joulecast.system.units import parse_shape, parse_share
 
 MESSAGES = "joulecast.messages"
 """Logger of what a user should know while a verb runs; the command line prints it."""

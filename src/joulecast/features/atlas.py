@@ -28,7 +28,6 @@ from joulecast.campaign.trial_log import (
     describe_profile,
     record_campaign,
 )
-from joulecast.errors import InputError, MissingError
 from joulecast.estimators import check_estimator
 from joulecast.estimators.base import Estimator, Fitted
 from joulecast.estimators.fitted_profile import match_device_sheet
@@ -42,6 +41,7 @@ from joulecast.records import MODES, Observation, Profile
 from joulecast.records.data_sheet import DataSheet
 from joulecast.runtimes import find_hardware
 from joulecast.store import open_store
+from joulecast.system.errors import InputError, MissingError
 
 
 @dataclass(frozen=True)

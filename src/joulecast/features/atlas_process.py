@@ -38,15 +38,15 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from joulecast import errors
 from joulecast.campaign import Progress
 from joulecast.campaign.atlas_campaign import AtlasLimits, AtlasRun, run_atlas
 from joulecast.campaign.trial_log import find_profile_key
-from joulecast.errors import DeviceLostError, JoulecastError, MeasurementError
 from joulecast.features.measurers import open_any_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.records import Observation
 from joulecast.store import open_store
+from joulecast.system import errors
+from joulecast.system.errors import DeviceLostError, JoulecastError, MeasurementError
 
 INTERRUPTED = "it was interrupted"
 # -P: otherwise Python would import modules of the current folder first, which may be anybody's.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulecast.errors import MissingError
-from joulecast.units import format_duration, format_share
+from joulecast.system.errors import MissingError
+from joulecast.system.units import format_duration, format_share
 from joulecast.views.plot_kinds import CampaignMoment, plot_campaign
 from joulecast.views.report import Block, Report, Reportable, Text, list_facts
 from joulecast.views.words import format_time, plural

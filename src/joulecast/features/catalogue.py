@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from joulecast.catalogue import (
+from joulecast.devices import (
     DATASHEET,
     DataSheet,
     add_data_sheet,
@@ -16,11 +16,11 @@ from joulecast.catalogue import (
     make_sheet_profile,
     read_data_sheet,
 )
-from joulecast.errors import ArgumentError, arg
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
 from joulecast.features.profiles import SHORT_KEY
 from joulecast.records import PROVENANCES, Json
+from joulecast.system.errors import ArgumentError, arg
 from joulecast.views.report import Answer, Report, Reportable, Text, make_table
 
 if TYPE_CHECKING:

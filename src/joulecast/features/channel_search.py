@@ -34,15 +34,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.budgets import EnergyBudget, RunLength, parse_budget
-from joulecast.errors import InputError, arg
 from joulecast.estimators import FittedProfile, fit_profile
+from joulecast.features.budgets import EnergyBudget, RunLength, parse_budget
 from joulecast.features.prune_report import LayerChange, PruningResult
 from joulecast.gp.lognormal import lognormal_quantile, probability_below
-from joulecast.kinds import count_output_channels, network_work
-from joulecast.kinds.channel_groups import ChannelGroup, narrow_network
+from joulecast.operators import count_output_channels, network_work
+from joulecast.operators.channel_groups import ChannelGroup, narrow_network
 from joulecast.records import Estimate, Network, Profile, Setup, name_step
-from joulecast.units import format_count, format_energy, format_share
+from joulecast.system.errors import InputError, arg
+from joulecast.system.units import format_count, format_energy, format_share
 
 Counts = Mapping[str, int]
 Floats = NDArray[np.float64]

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
-from joulecast.budgets import RunLength
-from joulecast.errors import ArgumentError, InputError, JoulecastError, MissingError, arg
 from joulecast.features import arguments as given
 from joulecast.features.arguments import (
     Argument,
@@ -17,12 +15,12 @@ from joulecast.features.arguments import (
     parse_list,
     verb,
 )
+from joulecast.features.budgets import RunLength
 from joulecast.features.compare_report import Comparison, ComparisonRow
 from joulecast.features.nets import NetRequest
 from joulecast.features.parallel import ParallelOptions, make_gpu_group
 from joulecast.features.profiles import find_profiles
 from joulecast.features.run import make_bill
-from joulecast.fronts import find_front
 from joulecast.records import (
     OPTIMIZERS,
     PRECISIONS,
@@ -32,7 +30,9 @@ from joulecast.records import (
     Setup,
     summarise_observations,
 )
-from joulecast.units import format_bytes, format_share
+from joulecast.system.errors import ArgumentError, InputError, JoulecastError, MissingError, arg
+from joulecast.system.units import format_bytes, format_share
+from joulecast.views.fronts import find_front
 
 if TYPE_CHECKING:
     from joulecast.estimators import Estimates

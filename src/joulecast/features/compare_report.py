@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.features.run import Bill
 from joulecast.records import Estimate, Setup, describe_inference, weakest_provenance
-from joulecast.runtimes.installed import explain_runtime_difference
-from joulecast.units import (
+from joulecast.runtimes import explain_runtime_difference
+from joulecast.system.units import (
     format_duration,
     format_energy,
     format_interval,

@@ -24,14 +24,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from joulecast.errors import ArgumentError, FileError, InputError, MissingError, arg
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
 from joulecast.features.profile import From
 from joulecast.features.profiles import SHORT_KEY, load_observed_profile
-from joulecast.printable import make_printable
 from joulecast.records import OWN_NET, Network, Observation, Profile, Setup, compute_power
-from joulecast.units import (
+from joulecast.system.errors import ArgumentError, FileError, InputError, MissingError, arg
+from joulecast.system.printable import make_printable
+from joulecast.system.units import (
     GRAMS_PER_KG,
     co2e_g,
     format_duration,
@@ -43,7 +43,7 @@ from joulecast.views.report import Answer, Block, Report, Reportable, Text, make
 from joulecast.views.words import plural
 
 if TYPE_CHECKING:
-    from joulecast.fusion import FusedKernel
+    from joulecast.onnx_nets.fusion import FusedKernel
     from joulecast.store import ProfileSummary, Store
     from joulecast.traces.alignment import RunAttachment
 
@@ -436,7 +436,7 @@ def export_dataset(
 
 def _select_kernels(profile: Profile) -> list[tuple[Observation, Row]]:
     """Return observations of single kernels, whether of a campaign for kernels or not."""
-    from joulecast.fusion import find_fusion_table, list_kernels
+    from joulecast.onnx_nets.fusion import find_fusion_table, list_kernels
 
     @cache
     def find_kernel(network: Network, setup: Setup) -> FusedKernel | None:
@@ -486,7 +486,7 @@ def _select_applications(profile: Profile) -> list[tuple[Observation, Row]]:
 
 def _describe_network(one: Observation) -> Row:
     from joulecast.families import is_family
-    from joulecast.kinds import network_work
+    from joulecast.operators import network_work
 
     network = one.trial.network
     work = network_work(network, one.trial.setup)

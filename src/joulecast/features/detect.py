@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from joulecast.devices import detect_device
-from joulecast.errors import JoulecastError
 from joulecast.features.arguments import Argument, verb
 from joulecast.records import Device
-from joulecast.units import format_bytes, format_duration, format_energy, format_power
+from joulecast.system.errors import JoulecastError
+from joulecast.system.units import format_bytes, format_duration, format_energy, format_power
 from joulecast.views.report import Answer, Block, Report, Text, make_table
 from joulecast.views.words import format_optional
 

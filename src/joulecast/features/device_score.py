@@ -25,11 +25,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from joulecast.errors import FileError, InputError
-from joulecast.printable import make_printable
 from joulecast.records import PROVENANCES, Json, weakest_provenance
 from joulecast.records.trial import INFERENCES
-from joulecast.units import format_duration, format_energy, format_money, format_power, joules_to_wh
+from joulecast.system.errors import FileError, InputError
+from joulecast.system.printable import make_printable
+from joulecast.system.units import (
+    format_duration,
+    format_energy,
+    format_money,
+    format_power,
+    joules_to_wh,
+)
 from joulecast.views.report import Block, Picture, Plot, Report, Reportable, Table, Text, make_table
 from joulecast.views.style import GREY
 from joulecast.views.words import (

@@ -14,10 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from joulecast.budgets import RunLength
-from joulecast.errors import ArgumentError, InputError, arg
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, choose_setup_fields, verb
+from joulecast.features.budgets import RunLength
 from joulecast.features.estimate_report import RunEstimate
 from joulecast.features.nets import NetRequest, ResolvedNet, require_torch
 from joulecast.features.options import (
@@ -46,8 +45,9 @@ from joulecast.records import (
     Setup,
     name_step,
 )
-from joulecast.runtimes.installed import explain_runtime_difference
-from joulecast.units import (
+from joulecast.runtimes import explain_runtime_difference
+from joulecast.system.errors import ArgumentError, InputError, arg
+from joulecast.system.units import (
     format_energy,
     parse_energy,
     parse_share,
@@ -560,7 +560,7 @@ def _time_wait(step: Estimate, source: Source, loader: Any) -> DataWait:
 
     if isinstance(loader, str):
         require_torch(f"running {loader}")
-        from joulecast.runtimes.torch.load import call_maker
+        from joulecast.torch_nets.load import call_maker
 
         loader = call_maker(loader, "returns a data loader")
     if not isinstance(loader, Iterable):

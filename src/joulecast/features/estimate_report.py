@@ -26,8 +26,8 @@ from joulecast.records import (
     name_step,
     summarise_observations,
 )
-from joulecast.runtimes.installed import find_installed_runtime
-from joulecast.units import (
+from joulecast.runtimes import find_installed_runtime
+from joulecast.system.units import (
     JOULES_PER_WH,
     battery_share,
     format_bytes,

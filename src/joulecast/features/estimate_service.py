@@ -18,8 +18,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from joulecast.catalogue import DATASHEET, DataSheet, find_data_sheet, make_sheet_profile
-from joulecast.errors import InputError, NetError
+from joulecast.devices import DATASHEET, DataSheet, find_data_sheet, make_sheet_profile
 from joulecast.families import FAMILIES, is_family, parse_params
 from joulecast.features.catalogue import summarise_sheet
 from joulecast.features.estimate import estimate_fitted, make_run_estimate
@@ -28,6 +27,7 @@ from joulecast.features.parallel import ParallelOptions
 from joulecast.features.profiles import list_unmeasured, match_name
 from joulecast.features.run import RunSchedule, add_up_run
 from joulecast.records import Estimate, Network, Setup
+from joulecast.system.errors import InputError, NetError
 
 if TYPE_CHECKING:
     from joulecast.estimators.fitted_profile import FittedProfile

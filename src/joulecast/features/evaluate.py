@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from joulecast.errors import ArgumentError, arg
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, choose_setup_fields, parse_list, verb
 from joulecast.features.nets import NetRequest
@@ -14,6 +13,7 @@ from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ReportProgress
 from joulecast.records import Device, Json, Setup, name_step
 from joulecast.records.codec import Record, load_record, not_stored
+from joulecast.system.errors import ArgumentError, arg
 from joulecast.views.plot_kinds import (
     ScoredEstimate,
     plot_energy_by_time,

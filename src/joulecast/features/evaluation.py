@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.errors import InputError, MissingError, NetError, arg
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
 from joulecast.families import FAMILIES, IMAGE_FAMILIES, count_members, draw_family, make_family
 from joulecast.features.evaluate import EstimatorScore, Evaluation, Interval, NetEstimate, NetResult
 from joulecast.gp.lognormal import lognormal_interval
-from joulecast.kinds import network_work
+from joulecast.operators import network_work
 from joulecast.records import Network, Observation, Profile, Setup, Trial, stable_hash
+from joulecast.system.errors import InputError, MissingError, NetError, arg
 
 Json = dict[str, Any]
 Shape = tuple[int, ...]

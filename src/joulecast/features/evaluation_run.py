@@ -17,15 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from joulecast.campaign import ObservationLog, Progress, find_profile_key, run_campaign
-from joulecast.errors import (
-    InputError,
-    MeasurementError,
-    MissingError,
-    NetError,
-    NotTrainingError,
-    OutOfMemoryError,
-    arg,
-)
 from joulecast.estimators import find_estimator
 from joulecast.features.evaluate import Evaluation
 from joulecast.features.evaluation import (
@@ -45,6 +36,15 @@ from joulecast.features.evaluation import (
 from joulecast.features.progress_report import ProgressReport, ReportProgress
 from joulecast.measurer import TrialMeasurer
 from joulecast.records import Observation, Profile, Trial
+from joulecast.system.errors import (
+    InputError,
+    MeasurementError,
+    MissingError,
+    NetError,
+    NotTrainingError,
+    OutOfMemoryError,
+    arg,
+)
 
 MAX_ENERGY_PROBES = 8
 """Layers whose energy is measured at most, after all layers of the test networks were timed."""

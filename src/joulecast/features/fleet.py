@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulecast.errors import DeviceAwayError, InputError, MissingError
 from joulecast.estimators import check_estimator
 from joulecast.features.estimate import estimate_net
 from joulecast.features.nets import ResolvedNet
@@ -29,6 +28,7 @@ from joulecast.store.campaigns import (
     StoredDevice,
 )
 from joulecast.store.places import IN_MEMORY, choose_place
+from joulecast.system.errors import DeviceAwayError, InputError, MissingError
 
 ALL_DEVICES = "all"
 DEFAULT_PATIENCE_S = 120.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from joulecast.store.campaigns import FAILED, READY, StoredCampaign, StoredDevice
-from joulecast.units import format_duration, format_share
+from joulecast.system.units import format_duration, format_share
 from joulecast.views.report import Heading, Report, Table, Text, make_table
 from joulecast.views.words import format_time, plural
 

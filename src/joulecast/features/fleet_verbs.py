@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from joulecast.errors import InputError, MeasurementError
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, choose_setup_fields, parse_list, select, verb
 from joulecast.features.estimate import find_run_length
@@ -15,7 +14,8 @@ from joulecast.features.options import EstimateOptions, ProfileOptions
 from joulecast.features.profile import Acquisition, Interval, Missing, Points
 from joulecast.features.profiles import SHORT_KEY
 from joulecast.records import Json, Setup, describe_inference, name_step
-from joulecast.units import (
+from joulecast.system.errors import InputError, MeasurementError
+from joulecast.system.units import (
     format_bytes,
     format_duration,
     format_energy,

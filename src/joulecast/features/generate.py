@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from joulecast.errors import ArgumentError, InputError, NetError, arg
 from joulecast.families import FAMILIES, is_family, make_family
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
@@ -23,7 +22,8 @@ from joulecast.features.profiles import load_profile
 from joulecast.features.token_axes import READING_TOKENS, make_decode_network, make_prefill_network
 from joulecast.records import FLOAT_PRECISIONS, Estimate, Network, Profile, Setup
 from joulecast.records.codec import Json, Record, not_stored
-from joulecast.units import (
+from joulecast.system.errors import ArgumentError, InputError, NetError, arg
+from joulecast.system.units import (
     JOULES_PER_WH,
     format_duration,
     format_energy,
@@ -86,7 +86,7 @@ def generate(
     if device and on is not None:
         raise ArgumentError(f"{arg('device')} and {arg('on')} both name a device: give one of them")
     from joulecast.estimators import fit_profile
-    from joulecast.runtimes.installed import explain_runtime_difference
+    from joulecast.runtimes import explain_runtime_difference
 
     network = read_language_model(net, inputs)
     setup = Setup(batch, "inference", precision, cuda_graphs=bool(cuda_graphs))
@@ -289,7 +289,7 @@ def read_language_model(net: Any, inputs: Any = None) -> Network:
             f"there is no language model {name!r}: give file.py:make_net or package.module:make_net"
         )
     require_torch("reading a language model")
-    from joulecast.runtimes.torch.load import read_at_tokens
+    from joulecast.torch_nets.load import read_at_tokens
 
     error: NetError | None = None
     for tokens in READING_TOKENS:

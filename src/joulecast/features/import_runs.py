@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from joulecast.budgets import RunLength
-from joulecast.errors import FileError, InputError, JoulecastError, MissingError, arg
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, choose_setup_fields, verb
+from joulecast.features.budgets import RunLength
 from joulecast.features.nets import NetRequest, ResolvedNet, resolve_name
 from joulecast.features.profile import From
 from joulecast.features.profiles import load_observed_profile
 from joulecast.records import Device, Execution, Observation, Profile, Record, Setup, Trial
-from joulecast.units import format_duration, format_energy, format_interval, format_share
+from joulecast.system.errors import FileError, InputError, JoulecastError, MissingError, arg
+from joulecast.system.units import format_duration, format_energy, format_interval, format_share
 from joulecast.views.report import Block, Report, Reportable, Text
 from joulecast.views.words import label_provenance, plural
 

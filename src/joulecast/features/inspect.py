@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, choose_setup_fields, verb
 from joulecast.features.nets import NetRequest, ResolvedNet, has_torch
-from joulecast.files import write_network
-from joulecast.kinds import (
+from joulecast.operators import (
     StepWork,
     Work,
     find_kind,
@@ -29,7 +28,8 @@ from joulecast.records import (
     fold_blocks,
     list_reading_notes,
 )
-from joulecast.units import format_bytes, format_count, format_shape, format_share
+from joulecast.store.files import write_network
+from joulecast.system.units import format_bytes, format_count, format_shape, format_share
 from joulecast.views.report import Block, Report, Reportable, Text, make_table
 from joulecast.views.words import describe_setup, is_inference, shorten_path
 
@@ -146,7 +146,7 @@ def add_step_totals(network: Network, setup: Setup) -> Network:
     can_count = 0 < len(network.layers) <= _MOST_COUNTED_LAYERS and has_torch()
     if network.totals or not (network.buildable and can_count):
         return network
-    from joulecast.runtimes.torch.net_reader import count_step_totals
+    from joulecast.torch_nets.net_reader import count_step_totals
 
     return replace(network, totals=count_step_totals(network, setup.batch))
 

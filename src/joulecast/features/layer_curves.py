@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from joulecast.errors import InputError, MissingError
 from joulecast.records import Observation, Profile, Setup
+from joulecast.system.errors import InputError, MissingError
 from joulecast.views.plot_kinds import CurvePoint, SampledCurve, plot_curve
 from joulecast.views.report import Report, Text
 

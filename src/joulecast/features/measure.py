@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from joulecast.errors import ArgumentError, InputError, StoreError, arg
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, choose_setup_fields, verb
 from joulecast.features.measurers import open_any_measurer, runs_own_net
@@ -24,8 +23,15 @@ from joulecast.records import (
     name_step,
 )
 from joulecast.records.trial import INFERENCES
-from joulecast.redaction import redact_url
-from joulecast.units import format_bytes, format_duration, format_energy, format_power, format_wh
+from joulecast.system.errors import ArgumentError, InputError, StoreError, arg
+from joulecast.system.redaction import redact_url
+from joulecast.system.units import (
+    format_bytes,
+    format_duration,
+    format_energy,
+    format_power,
+    format_wh,
+)
 from joulecast.views.report import Block, Report, Reportable, Text, make_table
 from joulecast.views.words import (
     begin_sentence,
@@ -138,7 +144,7 @@ def measure_any(
         raise ArgumentError(f"give either {arg('net')}, or -- and a command")
     options = MeasureOptions(on or "cpu", meter or "auto", rounds, device_name, warmup, runs)
     if command:
-        from joulecast.local_devices import find_meter
+        from joulecast.measurer.local_devices import find_meter
 
         return measure_command(command, find_meter(options.meter, options.on), stdout)
     fields = choose_setup_fields(

@@ -18,13 +18,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from joulecast.agent.addresses import is_remote
-from joulecast.errors import InputError
 from joulecast.features.options import MeasureOptions
-from joulecast.local_devices import NOT_LATER, name_lock, open_local_measurer
 from joulecast.measurer import MeasureLimits, Measurer, TrialMeasurer
 from joulecast.measurer.device_lock import hold_device
+from joulecast.measurer.local_devices import NOT_LATER, name_lock, open_local_measurer
 from joulecast.records import Trial
 from joulecast.runtimes import Runtime, Step, is_plugin, name_framework
+from joulecast.system.errors import InputError
 
 if TYPE_CHECKING:
     from joulecast.agent.client import RemoteMeasurer

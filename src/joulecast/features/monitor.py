@@ -30,13 +30,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from joulecast.agent.addresses import is_remote
-from joulecast.errors import InputError, JoulecastError, MeasurementError
 from joulecast.features.arguments import convert_on
 from joulecast.features.measure import scale_energy
-from joulecast.local_devices import find_meter
+from joulecast.measurer.local_devices import find_meter
 from joulecast.meters import Meter, Reading
 from joulecast.records.codec import Record, omit_default
 from joulecast.runtimes import find_hardware, is_simulated
+from joulecast.system.errors import InputError, JoulecastError, MeasurementError
 
 if TYPE_CHECKING:
     from joulecast.features.arguments import DeviceLike

@@ -23,13 +23,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from joulecast.errors import InputError, MissingError, NetError
 from joulecast.families import FAMILIES, draw_family, is_family, make_family
 from joulecast.features.arguments import convert_shape
 from joulecast.features.trust import check_trusted
-from joulecast.kinds import checkpoint_blocks, is_half_precision
+from joulecast.operators import checkpoint_blocks, is_half_precision
 from joulecast.records import Network, Setup
-from joulecast.units import format_shape
+from joulecast.system.errors import InputError, MissingError, NetError
+from joulecast.system.units import format_shape
 
 DEFAULT_BATCH = 32
 INFERENCE_BATCH = 1
@@ -228,7 +228,7 @@ def require_packages(purpose: str, packages: Mapping[str, str], extra: str) -> N
 def find_training(name: str) -> Callable[..., Any]:
     """Return the training function named by ``file.py:score`` or ``package.module:score``."""
     require_torch(f"building nets for {name}")
-    from joulecast.runtimes.torch.load import find_callable
+    from joulecast.torch_nets.load import find_callable
 
     return find_callable(name, "trains a net and returns its score")
 
@@ -236,7 +236,7 @@ def find_training(name: str) -> Callable[..., Any]:
 def build_module(network: Network, seed: int) -> Any:
     """Build the module of a network, with first weights drawn from a seed."""
     require_torch("building a net")
-    from joulecast.runtimes.torch.build import build_seeded
+    from joulecast.torch_nets.build import build_seeded
 
     return build_seeded(network, seed)
 
@@ -283,8 +283,8 @@ def _read_module(request: NetRequest, loss: Any, batch: int | None) -> ResolvedN
         raise InputError(
             f"a {type(net).__name__} needs example inputs: give a tensor that it is called on"
         )
-    from joulecast.runtimes.torch.inputs import resize_batch
-    from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net
+    from joulecast.torch_nets.inputs import resize_batch
+    from joulecast.torch_nets.load import LoadedNet, read_loaded_net
 
     inputs = resize_batch(inputs, batch) if batch else inputs
     loaded = LoadedNet(net, inputs, loss, request.checkpoint)
@@ -316,7 +316,7 @@ def choose_batch(phase: str, trained: int = DEFAULT_BATCH) -> int:
 
 
 def _read_file(name: str, batch: int, input_shape: Shape | None) -> ResolvedNet:
-    from joulecast.files import read_network
+    from joulecast.store.files import read_network
 
     network = read_network(name)
     _check_input(network, input_shape, ", or write the file again for another shape")
@@ -333,8 +333,8 @@ def _check_input(network: Network, input_shape: Shape | None, hint: str = "") ->
 
 def _read_onnx(name: str, batch: int | None, input_shape: Shape | None, phase: str) -> ResolvedNet:
     require_packages(f"reading {name}", {"onnx": "the package onnx"}, "onnx")
-    from joulecast.runtimes.onnx.own_file import OnnxFile
-    from joulecast.runtimes.onnx_files.net_file import read_onnx_net
+    from joulecast.onnx_nets.net_file import read_onnx_net
+    from joulecast.onnx_nets.own_file import OnnxFile
 
     found = read_onnx_net(name, input_shape, batch, choose_batch(phase))
     file = OnnxFile(Path(name), input_shape)
@@ -345,7 +345,7 @@ def _read_callable(
     name: str, batch: int | None, input_shape: Shape | None, checkpoint: bool
 ) -> ResolvedNet:
     require_torch(f"reading {name}")
-    from joulecast.runtimes.torch.load import load_net, read_named_net
+    from joulecast.torch_nets.load import load_net, read_named_net
 
     network, own_batch = read_named_net(name, batch, input_shape, checkpoint)
     load = partial(load_net, name, batch, input_shape, checkpoint=checkpoint)

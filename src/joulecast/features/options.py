@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from joulecast.errors import InputError
+from joulecast.system.errors import InputError
 
 DEFAULT_PROFILE_SECONDS = 600.0
 DEFAULT_ATLAS_SECONDS = 1800.0

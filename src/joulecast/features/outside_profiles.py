@@ -13,11 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from joulecast.errors import FileError, InputError, JoulecastError, MissingError
 from joulecast.families import make_family
-from joulecast.files import read_profile
-from joulecast.input_files import first_line
-from joulecast.kinds import check_observed
+from joulecast.operators import check_observed
 from joulecast.records import (
     LazyObservations,
     Observation,
@@ -27,6 +24,9 @@ from joulecast.records import (
     find_fit_count,
     summarise_observations,
 )
+from joulecast.store.files import read_profile
+from joulecast.system.errors import FileError, InputError, JoulecastError, MissingError
+from joulecast.system.files import first_line
 
 # Joules and seconds of a step of a small network.
 _MOST = 1e15

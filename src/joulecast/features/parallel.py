@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from joulecast.errors import ArgumentError, InputError, arg
+from joulecast.system.errors import ArgumentError, InputError, arg
 
 DATA = "data"
 MOST_GPUS = 16

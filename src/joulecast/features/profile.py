@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from joulecast.errors import ArgumentError, MissingError, arg
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, choose_setup_fields, select, verb
 from joulecast.features.measurers import lock_device, open_any_measurer
@@ -19,7 +18,8 @@ from joulecast.features.options import (
 from joulecast.features.profile_report import AnchorProfile, AtlasProfile, NetProfile
 from joulecast.features.transfer_sources import make_estimator
 from joulecast.records import Network, Profile, Setup
-from joulecast.units import parse_share
+from joulecast.system.errors import ArgumentError, MissingError, arg
+from joulecast.system.units import parse_share
 
 if TYPE_CHECKING:
     from joulecast.campaign import CampaignResult, Progress

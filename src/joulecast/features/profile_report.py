@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.features.profiles import identify_profile
 from joulecast.features.stored_profiles import describe_profile, tabulate_fits
 from joulecast.records import DataSheet, Profile, Setup
-from joulecast.units import (
+from joulecast.system.units import (
     format_count,
     format_duration,
     format_power,

@@ -16,9 +16,10 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
 from joulecast.agent.addresses import is_remote
-from joulecast.catalogue import (
+from joulecast.devices import (
     ALL,
     DataSheet,
+    detect_device,
     find_data_sheet,
     is_named,
     list_data_sheets,
@@ -28,12 +29,11 @@ from joulecast.catalogue import (
     search_data_sheets,
     suggest_devices,
 )
-from joulecast.devices import detect_device
-from joulecast.errors import InputError, JoulecastError, MissingError
 from joulecast.features.arguments import MESSAGES, convert_on, is_torch_device
 from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.records import Device, Profile
 from joulecast.runtimes import find_hardware, name_framework, open_runtime
+from joulecast.system.errors import InputError, JoulecastError, MissingError
 
 if TYPE_CHECKING:
     from joulecast.features.arguments import DeviceLike

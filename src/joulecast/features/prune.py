@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from joulecast.errors import ArgumentError, FileError, InputError, arg
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, choose_setup_fields, verb
 from joulecast.features.estimate import find_run_length
@@ -17,15 +16,16 @@ from joulecast.features.options import DEFAULT_PROBE_SECONDS, MeasureOptions
 from joulecast.features.profiles import load_profile
 from joulecast.features.prune_report import PruningResult, read_pruning
 from joulecast.records import Json, Network, Observation, Profile, Setup, describe_inference
-from joulecast.units import parse_share
+from joulecast.system.errors import ArgumentError, FileError, InputError, arg
+from joulecast.system.units import parse_share
 from joulecast.views.report import Report, Reportable
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from joulecast.budgets import EnergyBudget
+    from joulecast.features.budgets import EnergyBudget
     from joulecast.features.channel_search import PruneOptions
-    from joulecast.runtimes.torch.load import LoadedNet
+    from joulecast.torch_nets.load import LoadedNet
 
 # How often the layers of the pruned net are probed before the counts are chosen again.
 _PROBE_ROUNDS = 2
@@ -193,7 +193,7 @@ def load_pruned(folder: str, net: Any = None) -> Any:
             names is never run.
     """
     require_torch("loading a pruned net", "prune")
-    from joulecast.runtimes.torch.channel_removal import load_pruned as load
+    from joulecast.torch_nets.channel_removal import load_pruned as load
 
     return load(folder, net)
 
@@ -224,7 +224,7 @@ class PrunedNet(Reportable):
 
     def save(self, folder: str) -> str:
         """Write the module into a folder for ``load_pruned``; return the folder."""
-        from joulecast.runtimes.torch.channel_removal import save_pruned
+        from joulecast.torch_nets.channel_removal import save_pruned
 
         network = self.pruning.pruned
         place = save_pruned(
@@ -267,14 +267,14 @@ def _prune_module(
 ) -> PrunedNet:
     """Choose channel counts of a net and remove channels; a probe makes it choose again."""
     from joulecast.features.channel_search import prune_network
-    from joulecast.runtimes.torch.channel_pruning import find_channel_groups
-    from joulecast.runtimes.torch.channel_removal import (
+    from joulecast.torch_nets.channel_pruning import find_channel_groups
+    from joulecast.torch_nets.channel_removal import (
         compute_importance,
         list_removed_channels,
         prune_channels,
         run_backward,
     )
-    from joulecast.runtimes.torch.load import build_example_net
+    from joulecast.torch_nets.load import build_example_net
 
     loaded = net.load() if net.load else build_example_net(net.network, net.batch)
     channels = find_channel_groups(

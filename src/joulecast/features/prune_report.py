@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulecast.budgets import EnergyBudget
+from joulecast.features.budgets import EnergyBudget
 from joulecast.records import Estimate, Json, Network, Setup, name_step, weakest_provenance
 from joulecast.records.codec import Record, load_partial, not_stored
-from joulecast.units import format_bytes, format_duration, format_energy, format_share
+from joulecast.system.units import format_bytes, format_duration, format_energy, format_share
 from joulecast.views.plot_kinds import label_axis
 from joulecast.views.report import Block, Plot, Report, Reportable, Table, Text, make_table
 from joulecast.views.style import BLUE, GREY

@@ -22,7 +22,7 @@ from functools import cache
 from typing import Any
 
 from joulecast.families.draft import DATA, NetworkDraft, make_function, make_pool
-from joulecast.kinds import make_layer, make_op
+from joulecast.operators import make_layer, make_op
 from joulecast.records import Network
 
 _NORM, _FLATTEN = make_op("batch_norm"), make_op("flatten")

@@ -10,12 +10,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
-from joulecast.errors import ArgumentError, FileError, InputError, MissingError, arg
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
-from joulecast.input_files import first_line, parse_json, read_limited
 from joulecast.records import Json, Observation, Profile, find_fit_count
-from joulecast.units import format_bytes, format_duration
+from joulecast.system.errors import ArgumentError, FileError, InputError, MissingError, arg
+from joulecast.system.files import first_line, parse_json, read_limited
+from joulecast.system.units import format_bytes, format_duration
 from joulecast.views.report import (
     Block,
     Heading,

@@ -16,10 +16,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from joulecast.errors import InputError, arg
 from joulecast.records import Estimate, Setup
 from joulecast.records.codec import Record
-from joulecast.units import Price, co2e_g, joules_to_kwh, parse_grid, parse_price, price_energy
+from joulecast.system.errors import InputError, arg
+from joulecast.system.units import (
+    Price,
+    co2e_g,
+    joules_to_kwh,
+    parse_grid,
+    parse_price,
+    price_energy,
+)
 
 _MOST_BATCHES = 200
 _MOST_SECONDS = 5.0

@@ -19,16 +19,6 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
-from joulecast.errors import (
-    ArgumentError,
-    ContaminatedError,
-    FileError,
-    InputError,
-    MissingError,
-    NotTrainingError,
-    OutOfMemoryError,
-    arg,
-)
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, parse_counts, parse_list, verb
 from joulecast.features.device_score import (
@@ -42,10 +32,20 @@ from joulecast.features.device_score import (
 )
 from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ProgressReport, ReportProgress
-from joulecast.input_files import read_toml
 from joulecast.records import PRECISIONS, Observation, Profile, Setup, Trial
-from joulecast.toml_tables import Json, list_tables, parse_table, refuse_unknown
-from joulecast.units import parse_money, parse_power
+from joulecast.system.errors import (
+    ArgumentError,
+    ContaminatedError,
+    FileError,
+    InputError,
+    MissingError,
+    NotTrainingError,
+    OutOfMemoryError,
+    arg,
+)
+from joulecast.system.files import read_toml
+from joulecast.system.toml_tables import Json, list_tables, parse_table, refuse_unknown
+from joulecast.system.units import parse_money, parse_power
 
 # A device that cannot run one application is scored on the others.
 _REFUSALS = (ContaminatedError, InputError, NotTrainingError, OutOfMemoryError)

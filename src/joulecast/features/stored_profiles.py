@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated
 
-from joulecast.errors import InputError
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
 from joulecast.features.profiles import SHORT_KEY
-from joulecast.files import write_profile
 from joulecast.records import Json, Profile, summarise_observations
+from joulecast.store.files import write_profile
+from joulecast.system.errors import InputError
 from joulecast.views.report import Answer, Block, Report, Table, Text, make_table
 from joulecast.views.words import describe_provenance, describe_setup, plural
 

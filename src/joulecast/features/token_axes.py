@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from joulecast.errors import NetError
-from joulecast.kinds import (
+from joulecast.operators import (
     APPENDS,
     count_operand,
     find_kind,
@@ -25,6 +24,7 @@ from joulecast.kinds import (
     output_shape,
 )
 from joulecast.records import Layer, Network, Op, Setup, Sizes
+from joulecast.system.errors import NetError
 
 READING_TOKENS = (251, 61)
 """Primes at which language models are read; the second one where the first is too long."""

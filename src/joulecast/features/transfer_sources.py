@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from joulecast.errors import InputError
 from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.records import Profile
+from joulecast.system.errors import InputError
 
 if TYPE_CHECKING:
     from joulecast.estimators import Estimator

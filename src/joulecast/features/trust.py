@@ -15,7 +15,7 @@ import shlex
 import stat
 from pathlib import Path
 
-from joulecast.errors import FileError, InputError
+from joulecast.system.errors import FileError, InputError
 
 _FILE_NAME = "trusted-folders.txt"
 

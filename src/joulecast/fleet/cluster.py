@@ -27,12 +27,12 @@ from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from typing import Protocol
 
-from joulecast.errors import MissingError
 from joulecast.fleet.device_campaign import run_device_campaign
 from joulecast.fleet.fleet_devices import FleetDevice
-from joulecast.printable import make_printable
 from joulecast.store import Store, open_store
 from joulecast.store.campaigns import DONE, FAILED, OPEN_STATES, RUNNING, WAITING, FleetTables
+from joulecast.system.errors import MissingError
+from joulecast.system.printable import make_printable
 
 STORE = "JOULECAST_STORE"
 _HOST = "127.0.0.1"

@@ -20,14 +20,6 @@ from typing import Any
 from joulecast.agent.client import RemoteMeasurer
 from joulecast.campaign import CampaignResult, Progress, find_profile_key, run_campaign
 from joulecast.campaign.trial_log import TimeGuidedLog
-from joulecast.errors import (
-    ContaminatedError,
-    DeviceAwayError,
-    DeviceLostError,
-    JoulecastError,
-    MeterLostError,
-    StoreError,
-)
 from joulecast.estimators import AUTO, choose_estimator, find_estimator
 from joulecast.estimators.base import Target
 from joulecast.fleet.fleet_devices import FleetDevice, OpenDevice, open_device
@@ -43,6 +35,14 @@ from joulecast.store.campaigns import (
     REFUSED,
     RUNNING,
     StoredCampaign,
+)
+from joulecast.system.errors import (
+    ContaminatedError,
+    DeviceAwayError,
+    DeviceLostError,
+    JoulecastError,
+    MeterLostError,
+    StoreError,
 )
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0

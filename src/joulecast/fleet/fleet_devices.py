@@ -18,12 +18,12 @@ from typing import Any
 from joulecast.agent.addresses import parse_address, read_token
 from joulecast.agent.client import LinkLimits, RemoteMeasurer, open_remote_measurer
 from joulecast.campaign import find_profile_key
-from joulecast.errors import DeviceAwayError, FileError, InputError, JoulecastError
-from joulecast.input_files import read_toml, show_value
 from joulecast.records.codec import Amount, ByteCount, Record, Share, not_stored
 from joulecast.runtimes import PROFILE_NAMES
 from joulecast.store.campaigns import AWAY, READY, REFUSED
-from joulecast.toml_tables import (
+from joulecast.system.errors import DeviceAwayError, FileError, InputError, JoulecastError
+from joulecast.system.files import read_toml, show_value
+from joulecast.system.toml_tables import (
     Json,
     Parser,
     list_tables,
@@ -33,7 +33,7 @@ from joulecast.toml_tables import (
     parse_text,
     refuse_unknown,
 )
-from joulecast.units import JOULES_PER_WH, parse_bytes
+from joulecast.system.units import JOULES_PER_WH, parse_bytes
 
 _LONGEST_NAME = 60
 # A device that answers does so in milliseconds; one over ssh has to start its agent first.

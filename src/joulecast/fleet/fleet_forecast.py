@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
-from joulecast.errors import InputError, JoulecastError
 from joulecast.estimators.forecast import RunForecast, forecast_run
 from joulecast.fleet.fleet_devices import FleetDevice
 from joulecast.records import Estimate, Setup
 from joulecast.records.codec import Record
 from joulecast.store.campaigns import StoredDevice
-from joulecast.units import battery_share, format_bytes, format_duration, format_energy
+from joulecast.system.errors import InputError, JoulecastError
+from joulecast.system.units import battery_share, format_bytes, format_duration, format_energy
 
 MEMORY, BATTERY, DEADLINE, UNKNOWN = "memory", "battery", "deadline", "unknown"
 

@@ -27,10 +27,10 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from joulecast.errors import InputError
 from joulecast.gp.kernels import matern52
 from joulecast.gp.linalg import Floats, cholesky_with_inverse, invert_covariance
 from joulecast.records.codec import Record, omit_default
+from joulecast.system.errors import InputError
 
 Prior = tuple[float, float]
 """Median and log standard deviation of a log-normal prior."""

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from joulecast.errors import MeasurementError
 from joulecast.records.codec import stable_hash
+from joulecast.system.errors import MeasurementError
 
 try:
     import fcntl

@@ -27,7 +27,6 @@ from dataclasses import dataclass, field, replace
 from statistics import median, stdev
 from typing import Any
 
-from joulecast.errors import ContaminatedError, InputError
 from joulecast.measurer.base import describe_refusal
 from joulecast.measurer.windows import (
     CHECK_S,
@@ -43,7 +42,8 @@ from joulecast.measurer.windows import (
 )
 from joulecast.meters.base import Meter, Reading
 from joulecast.records import LoadWindow, Network, Observation, Setup, Trial
-from joulecast.runtimes.base import Runtime, Step
+from joulecast.records.runtime import Runtime, Step
+from joulecast.system.errors import ContaminatedError, InputError
 
 _MAX_CHUNKS = 200
 _ADVICE = {

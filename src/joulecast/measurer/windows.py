@@ -37,9 +37,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from statistics import median, median_high
 
-from joulecast.errors import InputError
 from joulecast.meters.base import OTHER_LOAD, Reading
 from joulecast.records import LoadWindow, Trial
+from joulecast.system.errors import InputError
 
 
 @dataclass(frozen=True)

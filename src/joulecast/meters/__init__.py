@@ -33,10 +33,10 @@ from importlib import import_module
 from typing import cast
 
 from joulecast.devices import has_amd_gpus
-from joulecast.errors import InputError, JoulecastError, MissingError
 from joulecast.meters.base import GuardedMeter, Meter, MeterInfo, Reading, UnavailableError
-from joulecast.plugins import METER_GROUP, Plugins, load_plugins
-from joulecast.redaction import redact_url
+from joulecast.system.errors import InputError, JoulecastError, MissingError
+from joulecast.system.plugins import METER_GROUP, Plugins, load_plugins
+from joulecast.system.redaction import redact_url
 
 __all__ = [
     "METERS",

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from joulecast.errors import MeasurementError, MeterLostError, MissingError
 from joulecast.records.codec import Record
+from joulecast.system.errors import MeasurementError, MeterLostError, MissingError
 
 # Problems that make a reading invalid. A colon and details may follow.
 FAULTS = (

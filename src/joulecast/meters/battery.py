@@ -29,9 +29,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
-from joulecast.errors import InputError, MeasurementError
 from joulecast.meters.base import GuardedMeter, MeterInfo, Reading, UnavailableError
 from joulecast.meters.sampling import MakeTicker, Ticker
+from joulecast.system.errors import InputError, MeasurementError
 
 MIN_UPDATES = 4
 _MIN_WINDOW_S = 10.0

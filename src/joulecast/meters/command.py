@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulecast.errors import InputError, MeasurementError
 from joulecast.meters.base import MeterInfo, UnavailableError
 from joulecast.meters.sampling import MakeTicker, SampledMeter, Ticker
-from joulecast.units import parse_energy
+from joulecast.system.errors import InputError, MeasurementError
+from joulecast.system.units import parse_energy
 
 _POLL_S = 0.1
 _LIMIT_S = 10.0

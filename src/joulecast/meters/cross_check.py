@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from joulecast.errors import MissingError
 from joulecast.meters.base import Meter, MeterInfo, Reading, UnavailableError
 from joulecast.meters.nvml import detect_nvml, make_nvml
 from joulecast.meters.rapl import detect_rapl, make_rapl
 from joulecast.meters.zeus_meters import ZeusMeter, open_nvidia, open_rapl
 from joulecast.records.codec import Record
+from joulecast.system.errors import MissingError
 
 WINDOW_S = 10.0
 """In 10 s, one update of NVIDIA's counter at each end makes 2 %."""

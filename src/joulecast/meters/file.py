@@ -23,9 +23,9 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from joulecast.errors import FileError
 from joulecast.meters.base import GuardedMeter, MeterInfo, Reading, UnavailableError
 from joulecast.meters.sampling import GAP_PERIODS, Sample, integrate, median_interval_s
+from joulecast.system.errors import FileError
 
 _BLOCK_BYTES = 1 << 16
 _POLL_S = 0.1

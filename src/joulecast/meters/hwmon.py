@@ -29,13 +29,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from joulecast.errors import InputError, MeasurementError
 from joulecast.meters.base import (
     MeterInfo,
     UnavailableError,
     explain_read_errors,
 )
 from joulecast.meters.sampling import MakeTicker, SampledMeter, Ticker
+from joulecast.system.errors import InputError, MeasurementError
 
 SYSTEM = Path("/sys")
 PROC = Path("/proc")

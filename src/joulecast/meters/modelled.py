@@ -11,9 +11,9 @@ import resource
 import time
 from collections.abc import Callable
 
-from joulecast.errors import InputError
 from joulecast.meters.base import GuardedMeter, MeterInfo, Reading
 from joulecast.meters.command import Quantity, read_quantity
+from joulecast.system.errors import InputError
 
 # A round number for one busy core of a desktop or server processor, with its share of the rest.
 CORE_W = 10.0

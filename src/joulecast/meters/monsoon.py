@@ -22,7 +22,6 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from joulecast.errors import InputError
 from joulecast.meters.base import MeterInfo, Reading, UnavailableError
 from joulecast.meters.pollers import (
     Listener,
@@ -33,6 +32,7 @@ from joulecast.meters.pollers import (
     write_line,
 )
 from joulecast.meters.sampling import Sample, integrate
+from joulecast.system.errors import InputError
 
 # Monsoon Solutions; high and low voltage monitors have the same number (pmapi.py of PyMonsoon).
 _VENDOR, _PRODUCT = 0x2AB9, 0x0001

@@ -38,7 +38,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple, TypeVar
 
-from joulecast.errors import InputError, MeasurementError
 from joulecast.meters.base import (
     OTHER_LOAD,
     POWER_LIMIT,
@@ -48,6 +47,7 @@ from joulecast.meters.base import (
     UnavailableError,
 )
 from joulecast.meters.pollers import Listener, PolledMeter, Poller, PollerProcess
+from joulecast.system.errors import InputError, MeasurementError
 
 _PERIOD_S = 0.1
 _RESOLUTION_J = 0.001

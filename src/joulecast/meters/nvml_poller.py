@@ -17,9 +17,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from joulecast.errors import JoulecastError
 from joulecast.meters.nvml import Edge, Gpu, format_edge, open_nvml
 from joulecast.meters.pollers import make_wait, write_line
+from joulecast.system.errors import JoulecastError
 
 BEAT_S = 0.02
 # Listing processes is slow, so do it rarely, and right after an edge, when no edge can be missed.

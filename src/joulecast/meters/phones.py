@@ -25,10 +25,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-from joulecast.errors import InputError, MeasurementError
 from joulecast.meters.base import MeterInfo, UnavailableError
 from joulecast.meters.battery import BatteryState, DischargeMeter
 from joulecast.meters.command import RunProgram, run_program
+from joulecast.system.errors import InputError, MeasurementError
 
 # Each reading wakes the radio of the phone.
 POLL_S = 2.0

@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from joulecast.errors import MeasurementError
 from joulecast.meters.base import GuardedMeter, Reading, UnavailableError
+from joulecast.system.errors import MeasurementError
 
 _STOP_S = 2.0
 

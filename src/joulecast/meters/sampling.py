@@ -17,8 +17,8 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple, Protocol
 
-from joulecast.errors import JoulecastError
 from joulecast.meters.base import GuardedMeter, Reading
+from joulecast.system.errors import JoulecastError
 
 MIN_SAMPLES = 3
 # An instrument without a sample for this many of its intervals has missed some.

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import combinations
 
-from joulecast.errors import InputError
 from joulecast.meters.base import METER_CHECKS, GuardedMeter, Meter, Reading
 from joulecast.records import weakest_provenance
+from joulecast.system.errors import InputError
 
 
 class SumMeter(GuardedMeter):

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from joulecast.errors import InputError, MeasurementError
 from joulecast.meters.base import MeterInfo, UnavailableError
 from joulecast.meters.sampling import MakeTicker, SampledMeter, Ticker
+from joulecast.system.errors import InputError, MeasurementError
 
 _INSTALL = "run: pip install 'joulecast[zeus]'"
 _CHECK = "run python -m zeus.show_env, which lists what it finds"

@@ -45,8 +45,8 @@ from typing import (
     get_type_hints,
 )
 
-from joulecast.errors import FileError, InputError
-from joulecast.input_files import show_value
+from joulecast.system.errors import FileError, InputError
+from joulecast.system.files import show_value
 
 if TYPE_CHECKING:
     from typing import Self

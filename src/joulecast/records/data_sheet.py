@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from joulecast.errors import InputError
 from joulecast.records.codec import (
     ByteCount,
     PositiveCount,
@@ -23,6 +22,7 @@ from joulecast.records.codec import (
     omit_default,
 )
 from joulecast.records.trial import FLOAT_PRECISIONS
+from joulecast.system.errors import InputError
 
 PEAK_PRECISIONS = (*FLOAT_PRECISIONS, "int8")
 """Precisions whose peaks a data sheet may give."""

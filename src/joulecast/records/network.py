@@ -30,7 +30,7 @@ from joulecast.records.codec import (
     refuse_value,
     stable_hash,
 )
-from joulecast.units import format_share
+from joulecast.system.units import format_share
 
 Size = int | float | str | tuple[int, ...]
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from joulecast.errors import InputError, arg
 from joulecast.records.codec import (
     Choices,
     Json,
@@ -19,7 +18,8 @@ from joulecast.records.codec import (
     stable_hash,
 )
 from joulecast.records.network import Network
-from joulecast.units import joules_to_wh
+from joulecast.system.errors import InputError, arg
+from joulecast.system.units import joules_to_wh
 
 PHASES = ("train", "inference")
 FLOAT_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")

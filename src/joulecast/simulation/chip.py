@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from joulecast.errors import InputError
-from joulecast.kinds import Work, find_kind, input_shape, layer_work, output_shape
-from joulecast.kinds.kind import WEIGHT_BYTES
+from joulecast.operators import Work, find_kind, input_shape, layer_work, output_shape
+from joulecast.operators.kind import WEIGHT_BYTES
 from joulecast.records import Layer, Setup, Sizes, Trial
+from joulecast.system.errors import InputError
 
 
 @dataclass(frozen=True)

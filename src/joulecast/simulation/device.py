@@ -7,9 +7,9 @@ import math
 import random
 from dataclasses import dataclass
 
-from joulecast.errors import InputError
 from joulecast.records import Trial
 from joulecast.simulation.chip import Chip, StepCost, compute_step_cost, draw_chip
+from joulecast.system.errors import InputError
 
 # The first two slow the device down; the others disturb its meter.
 DISTURBANCES = ("other load", "throttled", "reset", "negative", "stuck", "gap")

@@ -10,7 +10,7 @@ write at once; if one of them is killed, nothing that was added is lost. Profile
 package are found as well. The functions of ``files.py`` for profile files are exported here too.
 """
 
-from joulecast.files import read_network, read_profile, write_network, write_profile
+from joulecast.store.files import read_network, read_profile, write_network, write_profile
 from joulecast.store.profiles import ProfileSummary
 from joulecast.store.store import Store, check_place, open_store, profile_key
 

@@ -27,7 +27,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from joulecast.errors import MissingError, StoreError
 from joulecast.records import Json, stable_hash
 from joulecast.store.claims import Claims
 from joulecast.store.database import (
@@ -39,6 +38,7 @@ from joulecast.store.database import (
     FLEET_REQUESTS,
     Transactions,
 )
+from joulecast.system.errors import MissingError, StoreError
 
 READY, REFUSED = "ready", "refused"
 WAITING, RUNNING, AWAY, PARKED = "waiting", "running", "away", "parked"

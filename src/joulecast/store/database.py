@@ -42,9 +42,7 @@ from urllib.parse import unquote
 import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
-from joulecast.errors import InputError, StoreError
 from joulecast.migrations import columns, reference
-from joulecast.redaction import redact_url
 from joulecast.store.places import (
     ELSEWHERE,
     IN_MEMORY,
@@ -53,6 +51,8 @@ from joulecast.store.places import (
     choose_place,
     find_default_file,
 )
+from joulecast.system.errors import InputError, StoreError
+from joulecast.system.redaction import redact_url
 
 if TYPE_CHECKING:
     from alembic.config import Config

@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 
-from joulecast.errors import StoreError
+from joulecast.system.errors import StoreError
 
 IN_MEMORY = ":memory:"
 ELSEWHERE = "or choose another store with --store or JOULECAST_STORE"

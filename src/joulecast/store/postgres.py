@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from joulecast.errors import InputError, MissingError
+from joulecast.system.errors import InputError, MissingError
 
 try:
     import psycopg

@@ -17,8 +17,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from joulecast.errors import FileError, InputError, MissingError, StoreError
-from joulecast.input_files import parse_json
 from joulecast.records import (
     Device,
     Json,
@@ -31,7 +29,6 @@ from joulecast.records import (
     stable_hash,
 )
 from joulecast.records.trial import hash_trial
-from joulecast.redaction import redact_url
 from joulecast.store.campaigns import CampaignTables, EvaluationTable, FleetTables
 from joulecast.store.claims import Claims, FileClaims, ServerClaims
 from joulecast.store.database import (
@@ -46,6 +43,9 @@ from joulecast.store.database import (
 )
 from joulecast.store.places import IN_MEMORY
 from joulecast.store.profiles import ProfileSummary, find_own_profile
+from joulecast.system.errors import FileError, InputError, MissingError, StoreError
+from joulecast.system.files import parse_json
+from joulecast.system.redaction import redact_url
 
 # The payload of a fit: {"sha256": ..., "fit": ...}, compact and in this order.
 _SEAL = '{"sha256":"'

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from joulecast.errors import InputError, MissingError, StoreError
-from joulecast.files import read_profile
 from joulecast.records import (
     PROVENANCES,
     LazyObservations,
@@ -23,6 +21,8 @@ from joulecast.records import (
     summarise_observations,
 )
 from joulecast.records.codec import Record
+from joulecast.store.files import read_profile
+from joulecast.system.errors import InputError, MissingError, StoreError
 
 MIN_KEY_LENGTH = 4
 

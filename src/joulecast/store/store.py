@@ -13,9 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.errors import MissingError, StoreError
 from joulecast.records import Device, Json, Observation, Profile, merge_fits
-from joulecast.redaction import redact_url
 from joulecast.store.places import check_folder, choose_place, is_missing_file
 from joulecast.store.profiles import (
     ProfileSummary,
@@ -26,6 +24,8 @@ from joulecast.store.profiles import (
     match_profiles,
     summarise_shipped,
 )
+from joulecast.system.errors import MissingError, StoreError
+from joulecast.system.redaction import redact_url
 
 if TYPE_CHECKING:
     from joulecast.store.campaigns import CampaignTables, EvaluationTable, FleetTables

@@ -19,13 +19,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from joulecast.errors import MissingError
 from joulecast.estimators.base import Estimator, Fitted, Floats, Target, predict_means
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import draw_family, make_family
-from joulecast.kinds import layer_work
+from joulecast.operators import layer_work
 from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.simulation import SimulatedDevice, make_simulated_device
+from joulecast.system.errors import MissingError
 from joulecast.variants import make_isolated_trial, match_precision, split_network
 
 FAMILY = "lenet5:4,6,24,16"

@@ -18,9 +18,9 @@ import time
 
 import pytest
 
-from joulecast.errors import MeasurementError
 from joulecast.meters.base import FAULTS, METER_CHECKS, OTHER_LOAD, Meter, Reading
 from joulecast.records import PROVENANCES
+from joulecast.system.errors import MeasurementError
 
 
 class MeterContract:

@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from joulecast.errors import InputError, NetError, OutOfMemoryError
 from joulecast.families import make_family
 from joulecast.records import OPTIMIZERS, STAGES, Execution, Network, Setup, Trial
-from joulecast.runtimes.base import Runtime, Step
+from joulecast.records.runtime import Runtime, Step
+from joulecast.system.errors import InputError, NetError, OutOfMemoryError
 
 SMALL = Trial(make_family("lenet5:2,3,8,8"), Setup(batch=4, threads=1))
 MANY = 64

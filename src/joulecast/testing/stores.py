@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from joulecast.errors import InputError, MissingError
 from joulecast.families import make_family
 from joulecast.records import Device, Execution, Network, Observation, Profile, Setup, Trial
 from joulecast.store import Store, profile_key
+from joulecast.system.errors import InputError, MissingError
 
 # Every test removes what it adds, so that all examples can use one store.
 SHARED = settings(

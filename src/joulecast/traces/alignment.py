@@ -28,9 +28,9 @@ from statistics import median, stdev
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.errors import InputError
 from joulecast.measurer.windows import PULSES
 from joulecast.records import LoadWindow, Observation
+from joulecast.system.errors import InputError
 from joulecast.traces.power_trace import Floats, PowerTrace
 
 MOST_DRIFT = 500e-6

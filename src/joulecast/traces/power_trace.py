@@ -29,9 +29,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.errors import FileError, InputError
-from joulecast.input_files import first_line, read_limited, show_value
 from joulecast.meters.sampling import GAP_PERIODS
+from joulecast.system.errors import FileError, InputError
+from joulecast.system.files import first_line, read_limited, show_value
 
 Floats = npt.NDArray[np.float64]
 _LEAST_SAMPLES = 100

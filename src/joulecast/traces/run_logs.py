@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from joulecast.errors import FileError, InputError
-from joulecast.input_files import read_limited, show_value
+from joulecast.system.errors import FileError, InputError
+from joulecast.system.files import read_limited, show_value
+from joulecast.system.units import JOULES_PER_KWH
 from joulecast.traces.power_trace import CsvTable, read_csv
-from joulecast.units import JOULES_PER_KWH
 
 AUTO = "auto"
 # Columns of our CSV that say how a net was trained; other columns are ignored.

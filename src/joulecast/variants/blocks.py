@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from joulecast.kinds import (
+from joulecast.operators import (
     Shape,
     channel_axis,
     find_kind,

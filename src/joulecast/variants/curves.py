@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from joulecast.kinds import find_kind, output_shape, width_divisor, width_step
+from joulecast.operators import find_kind, output_shape, width_divisor, width_step
 from joulecast.records import Layer, Network, stable_hash
 from joulecast.variants.blocks import (
     BLOCK,

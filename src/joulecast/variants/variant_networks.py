@@ -27,7 +27,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from joulecast.kinds import (
+from joulecast.operators import (
     Shape,
     channel_axis,
     find_kind,

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecast.errors import FileError
+from joulecast.system.errors import FileError
 from joulecast.views.report import Block, Picture, Report
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from joulecast.errors import InputError
-from joulecast.fronts import find_front
-from joulecast.units import format_duration, format_energy, format_interval, format_share
+from joulecast.system.errors import InputError
+from joulecast.system.units import format_duration, format_energy, format_interval, format_share
+from joulecast.views.fronts import find_front
 from joulecast.views.report import Plot, Table, make_table
 from joulecast.views.style import (
     BLUE,

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecast.errors import FileError
+from joulecast.system.errors import FileError
 from joulecast.views.report import Picture, Plot, Report
 from joulecast.views.style import GRID, MUTED, TEXT
 

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from joulecast.printable import make_printable
-from joulecast.redaction import redact_url
+from joulecast.system.printable import make_printable
+from joulecast.system.redaction import redact_url
 from joulecast.views.report import Heading, Report, Table, Text
 from joulecast.views.words import shorten
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from joulecast.records import Setup
-from joulecast.units import format_energy, format_interval
+from joulecast.system.units import format_energy, format_interval
 
 _DESCRIPTIONS = {
     "measured": "measured by a meter",

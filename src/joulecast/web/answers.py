@@ -20,8 +20,8 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from joulecast.errors import InputError, JoulecastError, MissingError, StoreError
-from joulecast.printable import make_printable
+from joulecast.system.errors import InputError, JoulecastError, MissingError, StoreError
+from joulecast.system.printable import make_printable
 from joulecast.views.html import TEMPLATES, make_environment
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from joulecast.errors import InputError
 from joulecast.families import FAMILIES, WIDEST, Family
 from joulecast.features.arguments import Declaration, list_arguments
 from joulecast.features.catalogue import summarise_sheet
@@ -31,11 +30,12 @@ from joulecast.features.estimate_service import (
 from joulecast.features.nets import require_packages
 from joulecast.features.parallel import MOST_GPUS, ParallelOptions
 from joulecast.features.profiles import SHORT_KEY
-from joulecast.files import decode_network
-from joulecast.input_files import parse_json
 from joulecast.records import FLOAT_PRECISIONS, OPTIMIZERS, Estimate, Network
 from joulecast.store import ProfileSummary
-from joulecast.units import GRIDS
+from joulecast.store.files import decode_network
+from joulecast.system.errors import InputError
+from joulecast.system.files import parse_json
+from joulecast.system.units import GRIDS
 from joulecast.web.answers import DashboardPage, render
 from joulecast.web.monitoring import find_metrics
 from joulecast.web.work import DataRoute, find_work_queue
@@ -261,7 +261,7 @@ def read_onnx_upload(content: bytes, sizes: tuple[int, ...] | None) -> dict[str,
         NetError: The file leaves sizes open.
     """
     require_packages("reading ONNX files", {"onnx": "the package onnx"}, "onnx")
-    from joulecast.runtimes.onnx_files.net_file import read_onnx_content
+    from joulecast.onnx_nets.net_file import read_onnx_content
 
     found = read_onnx_content(content, _UPLOADED, sizes)
     return _describe_network(found.network, found.fixed_batch or None)

@@ -12,8 +12,7 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 from fastapi.responses import HTMLResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from joulecast.catalogue import DATASHEET
-from joulecast.errors import JoulecastError, MissingError
+from joulecast.devices import DATASHEET
 from joulecast.features.campaigns import (
     describe_state,
     find_campaign,
@@ -43,6 +42,7 @@ from joulecast.features.profiles import SHORT_KEY
 from joulecast.records import FLOAT_PRECISIONS
 from joulecast.store import ProfileSummary, open_store
 from joulecast.store.campaigns import CampaignProgress, RecordedCampaign, StoredCampaign
+from joulecast.system.errors import JoulecastError, MissingError
 from joulecast.views.plot_kinds import SampledCurve
 from joulecast.views.words import plural
 from joulecast.web.answers import DashboardPage, document_problems, find_status, render

@@ -17,11 +17,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
-from joulecast.errors import FileError, JoulecastError, MissingError, StoreError
 from joulecast.features.report import read_result, recognise_result, report_result
 from joulecast.features.score import score
 from joulecast.records import Json
 from joulecast.store import ProfileSummary, open_store
+from joulecast.system.errors import FileError, JoulecastError, MissingError, StoreError
 from joulecast.views.report import Report
 from joulecast.web.answers import DashboardPage, document_problems, render
 from joulecast.web.settings import find_settings

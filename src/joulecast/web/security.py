@@ -33,7 +33,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from joulecast.agent.addresses import are_equal_secrets, names_loopback
-from joulecast.input_files import MOST_JSON_BYTES
+from joulecast.system.files import MOST_JSON_BYTES
 from joulecast.web.answers import COOKIE, answer_bug, make_problem, render
 from joulecast.web.settings import WebSettings
 

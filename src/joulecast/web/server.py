@@ -8,7 +8,7 @@ from collections.abc import Callable
 import uvicorn
 
 from joulecast.agent.addresses import is_loopback
-from joulecast.errors import InputError, arg
+from joulecast.system.errors import InputError, arg
 from joulecast.web.app import create_app
 from joulecast.web.settings import WebSettings
 

@@ -18,7 +18,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
-from joulecast.input_files import parse_json
+from joulecast.system.files import parse_json
 
 T = TypeVar("T")
 _MOST_WAITING = 256

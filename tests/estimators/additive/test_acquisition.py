@@ -22,7 +22,7 @@ from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.layers import set_up_layer, split_layers
 from joulecast.estimators.base import Target
 from joulecast.families import make_family
-from joulecast.kinds import make_layer
+from joulecast.operators import make_layer
 from joulecast.records import MODES, Input, Network, Observation
 from joulecast.variants import (
     make_isolated_network,

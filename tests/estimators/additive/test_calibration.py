@@ -18,8 +18,8 @@ from joulecast.gp.lognormal import log_variance
 from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import MODES, Setup, Trial
-from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.simulation import make_simulated_device
+from joulecast.simulation.runtime import SimulatedRuntime
 from joulecast.store import open_store
 
 FAMILY, SETUP = "cnn5", Setup(batch=32)

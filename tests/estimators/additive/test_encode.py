@@ -9,7 +9,7 @@ from additive_examples import SETUP, count_network, draw_networks, encode_sums
 from joulecast.estimators.additive.encode import OperatorEncoder, number_name
 from joulecast.estimators.additive.layers import make_overhead, set_up_layer
 from joulecast.families import make_family
-from joulecast.kinds import make_layer
+from joulecast.operators import make_layer
 from joulecast.variants import Part
 from logsums_examples import to_matrix
 

@@ -20,7 +20,6 @@ from additive_examples import (
     predict,
     true_energies,
 )
-from joulecast.errors import MissingError
 from joulecast.estimators.additive import estimator
 from joulecast.estimators.additive import observations as phases
 from joulecast.estimators.additive.estimator import AdditiveEstimator, predict_runs
@@ -44,6 +43,7 @@ from joulecast.records import (
     Trial,
 )
 from joulecast.simulation import make_simulated_device
+from joulecast.system.errors import MissingError
 from joulecast.testing.estimators import EstimatorContract, observe, run_short_campaign
 from joulecast.variants import make_isolated_trial, split_blocks
 

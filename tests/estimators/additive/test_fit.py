@@ -12,7 +12,6 @@ from additive_examples import (
     observe_parts,
     observe_step,
 )
-from joulecast.errors import MissingError
 from joulecast.estimators.additive.fit import (
     encode_decomposed,
     find_powers,
@@ -24,6 +23,7 @@ from joulecast.estimators.additive.observations import decompose_observations
 from joulecast.estimators.additive.predict import predict_durations
 from joulecast.estimators.additive.processes import define_durations, define_powers
 from joulecast.records import Trial
+from joulecast.system.errors import MissingError
 
 
 def test_probes_alone_are_too_little(device):

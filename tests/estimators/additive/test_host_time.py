@@ -20,7 +20,7 @@ from joulecast.estimators.additive.host_time import (
     fit_host_time,
     update_host_time,
 )
-from joulecast.kinds import HOST_CALLS
+from joulecast.operators import HOST_CALLS
 
 
 def fit(observations):

@@ -11,7 +11,7 @@ from joulecast.estimators.additive.layers import (
     split_passes,
 )
 from joulecast.families import make_family
-from joulecast.kinds import layer_work, make_layer, make_op
+from joulecast.operators import layer_work, make_layer, make_op
 from joulecast.records import Input, Layer, Network, Setup
 from joulecast.variants import Part, curve_key, describe_part, split_network
 

@@ -21,7 +21,7 @@ from joulecast.estimators.additive.observations import decompose_observations
 from joulecast.estimators.additive.predict import predict_totals
 from joulecast.estimators.base import Prediction
 from joulecast.families import make_family
-from joulecast.kinds import make_layer
+from joulecast.operators import make_layer
 from joulecast.records import Input, LayerEstimate, Network, Trial
 
 

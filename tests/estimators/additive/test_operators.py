@@ -20,7 +20,7 @@ from joulecast.estimators.additive.operators import (
     starts_chain,
 )
 from joulecast.families import make_family
-from joulecast.kinds import Work, layer_work, make_layer, make_op, output_shape
+from joulecast.operators import Work, layer_work, make_layer, make_op, output_shape
 from joulecast.records import Setup
 from joulecast.variants import Part
 

@@ -16,10 +16,10 @@ from joulecast.campaign.atlas import load_networks
 from joulecast.estimators import fit_profile
 from joulecast.estimators.additive.estimator import FIT_VERSION, AdditiveEstimator, FittedAdditive
 from joulecast.families import FAMILIES, make_family
-from joulecast.files import read_profile
-from joulecast.kinds import checkpoint_blocks, layer_work, make_layer
+from joulecast.operators import checkpoint_blocks, layer_work, make_layer
 from joulecast.records import MODES, Input, Network, Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
+from joulecast.store.files import read_profile
 from joulecast.variants import make_isolated_network, read_isolated_part
 
 PROFILE = Path(joulecast.__file__).parent / "profiles" / "nvidia-h200.json"

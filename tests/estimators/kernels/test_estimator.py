@@ -14,8 +14,8 @@ from joulecast.estimators.kernels.fitted_kernels import (
     make_overhead_trial,
 )
 from joulecast.families import make_family
-from joulecast.fusion import find_fusion_table, list_kernels
-from joulecast.kinds import make_layer
+from joulecast.onnx_nets.fusion import find_fusion_table, list_kernels
+from joulecast.operators import make_layer
 from joulecast.records import Execution, Input, Network, Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
 from joulecast.testing.estimators import EstimatorContract, observe

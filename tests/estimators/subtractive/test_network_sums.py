@@ -13,7 +13,7 @@ from joulecast.estimators.subtractive.network_sums import (
     fit_rates,
 )
 from joulecast.families import make_family
-from joulecast.kinds import layer_work, make_layer
+from joulecast.operators import layer_work, make_layer
 from joulecast.records import Setup
 from joulecast.testing.estimators import FAMILY, SETUP, make_observations
 from joulecast.variants import split_network

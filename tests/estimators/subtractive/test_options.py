@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from joulecast.errors import InputError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
 from joulecast.estimators.subtractive.curves import fit_curves, read_point
@@ -28,6 +27,7 @@ from joulecast.families import make_family
 from joulecast.gp.regression import fit_gaussian_process
 from joulecast.records import Trial
 from joulecast.simulation import make_simulated_device
+from joulecast.system.errors import InputError
 from joulecast.testing.estimators import (
     FAMILY,
     SETUP,

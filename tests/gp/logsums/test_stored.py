@@ -12,7 +12,7 @@ from joulecast.gp.logsums.posterior import condition_logsums
 from joulecast.gp.logsums.selection import keep_linearisation
 from joulecast.gp.logsums.stored import PackedArray, StoredLogSums
 from joulecast.gp.logsums.totals import predict_log_totals
-from joulecast.input_files import MOST_UNPACKED_BYTES
+from joulecast.system.files import MOST_UNPACKED_BYTES
 from logsums_examples import draw_fitted, draw_inputs, draw_sums
 
 

@@ -28,7 +28,6 @@ from typing import Protocol
 
 import numpy as np
 
-from joulecast.errors import MissingError
 from joulecast.estimators.additive.layers import (
     SetupLayer,
     count_layers,
@@ -50,7 +49,8 @@ from joulecast.gp.linalg import Floats
 from joulecast.gp.logsums.totals import expected_variance_reduction
 from joulecast.records import Observation, Setup, Trial
 from joulecast.records.codec import cache_on_record
-from joulecast.units import format_share
+from joulecast.system.errors import MissingError
+from joulecast.system.units import format_share
 from joulecast.variants import Part, describe_part, make_isolated_trial, read_isolated_part
 
 MEASUREMENTS_PER_KIND = 2

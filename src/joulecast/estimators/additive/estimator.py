@@ -24,7 +24,6 @@ from functools import cached_property
 
 import numpy as np
 
-from joulecast.errors import MissingError
 from joulecast.estimators.additive.acquisition import propose_trial
 from joulecast.estimators.additive.data_sheets import SharedModel, load_shared_model, note_sheet
 from joulecast.estimators.additive.encode import SourceDevice, SourceMean
@@ -78,6 +77,7 @@ from joulecast.gp.linalg import Floats, Ints
 from joulecast.gp.logsums.stored import PackedArray
 from joulecast.records import DataSheet, LayerEstimate, Network, Observation, Setup
 from joulecast.records.codec import Record, omit_default
+from joulecast.system.errors import MissingError
 
 # Hyper-parameters are fitted again when there are this many times as many observations.
 _REFIT_FACTOR = 1.5

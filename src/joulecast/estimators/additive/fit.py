@@ -14,7 +14,6 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from joulecast.errors import MissingError
 from joulecast.estimators.additive.encode import (
     OperatorEncoder,
     OperatorSums,
@@ -47,6 +46,7 @@ from joulecast.gp.logsums.prior import prior_log_mean
 from joulecast.gp.logsums.selection import extend_fitted, keep_linearisation
 from joulecast.records import Observation
 from joulecast.records.codec import cache_on_record
+from joulecast.system.errors import MissingError
 
 # A power limit that is not known is assumed to be this much above the largest power observed.
 _LIMIT_FACTOR = 1.1

@@ -40,7 +40,7 @@ import numpy as np
 from joulecast.estimators.additive.layers import SetupLayer
 from joulecast.estimators.additive.observations import DecomposedObservation
 from joulecast.gp.linalg import Floats
-from joulecast.kinds import HOST_CALLS
+from joulecast.operators import HOST_CALLS
 from joulecast.records.codec import Record
 
 # Of the smooth maximum of host and device time: at equal times a step takes 6 % more than either.

@@ -44,7 +44,7 @@ from joulecast.estimators.additive.operators import (
     share_moved_alone,
     starts_chain,
 )
-from joulecast.kinds import (
+from joulecast.operators import (
     HOST_CALLS,
     Work,
     add_host_calls,

@@ -31,7 +31,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from joulecast.kinds import (
+from joulecast.operators import (
     Kind,
     Work,
     channel_axis,

@@ -1,6 +1,6 @@
 """Estimate networks as sums of fused kernels, each kind with a Gaussian process around its work.
 
-For inference runtimes, which fuse operators (``joulecast.fusion``). Durations and mean powers are
+For inference runtimes, which fuse operators (``onnx_nets.fusion``). Durations and mean powers are
 those of kernels that ran alone; whole networks show how far the sum of kernels is off.
 
 A campaign measures the overhead of a run, two kernels of every kind that the target runs, up to
@@ -21,7 +21,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from joulecast.errors import MissingError
 from joulecast.estimators.base import Fitted, Floats, Json, Proposal, Target, decline_probes
 from joulecast.estimators.kernels.fitted_kernels import (
     FEWEST_POINTS,
@@ -46,8 +45,9 @@ from joulecast.estimators.kernels.fitted_kernels import (
     predict_sums,
     read_points,
 )
-from joulecast.fusion import FusedKernel, find_fusion_table
+from joulecast.onnx_nets.fusion import FusedKernel, find_fusion_table
 from joulecast.records import Network, Observation, Setup, Trial
+from joulecast.system.errors import MissingError
 from joulecast.variants import BLOCK, Part, make_isolated_trial
 
 FitRegression = Callable[[Sequence[FusedKernel], Floats, Floats, bool], KernelRegression]

@@ -41,7 +41,8 @@ from joulecast.estimators.base import (
     predict_by_setup,
     setup_key,
 )
-from joulecast.fusion import (
+from joulecast.gp.regression import ResidualProcess, fit_residual_process
+from joulecast.onnx_nets.fusion import (
     FUSION_TABLES,
     FusedKernel,
     FusionTable,
@@ -49,8 +50,7 @@ from joulecast.fusion import (
     list_kernels,
     merge_kernels,
 )
-from joulecast.gp.regression import ResidualProcess, fit_residual_process
-from joulecast.kinds import make_layer, output_shape
+from joulecast.operators import make_layer, output_shape
 from joulecast.records import Input, LayerEstimate, Network, Observation, Setup, Trial
 from joulecast.records.codec import Record
 from joulecast.variants import unfold_blocks

@@ -34,7 +34,6 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from joulecast.errors import MissingError
 from joulecast.estimators.base import (
     SUBTRACTED_SUM_ERROR_SD_SHARE,
     FitComponent,
@@ -74,7 +73,8 @@ from joulecast.estimators.subtractive.options import (
 )
 from joulecast.gp.regression import fit_gaussian_process
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
-from joulecast.units import format_share
+from joulecast.system.errors import MissingError
+from joulecast.system.units import format_share
 from joulecast.variants import (
     CurveRange,
     Partition,

@@ -38,7 +38,7 @@ from joulecast.estimators.base import Floats, Json, count_work, fit_work_rates, 
 from joulecast.estimators.subtractive.curves import width_rows
 from joulecast.estimators.subtractive.options import OURS, SubtractiveOptions
 from joulecast.gp.regression import GaussianProcess
-from joulecast.kinds import Work, layer_work
+from joulecast.operators import Work, layer_work
 from joulecast.records import Setup
 from joulecast.records.codec import Record, always_stored
 from joulecast.variants import BLOCK, Part, PlacedPart, Widths, curve_key, part_widths, resize_part

@@ -33,8 +33,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from joulecast.errors import InputError
 from joulecast.gp.regression import ProcessOptions
+from joulecast.system.errors import InputError
 from joulecast.variants import BLOCKS, LAYERS, Partition, adapt_partition
 
 PAPER_BATCHES = 500

@@ -16,13 +16,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
-from joulecast.errors import FileError, InputError, JoulecastError
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
 from joulecast.features.plan.problem import estimate_jobs
 from joulecast.features.plan.result import Plan, plan_jobs
 from joulecast.records import Setup
-from joulecast.units import parse_share
+from joulecast.system.errors import FileError, InputError, JoulecastError
+from joulecast.system.units import parse_share
 
 
 def parse_time(text: str) -> datetime:

@@ -20,11 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from joulecast.budgets import MAX_COUNT
-from joulecast.errors import FileError, InputError
+from joulecast.features.budgets import MAX_COUNT
 from joulecast.features.plan.problem import Battery, ChargingWindow, Job, PlanDevice, PlanRequest
-from joulecast.input_files import read_toml, show_value
-from joulecast.toml_tables import (
+from joulecast.system.errors import FileError, InputError
+from joulecast.system.files import read_toml, show_value
+from joulecast.system.toml_tables import (
     Json,
     Parser,
     list_tables,
@@ -34,7 +34,7 @@ from joulecast.toml_tables import (
     parse_text,
     refuse_unknown,
 )
-from joulecast.units import JOULES_PER_WH, parse_bytes, parse_duration, parse_shape
+from joulecast.system.units import JOULES_PER_WH, parse_bytes, parse_duration, parse_shape
 
 _MOST_CHARACTERS = 200
 

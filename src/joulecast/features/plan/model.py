@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from joulecast.errors import InputError, MissingError
 from joulecast.features.plan.problem import (
     Assignment,
     Battery,
@@ -41,6 +40,7 @@ from joulecast.features.plan.problem import (
     TaskCost,
 )
 from joulecast.features.plan.replay import STRICT, Replay, Violation, replay, replay_device
+from joulecast.system.errors import InputError, MissingError
 
 GOOD_GAP_SHARE = 1e-3
 """A schedule this close to the bound is improved for a few more seconds only."""

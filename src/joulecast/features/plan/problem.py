@@ -18,9 +18,9 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from joulecast.budgets import RunLength
-from joulecast.errors import InputError
+from joulecast.features.budgets import RunLength
 from joulecast.records import Network, Profile, Setup
+from joulecast.system.errors import InputError
 
 if TYPE_CHECKING:
     from joulecast.estimators.forecast import RunForecast
@@ -295,7 +295,7 @@ def estimate_jobs(
     """
     from joulecast.estimators import fit_profile
     from joulecast.estimators.forecast import RunForecast, forecast_run
-    from joulecast.kinds import network_work, peak_memory
+    from joulecast.operators import network_work, peak_memory
 
     costs: dict[str, dict[str, JobCost]] = {job.name: {} for job in request.jobs}
     for device in request.devices:

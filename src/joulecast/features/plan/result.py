@@ -29,7 +29,7 @@ from joulecast.features.plan.problem import (
 from joulecast.features.plan.replay import STRICT, replay, replay_device
 from joulecast.records import weakest_provenance
 from joulecast.records.codec import Record, load_partial, not_stored
-from joulecast.units import (
+from joulecast.system.units import (
     format_bytes,
     format_duration,
     format_energy,

@@ -17,10 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from joulecast.budgets import parse_budget
-from joulecast.errors import ArgumentError, arg
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, choose_setup_fields, verb
+from joulecast.features.budgets import parse_budget
 from joulecast.features.estimate import find_run_length
 from joulecast.features.nets import NetRequest, build_module, check_family, find_training
 from joulecast.features.profiles import find_profile
@@ -28,6 +27,7 @@ from joulecast.features.search.result import Screening, SearchResult
 from joulecast.features.search.screen import draw_candidates, make_screener
 from joulecast.features.search.space import make_search_space, parse_dimension
 from joulecast.records import Setup
+from joulecast.system.errors import ArgumentError, arg
 
 Family = Annotated[str, Argument("A family of nets; widths in its name are the largest ones.")]
 Train = Annotated[

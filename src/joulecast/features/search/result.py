@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from joulecast.families import FAMILIES
 from joulecast.features.search.screen import BudgetScreener, ScreenedCandidate
 from joulecast.features.search.space import Params, list_bounds
-from joulecast.fronts import find_front
 from joulecast.records import name_step
-from joulecast.redaction import redact_url
-from joulecast.units import (
+from joulecast.system.redaction import redact_url
+from joulecast.system.units import (
     format_count,
     format_duration,
     format_energy,
     format_interval,
     format_share,
 )
+from joulecast.views.fronts import find_front
 from joulecast.views.report import Block, Plot, Report, Reportable, Text, make_table
 from joulecast.views.words import (
     describe_coverage,

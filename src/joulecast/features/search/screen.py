@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from joulecast.budgets import EnergyBudget, RunLength
-from joulecast.errors import InputError
+from joulecast.features.budgets import EnergyBudget, RunLength
 from joulecast.features.search.space import Params, SearchSpace
 from joulecast.records import Estimate, Network, Profile, Setup, describe_inference, name_step
-from joulecast.units import format_energy, format_share
+from joulecast.system.errors import InputError
+from joulecast.system.units import format_energy, format_share
 
 if TYPE_CHECKING:
     from joulecast.estimators import Estimates, FittedProfile
@@ -122,7 +122,7 @@ class BudgetScreener:
 
     def screen(self, candidates: Sequence[Params]) -> tuple[ScreenedCandidate, ...]:
         """Return every candidate with its estimate, made in batches."""
-        from joulecast.kinds import network_work
+        from joulecast.operators import network_work
 
         if len(candidates) > BATCH_SIZE:
             batches = range(0, len(candidates), BATCH_SIZE)

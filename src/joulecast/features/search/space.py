@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Annotated, Any
 
-from joulecast.errors import InputError, arg
 from joulecast.families import FAMILIES, build_family, make_family
 from joulecast.records import FLOAT_PRECISIONS, OPTIMIZERS, Network, Setup
 from joulecast.records.codec import PositiveCount, Range, Record, add_codec, check_fields
+from joulecast.system.errors import InputError, arg
 
 Value = int | float | str
 _Bound = Annotated[float, Range(-1e15, 1e15)]

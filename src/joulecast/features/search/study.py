@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from joulecast.errors import InputError, JoulecastError, MissingError, NetError, StoreError, arg
 from joulecast.families import FAMILIES
 from joulecast.features.progress_report import ProgressReport, ReportProgress
 from joulecast.features.search.result import SearchResult, make_trained_trials
@@ -39,8 +38,16 @@ from joulecast.features.search.space import (
     list_bounds,
 )
 from joulecast.records import Network
-from joulecast.redaction import redact_url
-from joulecast.user_errors import describe_user_error
+from joulecast.system.errors import (
+    InputError,
+    JoulecastError,
+    MissingError,
+    NetError,
+    StoreError,
+    arg,
+)
+from joulecast.system.redaction import redact_url
+from joulecast.system.user_errors import describe_user_error
 
 try:
     import optuna

@@ -16,8 +16,8 @@ from joulecast.gp.linalg import WeightedSums
 from joulecast.gp.logsums.inputs import LogInputs, LogObservations, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums, LinearSums
 from joulecast.gp.logsums.process import LogSumProcess
-from joulecast.input_files import decompress
 from joulecast.records.codec import Record, add_codec, omit_default
+from joulecast.system.files import decompress
 
 # Little-endian on every machine.
 _DTYPES = {"f": "<f8", "i": "<i8"}

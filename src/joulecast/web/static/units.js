@@ -1,4 +1,4 @@
-// Write quantities as joulecast/units.py does.
+// Write quantities as joulecast/system/units.py does.
 
 const PREFIXES = { n: 1e-9, "µ": 1e-6, m: 1e-3, "": 1, k: 1e3, M: 1e6, G: 1e9 };
 // Smaller amounts are only zeros to a reader.

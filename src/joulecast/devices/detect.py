@@ -1,0 +1,464 @@
+"""Detect the processor or GPU behind ``cpu`` or ``cuda:1``.
+
+``detect_device`` returns its name, memory, driver and power mode. ``find_gpu`` returns the UUID of
+the GPU, which tells a meter what to read:
+
+    cuda:1 ──CUDA_VISIBLE_DEVICES──▶ "5", "GPU-8932…" or "MIG-…" ──NVML──▶ the whole UUID
+
+CUDA numbers only visible GPUs, in the order of CUDA_VISIBLE_DEVICES; NVML numbers all of them. A
+slice of a GPU (MIG) is a device of its own, with its own name and memory, but it has no meter: that
+of the whole GPU is read. On a Jetson, whose GPU shares its memory and its sensors with the
+processor, NVML is not asked: the device tree names the board, and its power mode has these parts:
+
+    MAXN, cpu 1190-2265 MHz schedutil, gpu 114-1377 MHz nvhost_podgov
+
+AMD's GPUs are found in the files of their driver, in the order of HIP. PyTorch for ROCm calls them
+``cuda:0``, ``cuda:1`` …, those that HIP_VISIBLE_DEVICES shows:
+
+    class/kfd/kfd/topology/nodes/*/properties     processors and GPUs, as ROCm numbers them
+    class/drm/renderD128/device                   product name, memory and power limit of a GPU
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from joulecast.records import Device
+from joulecast.system.errors import InputError, MissingError
+
+_NODES = "class/kfd/kfd/topology/nodes"
+# HIP reads the first of them that is set.
+_VISIBLE = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_ON = re.compile(r"(cpu|cuda)(?::([0-9]+))?")
+# What Linux calls the instructions on x86 and ARM.
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}
+# What Linux calls the GPUs of Jetson boards among the devices whose clocks it scales.
+_JETSON_GPU = re.compile(r"gpu|g[pv]1[01]b|g[ab]10b")
+_POWER_MODEL = re.compile(r"^<\s*POWER_MODEL\s+ID=0*([0-9]+)\s+NAME=(\S+)", re.MULTILINE)
+# Parts of processor names that identify nothing.
+_NOISE = re.compile(
+    r"\((?:R|TM|C)\)|@.*|\bw(?:ith|/)\s.*|\b[0-9]+-Core\b|\b(?:CPU|Processor|APU)\b", re.IGNORECASE
+)
+
+
+def detect_device(
+    on: str,
+    environ: Mapping[str, str] = os.environ,
+    proc: Path = Path("/proc"),
+    system: Path = Path("/sys"),
+    root: Path = Path("/"),
+) -> Device:
+    """Return the device behind ``cpu``, ``cuda`` or ``cuda:1``.
+
+    Args:
+        on: Name of the device.
+        environ: Contains CUDA_VISIBLE_DEVICES.
+        proc: Folder in which Linux describes processor and memory.
+        system: Folder in which Linux describes frequency governors.
+        root: Folder of ``/etc`` and ``/var``, where a Jetson keeps its power mode.
+
+    Raises:
+        InputError: The name is not that of one device.
+        MissingError: The device was not found.
+    """
+    _, index = parse_on(on)
+    if is_jetson(proc):
+        return _detect_jetson(index, proc, system, root)
+    if index is not None and has_amd_gpus(proc, system):
+        return _detect_amd(index, environ, system)
+    return _detect_cpu(proc, system) if index is None else _detect_gpu(on, environ)
+
+
+def parse_on(on: str) -> tuple[str, int | None]:
+    """Return type and index: ``cpu`` → (cpu, None), ``cuda:1`` → (cuda, 1), ``cuda`` → (cuda, 0).
+
+    Raises:
+        InputError: The name is not that of one device.
+    """
+    if "," in on or "+" in on:
+        raise InputError(f"{on!r} names several devices: give one device at a time, like cuda:0")
+    match = _ON.fullmatch(on.strip())
+    if match is None or (match[1] == "cpu" and match[2]):
+        raise InputError(f"there is no device {on!r}: give cpu or cuda:0")
+    return match[1], None if match[1] == "cpu" else int(match[2] or 0)
+
+
+def find_free_memory(device: Device, proc: Path = Path("/proc")) -> int:
+    """Return how many bytes a trial on a device of this machine can use; 0 if that is unknown.
+
+    Processors and Jetsons share their memory with other programs; a GPU has its own.
+    """
+    if device.memory_bytes != _read_memory_bytes(proc / "meminfo"):
+        return device.memory_bytes
+    return _read_memory_bytes(proc / "meminfo", "MemAvailable")
+
+
+def multiplies_bf16(proc: Path = Path("/proc")) -> bool:
+    """Return whether this machine's processor has instructions for products of bf16."""
+    flags = re.findall(r"^(?:flags|Features)\s*:(.*)$", _read(proc / "cpuinfo"), re.MULTILINE)
+    return bool(flags) and not _BF16_FLAGS.isdisjoint(flags[0].split())
+
+
+def make_slug(name: str) -> str:
+    """Return a name for files and commands: ``Intel(R) Xeon(R) CPU @ 2GHz`` → ``intel-xeon``."""
+    parts = re.findall(r"[a-z0-9]+", _NOISE.sub(" ", name).lower())
+    return "-".join(parts) or "unknown"
+
+
+# ---------------------------------------------------------------------------------------------
+# Processors
+
+
+def _detect_cpu(proc: Path, system: Path) -> Device:
+    processor = _read_processor(proc)
+    governor = system / "devices/system/cpu/cpu0/cpufreq/scaling_governor"
+    # No driver: a new kernel must not start a new profile.
+    return Device(
+        make_slug(processor),
+        processor,
+        _read_memory_bytes(proc / "meminfo"),
+        power_mode=_read(governor).strip(),
+    )
+
+
+def _read(path: Path) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _read_processor(proc: Path) -> str:
+    """Return the processor's name; boards have theirs in the device tree instead."""
+    lines = re.findall(r"^([^:\n]+?)\s*:\s*(.*?)\s*$", _read(proc / "cpuinfo"), re.MULTILINE)
+    info: dict[str, str] = {}
+    for key, value in lines:
+        info.setdefault(key.lower(), value)
+    board = _read(proc / "device-tree/model").strip("\0\n ")
+    names = (info.get("model name", ""), board, info.get("model", ""), info.get("hardware", ""))
+    # On x86 "model" is a number; a name has letters.
+    return next((name for name in names if re.search("[A-Za-z]", name)), platform.machine())
+
+
+def _read_memory_bytes(path: Path, field: str = "MemTotal") -> int:
+    match = re.search(rf"^{field}:\s*([0-9]+) kB", _read(path), re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
+# ---------------------------------------------------------------------------------------------
+# Jetson boards
+
+
+def is_jetson(proc: Path = Path("/proc")) -> bool:
+    """Return whether this machine is a Jetson board."""
+    return "nvidia,tegra" in _read(proc / "device-tree/compatible")
+
+
+def _detect_jetson(index: int | None, proc: Path, system: Path, root: Path) -> Device:
+    if index:
+        raise MissingError(f"cuda:{index} was not found: a Jetson has one GPU, cuda:0")
+    board = _read_processor(proc)
+    processor = board if index is None else f"{board} GPU"
+    cpu = _describe_clock("cpu", system / "devices/system/cpu/cpu0/cpufreq", "scaling_", 1e3)
+    gpus = [
+        _describe_clock("gpu", folder, "", 1e6)
+        for folder in sorted((system / "class/devfreq").glob("*"))
+        if _JETSON_GPU.search(folder.name)
+    ]
+    mode = ", ".join(filter(None, (_read_nvpmodel(root), cpu, *gpus)))
+    memory_bytes = _read_memory_bytes(proc / "meminfo")
+    return Device(make_slug(processor), processor, memory_bytes, power_mode=mode)
+
+
+def _read_nvpmodel(root: Path) -> str:
+    """Return the name of the mode that nvpmodel has set; it writes ``pmode:0002``."""
+    found = re.search(r"pmode:0*([0-9]+)", _read(root / "var/lib/nvpmodel/status"))
+    if found is None:
+        return ""
+    # Comments, which begin with #, may show the same line.
+    names = dict(re.findall(_POWER_MODEL, _read(root / "etc/nvpmodel.conf")))
+    return str(names.get(found[1], f"nvpmodel {found[1]}"))
+
+
+def _describe_clock(name: str, folder: Path, prefix: str, per_mhz: float) -> str:
+    """Return range of clock and governor; ``jetson_clocks`` makes both ends of the range equal."""
+    texts = [_read(folder / f"{prefix}{end}_freq").strip() for end in ("min", "max")]
+    if not all(text.isdecimal() for text in texts):
+        return ""
+    clocks = "-".join(dict.fromkeys(f"{int(text) / per_mhz:.0f}" for text in texts))
+    return f"{name} {clocks} MHz {_read(folder / f'{prefix}governor').strip()}".strip()
+
+
+# ---------------------------------------------------------------------------------------------
+# AMD GPUs
+
+
+class AmdGpu(NamedTuple):
+    """What the driver tells about a GPU.
+
+    Attributes:
+        name: Product name, or that of its architecture where the card has none: ``AMD gfx942``.
+        memory_bytes: Its own memory; 0 if it is unknown.
+        limit_w: The power limit that is in force; 0 if it is unknown.
+        unique_id: Identifies the card; empty if it has none.
+    """
+
+    name: str
+    memory_bytes: int
+    limit_w: float
+    unique_id: str
+
+
+def list_amd_gpus(system: Path, environ: Mapping[str, str]) -> list[AmdGpu]:
+    """Return the GPUs that programs see, in the order in which they see them.
+
+    Args:
+        system: Folder in which Linux describes devices.
+        environ: Contains HIP_VISIBLE_DEVICES.
+    """
+    gpus = list(_find_gpus(system))
+    visible = next((environ[name] for name in _VISIBLE if name in environ), None)
+    if visible is None:
+        return gpus
+    numbers = [int(part) if part.strip().isdecimal() else -1 for part in visible.split(",")]
+    # HIP stops at the first number that does not exist.
+    valid = [0 <= number < len(gpus) for number in numbers]
+    return [gpus[number] for number in numbers[: (*valid, False).index(False)]]
+
+
+def _find_gpus(system: Path) -> Iterator[AmdGpu]:
+    nodes = (system / _NODES).glob("[0-9]*")
+    for node in sorted(nodes, key=lambda path: int(path.name)):
+        properties = dict(re.findall(r"^(\w+) (\d+)$", _read(node / "properties"), re.MULTILINE))
+        # Processors are nodes as well; they have no vector units of a GPU.
+        if int(properties.get("simd_count", 0)) == 0:
+            continue
+        card = system / f"class/drm/renderD{properties.get('drm_render_minor')}/device"
+        unique_id = properties.get("unique_id", "0")
+        yield AmdGpu(
+            _read(card / "product_name").strip() or f"AMD {_name_architecture(properties)}",
+            _read_number(card / "mem_info_vram_total"),
+            _read_limit_w(card),
+            "" if unique_id == "0" else unique_id,
+        )
+
+
+def _name_architecture(properties: Mapping[str, str]) -> str:
+    """Return the name that compilers use: 90402 → ``gfx942``."""
+    version = int(properties.get("gfx_target_version", 0))
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version else "GPU"
+
+
+def _read_limit_w(card: Path) -> float:
+    caps = [_read_number(path) for path in sorted(card.glob("hwmon/hwmon*/power1_cap"))]
+    return caps[0] / 1e6 if caps else 0.0
+
+
+def _read_number(path: Path) -> int:
+    text = _read(path).strip()
+    return int(text) if text.isdecimal() else 0
+
+
+def has_amd_gpus(proc: Path = Path("/proc"), system: Path = Path("/sys")) -> bool:
+    """Return whether the GPUs of this machine, ``cuda:0`` and so on, are AMD's."""
+    # In a machine with GPUs of both makers, they are NVIDIA's.
+    return not (proc / "driver/nvidia").exists() and bool(list_amd_gpus(system, {}))
+
+
+def _detect_amd(index: int, environ: Mapping[str, str], system: Path) -> Device:
+    gpus = list_amd_gpus(system, environ)
+    if index >= len(gpus):
+        raise MissingError(
+            f"cuda:{index} was not found: ROCm shows {len(gpus)} GPUs; check amd-smi list and "
+            "HIP_VISIBLE_DEVICES"
+        )
+    gpu = gpus[index]
+    return Device(
+        make_slug(gpu.name),
+        gpu.name,
+        gpu.memory_bytes,
+        _read(system / "module/amdgpu/version").strip(),
+        f"limit {gpu.limit_w:.0f}W" if gpu.limit_w else "",
+        _name_unit(gpu.unique_id) if gpu.unique_id else "",
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# NVIDIA GPUs
+
+
+def find_gpu(
+    on: str,
+    environ: Mapping[str, str] = os.environ,
+    proc: Path = Path("/proc"),
+    system: Path = Path("/sys"),
+) -> str | None:
+    """Return NVML's UUID of the GPU behind ``cuda:1``; None for ``cpu``, a Jetson or an AMD GPU.
+
+    Raises:
+        InputError: The name is not that of one device, or it is ambiguous.
+        MissingError: The GPU was not found.
+    """
+    _, index = parse_on(on)
+    if index is None or is_jetson(proc) or has_amd_gpus(proc, system):
+        return None
+    with _open_nvml(on) as nvml:
+        return _text(nvml.nvmlDeviceGetUUID(_find_handles(nvml, on, environ)[0]))
+
+
+def visible_gpu(index: int, environ: Mapping[str, str] = os.environ) -> str:
+    """Return what CUDA resolves ``index`` to: an index over all GPUs, or the start of a UUID."""
+    variable = environ.get("CUDA_VISIBLE_DEVICES")
+    if variable is None:
+        return str(index)
+    entries = [entry.strip() for entry in variable.split(",")]
+    # CUDA stops at the first invalid entry; -1 is the usual way to hide all GPUs.
+    valid = [re.fullmatch(r"[0-9]+|(?:GPU|MIG)-.+", entry) is not None for entry in entries]
+    visible = entries[: (*valid, False).index(False)]
+    if index >= len(visible):
+        raise MissingError(
+            f"cuda:{index} was not found: CUDA_VISIBLE_DEVICES={variable!r} shows {len(visible)} "
+            "GPUs; change it or give another device"
+        )
+    return visible[index]
+
+
+@contextmanager
+def _open_nvml(on: str) -> Iterator[Any]:
+    """Yield NVML, whose errors mean that the device was not found."""
+    try:
+        import pynvml
+    except ImportError as error:
+        raise MissingError(f"{on} needs nvidia-ml-py: run pip install nvidia-ml-py") from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise MissingError(
+            f"{on} was not found, because the NVIDIA driver does not respond ({error}): use "
+            "--on cpu, or install the driver and check that nvidia-smi works"
+        ) from error
+    try:
+        yield pynvml
+    except pynvml.NVMLError as error:
+        raise MissingError(f"{on} does not respond ({error}): check nvidia-smi") from error
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _detect_gpu(on: str, environ: Mapping[str, str]) -> Device:
+    with _open_nvml(on) as nvml:
+        handle, slice_ = _find_handles(nvml, on, environ)
+        processor = _text(nvml.nvmlDeviceGetName(handle))
+        if slice_ is not None:
+            processor = _name_slice(nvml, slice_, processor)
+        try:
+            limit_w = nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
+        except nvml.NVMLError:
+            limit_w = 0.0
+        return Device(
+            make_slug(processor),
+            processor,
+            int(nvml.nvmlDeviceGetMemoryInfo(handle if slice_ is None else slice_).total),
+            _text(nvml.nvmlSystemGetDriverVersion()),
+            f"limit {limit_w:.0f}W" if limit_w else "",
+            _name_unit(_text(nvml.nvmlDeviceGetUUID(handle))),
+        )
+
+
+def _name_slice(nvml: Any, slice_: Any, processor: str) -> str:
+    """Return the name of a slice: ``NVIDIA H200 MIG 1g.18gb``."""
+    name = _text(nvml.nvmlDeviceGetName(slice_))
+    if "MIG" in name:
+        return name
+    # Some drivers give the name of the whole GPU.
+    sizes = nvml.nvmlDeviceGetAttributes(slice_)
+    whole, part = sizes.gpuInstanceSliceCount, sizes.computeInstanceSliceCount
+    shared = "" if part == whole else f"{part}c."
+    return f"{processor} MIG {shared}{whole}g.{round(sizes.memorySizeMB / 1024)}gb"
+
+
+def _name_unit(uuid: str) -> str:
+    """Return a short name of one GPU that does not reveal its UUID."""
+    return hashlib.sha256(uuid.encode()).hexdigest()[:8]
+
+
+def _find_handles(nvml: Any, on: str, environ: Mapping[str, str]) -> tuple[Any, Any | None]:
+    """Return NVML's handles of the physical GPU and of its slice; None for a whole GPU."""
+    entry = visible_gpu(parse_on(on)[1] or 0, environ)
+    handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    if entry.startswith("MIG-"):
+        slice_ = _find_slice(nvml, handles, entry)
+        handle = slice_
+        if slice_ is not None:
+            handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice_)
+    else:
+        find = _find_by_uuid if entry.startswith("GPU-") else _find_by_number
+        handle = find(nvml, handles, entry, environ)
+        # CUDA runs on the first slice of a GPU that is split.
+        slice_ = None if handle is None else next(_list_slices(nvml, handle), None)
+    if handle is None:
+        raise MissingError(
+            f"{on} was not found: GPU {entry} is not among the {len(handles)} that NVML lists; "
+            "check nvidia-smi -L"
+        )
+    return handle, slice_
+
+
+def _list_slices(nvml: Any, handle: Any) -> Iterator[Any]:
+    """Yield the slices of a GPU; none if it is not split."""
+    try:
+        is_split = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+        count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if is_split else 0
+    except nvml.NVMLError:
+        # GPUs before Ampere cannot be split.
+        return
+    for index in range(count):
+        try:
+            slice_ = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except nvml.NVMLError:
+            # Not every number that a slice may have is in use.
+            continue
+        yield slice_
+
+
+def _find_by_number(nvml: Any, handles: list[Any], entry: str, environ: Mapping[str, str]) -> Any:
+    names = {_text(nvml.nvmlDeviceGetName(handle)) for handle in handles}
+    if len(names) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        raise InputError(
+            f"GPU {entry} is ambiguous: CUDA orders GPUs by speed, NVML by PCI bus, and this "
+            f"machine has {', '.join(sorted(names))}; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        )
+    return handles[int(entry)] if int(entry) < len(handles) else None
+
+
+def _find_by_uuid(nvml: Any, handles: list[Any], entry: str, environ: Mapping[str, str]) -> Any:
+    found = [h for h in handles if _text(nvml.nvmlDeviceGetUUID(h)).startswith(entry)]
+    return found[0] if len(found) == 1 else None
+
+
+def _find_slice(nvml: Any, handles: list[Any], entry: str) -> Any:
+    """Return the slice of ``MIG-<uuid>`` or ``MIG-GPU-<uuid>/<instance>/<compute instance>``."""
+    # Drivers from before 2021 write the second form.
+    if not entry.startswith("MIG-GPU-"):
+        return nvml.nvmlDeviceGetHandleByUUID(entry)
+    uuid, *numbers = entry[len("MIG-") :].split("/")
+    gpu = _find_by_uuid(nvml, handles, uuid, {})
+    for slice_ in () if gpu is None else _list_slices(nvml, gpu):
+        found = nvml.nvmlDeviceGetGpuInstanceId, nvml.nvmlDeviceGetComputeInstanceId
+        if [str(find(slice_)) for find in found] == numbers:
+            return slice_
+    return None
+
+
+def _text(value: Any) -> str:
+    # Bindings from before 2022 return bytes.
+    return value.decode() if isinstance(value, bytes) else str(value)

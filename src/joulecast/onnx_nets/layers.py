@@ -1,0 +1,406 @@
+"""Assemble a Network from the calls of an ONNX graph, by the rules that hold for modules.
+
+A layer is an operator with parameters and the operators that follow it: an operator without
+weights, and a norm, joins the tail of the layer whose result only it reads. A new layer starts
+where two operators read a result, where a repeated block ends, and where an operator reads two
+results. Blocks are found from the names of modules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from joulecast.onnx_nets.graph import GraphCall, ReadGraph
+from joulecast.onnx_nets.operators import (
+    count_flops,
+    has_reader,
+    list_weights,
+    read_call,
+)
+from joulecast.operators import Shape, check_chain, find_kind, make_op
+from joulecast.operators.building import can_build_op
+from joulecast.records import Input, Layer, Network, Op, Sizes
+from joulecast.records.network import group_by_block, order_operands
+from joulecast.system.errors import InputError
+
+_JOINS = ("add", "mul", "concat")
+# Functions whose other operand may be a tensor that no layer computes.
+_ARITHMETIC = ("add", "sub", "mul", "div", "pow", "where", "minimum", "maximum")
+_LONGEST_NAME = 200
+# Networks have tails of a few operators; more of them start a layer.
+_LONGEST_TAIL = 100
+
+
+@dataclass
+class _LayerDraft:
+    """A layer that may still grow.
+
+    Attributes:
+        block: Index of its block; -1 outside of blocks.
+        sources: Indices of the layers that it reads; -1 for the network's input.
+        last_value: Name of its newest result.
+        shape: Sample shape of that result, as the operators say; None if they do not fit together.
+    """
+
+    op: Op
+    call: GraphCall
+    block: int
+    sources: tuple[int, ...]
+    join: str
+    last_value: str
+    shape: Shape | None
+    is_tied: bool
+    tail: list[Op] = field(default_factory=list)
+
+
+class LayerAssembler:
+    """Makes a Network of the calls of a graph.
+
+    Args:
+        graph: The graph.
+        calls: Its calls, with patterns replaced by single ones.
+        batch: Samples that it was read with.
+        costly: Slicing operators that are layers, because their gradients move many bytes.
+
+    Attributes:
+        calls_between: How many calls lie between the layers.
+    """
+
+    def __init__(
+        self, graph: ReadGraph, calls: Sequence[GraphCall], batch: int, costly: frozenset[str]
+    ) -> None:
+        self.graph, self.calls, self.batch, self.costly = graph, calls, batch, costly
+        self.drafts: list[_LayerDraft] = []
+        self.layer_of_value: dict[str, int] = dict.fromkeys(graph.inputs, -1)
+        self.readers = Counter(name for call in calls for name in set(call.node.inputs) if name)
+        self.readers.update(graph.outputs)
+        self.claimed: set[str] = set()
+        self.buildable = len(graph.inputs) == 1
+        self.calls_between = 0
+        blocks = find_path_blocks(
+            [_find_path(call) for call in calls], [count_flops(call) > 0 for call in calls]
+        )
+        self.block_of_call = [-1] * len(calls)
+        for block, (start, stop) in enumerate(blocks):
+            self.block_of_call[start:stop] = [block] * (stop - start)
+
+    def assemble(self, name: str) -> Network:
+        """Return the network, under this name."""
+        for place, call in enumerate(self.calls):
+            self._add_call(place, call)
+        if self.drafts and self.graph.outputs[:1] != [self.drafts[-1].last_value]:
+            self.buildable = False
+        layers = self._finish()
+        blocks = group_by_block(draft.block for draft in self.drafts)
+        network = Network(layers, self._make_input(), blocks, name=name)
+        if self.buildable and _can_build(network):
+            return network
+        shorter = tuple(map(_drop_views, layers))
+        self.calls_between += sum(len(layer.tail) for layer in layers)
+        self.calls_between -= sum(len(layer.tail) for layer in shorter)
+        return replace(network, layers=shorter, buildable=False)
+
+    # -- calls -----------------------------------------------------------------------------
+
+    def _add_call(self, place: int, call: GraphCall) -> None:
+        # Those that layers or the network's input gave.
+        values = [*dict.fromkeys(one for one in call.node.inputs if one in self.layer_of_value)]
+        given = [value for _, value in call.named_inputs]
+        if not call.outputs or any(one.shape is None for one in (call.outputs[0], *given)):
+            self.buildable = False
+            self._pass_through(call, values)
+            return
+        op = read_call(call, self.batch)
+        self.buildable = self.buildable and has_reader(call.op)
+        op = None if op is None else _add_constant(op, call)
+        draft = self._find_sole_source(place, values)
+        if op is None or (find_kind(op.kind).is_view and draft is None):
+            if op is not None and _changes_nothing(op):
+                self._pass_through(call, values)
+                return
+            self.buildable = False
+            if call.op in self.costly:
+                self._start_layer(place, _read_costly_view(call, self.batch), call)
+            else:
+                self._pass_through(call, values)
+        elif draft is not None and _fits_in_tail(op, call, draft):
+            kind = find_kind(op.kind)
+            if kind.is_view and _keeps_shape(op, draft):
+                self.calls_between += 1
+            else:
+                # In a tail the shape follows from the operators before.
+                sizes = {name: size for name, size in op.sizes.items() if name != "shape"}
+                draft.tail.append(Op(op.kind, Sizes(sizes)))
+                draft.shape = _find_out_shape(op, draft.shape)
+            self._extend(draft, call)
+        elif not self._deepen(op, call, values):
+            self._start_layer(place, op, call)
+
+    def _pass_through(self, call: GraphCall, values: Sequence[str]) -> None:
+        """Let the results of a view belong to the layer that computed its input."""
+        self.calls_between += 1
+        if not values:
+            return
+        layer = self.layer_of_value[values[0]]
+        self.layer_of_value.update(dict.fromkeys(call.node.outputs, layer))
+        is_only = self.readers[values[0]] == 1 and len(call.node.outputs) == 1
+        if layer >= 0 and is_only and self.drafts[layer].last_value == values[0]:
+            self.drafts[layer].last_value = call.node.outputs[0]
+
+    def _find_sole_source(self, place: int, values: Sequence[str]) -> _LayerDraft | None:
+        """Return the layer of the same block whose newest result only this call reads."""
+        if len(values) != 1 or self.readers[values[0]] != 1:
+            return None
+        layer = self.layer_of_value[values[0]]
+        draft = self.drafts[layer] if layer >= 0 else None
+        if draft is None or draft.last_value != values[0]:
+            return None
+        return draft if draft.block == self.block_of_call[place] else None
+
+    def _extend(self, draft: _LayerDraft, call: GraphCall) -> None:
+        """Let the results of a call be those of a layer."""
+        self._claim(call)
+        layer = self.layer_of_value[draft.call.node.outputs[0]]
+        draft.last_value = call.node.outputs[0]
+        self.layer_of_value.update(dict.fromkeys(call.node.outputs, layer))
+
+    def _deepen(self, op: Op, call: GraphCall, values: Sequence[str]) -> bool:
+        """Add a recurrent layer to the one below it, as one stack; return whether it is one."""
+        if not find_kind(op.kind).is_recurrent or not values or self.readers[values[0]] != 1:
+            return False
+        layer = self.layer_of_value[values[0]]
+        if layer < 0:
+            return False
+        draft = self.drafts[layer]
+        below, same = draft.op, ("hidden", "tokens", "bidirectional", "bias")
+        if below.kind != op.kind or any(below.sizes[name] != op.sizes[name] for name in same):
+            return False
+        width = below.sizes["hidden"] * (1 + below.sizes["bidirectional"])
+        if op.sizes["cin"] != width or not all(find_kind(one.kind).is_view for one in draft.tail):
+            return False
+        draft.op = _with_size(below, "depth", below.sizes["depth"] + 1)
+        draft.tail.clear()
+        draft.shape = _find_out_shape(draft.op, find_kind(op.kind).in_shape(draft.op.sizes))
+        self._extend(draft, call)
+        return True
+
+    def _start_layer(self, place: int, op: Op, call: GraphCall) -> None:
+        kind = find_kind(op.kind)
+        pairs = [pair for pair in call.named_inputs if pair[0] in self.layer_of_value]
+        # Labels and masks beside numbers do not count.
+        numbers = [name for name, value in pairs if value.is_float]
+        operands = numbers if numbers and kind.combines_inputs else [name for name, _ in pairs]
+        sources = [self.layer_of_value[name] for name in operands]
+        if not kind.combines_inputs:
+            sources = list(dict.fromkeys(sources))
+        join = "none"
+        if kind.combines_inputs and len(sources) > 1:
+            fn = str(op.sizes["fn"]).split(" ")[0]
+            join = fn if fn in _JOINS else "add"
+            op = _with_size(op, "inputs", 1 if fn == "concat" else len(sources))
+        params, is_tied = self._claim(call)
+        if kind.counts_params and params:
+            op = _with_size(op, "params", params)
+        shape = _find_out_shape(op, kind.in_shape(op.sizes))
+        value, block = call.node.outputs[0], self.block_of_call[place]
+        self.layer_of_value.update(dict.fromkeys(call.node.outputs, len(self.drafts)))
+        self.drafts.append(
+            _LayerDraft(op, call, block, tuple(sources), join, value, shape, is_tied)
+        )
+
+    def _claim(self, call: GraphCall) -> tuple[int, bool]:
+        """Return how many parameters it is the first to use, and whether it only shares others."""
+        names = dict.fromkeys(name for value in list_weights(call) for name in value.weights)
+        new = [name for name in names if name not in self.claimed]
+        self.claimed.update(new)
+        return sum(self.graph.weights.get(name, 0) for name in new), bool(names) and not new
+
+    # -- layers ----------------------------------------------------------------------------
+
+    def _finish(self) -> tuple[Layer, ...]:
+        layers: list[Layer] = []
+        # Whether the result of each layer depends on weights.
+        depends: list[bool] = []
+        for index, draft in enumerate(self.drafts):
+            has_gradient = any(depends[one] for one in draft.sources if one >= 0)
+            has_norm = any(op.sizes.get("affine", 0) for op in draft.tail)
+            depends.append(has_gradient or has_norm or bool(list_weights(draft.call)))
+            layers.append(
+                Layer(
+                    draft.op.kind,
+                    draft.op.sizes,
+                    tail=tuple(draft.tail),
+                    input_grad=has_gradient,
+                    reads=tuple(index - source for source in draft.sources),
+                    join=draft.join,
+                    tied=draft.is_tied,
+                    name=_name_layer(draft),
+                )
+            )
+        return tuple(order_operands(layers))
+
+    def _make_input(self) -> Input:
+        value, vocabulary = self.graph.values[self.graph.inputs[0]], 0
+        for draft in self.drafts if not value.is_float else ():
+            if find_kind(draft.op.kind).reads_tokens and -1 in draft.sources:
+                vocabulary = draft.op.sizes["vocabulary"]
+                break
+        return Input(value.dims[1:], vocabulary)
+
+
+def _add_constant(op: Op, call: GraphCall) -> Op:
+    """Return an operator with the size of a tensor operand that no layer computes."""
+    if not find_kind(op.kind).combines_inputs or op.sizes["fn"] not in _ARITHMETIC:
+        return op
+    others = [value for _, value in call.named_inputs if value.is_constant]
+    size = max((one.elements for one in others if one.is_float and not one.weights), default=0)
+    if size <= 1 or any(value.is_weight for value in others):
+        return op
+    return _with_size(op, "constant", size)
+
+
+def _fits_in_tail(op: Op, call: GraphCall, draft: _LayerDraft) -> bool:
+    kind = find_kind(op.kind)
+    if not kind.can_be_in_tail or len(draft.tail) >= _LONGEST_TAIL:
+        return False
+    return not (kind.counts_params and list_weights(call))
+
+
+def _keeps_shape(op: Op, draft: _LayerDraft) -> bool:
+    """Return whether a view only says what the operators before it say already."""
+    kind = find_kind(op.kind)
+    if kind.permutes_axes or kind.selects_elements:
+        return _changes_nothing(op)
+    return draft.shape == kind.out_shape(op.sizes, op.sizes["shape"])
+
+
+def _changes_nothing(op: Op) -> bool:
+    kind = find_kind(op.kind)
+    if kind.permutes_axes:
+        return tuple(op.sizes["order"]) == tuple(range(len(op.sizes["order"])))
+    shape = tuple(op.sizes["shape"])
+    return not kind.selects_elements and kind.out_shape(op.sizes, shape) == shape
+
+
+def _find_path(call: GraphCall) -> str:
+    if call.node.path:
+        return call.node.path
+    names = [name for value in list_weights(call) for name in value.weights]
+    return next(filter(None, map(_name_after_weight, names)), "")
+
+
+def _name_layer(draft: _LayerDraft) -> str:
+    path, kind, label = _find_path(draft.call), draft.op.kind, draft.call.node.label
+    function = str(draft.op.sizes.get("fn", kind)) if find_kind(kind).is_function else kind
+    if not path:
+        # PyTorch names what its outermost module does after the operator alone: /Add_3.
+        return function if not label or label.startswith("/") else label[:_LONGEST_NAME]
+    if find_kind(kind).is_function and kind not in path.rsplit(".", 1)[-1]:
+        return f"{path}.{function}"
+    return path
+
+
+def _read_costly_view(call: GraphCall, batch: int) -> Op:
+    shape = call.read(0).take_sample(batch) or (1,)
+    out = call.outputs[0].take_sample(batch) or (1,)
+    kind = "slice" if len(call.node.outputs) == 1 else "gradient_copy"
+    return make_op(kind, out=out, shape=shape)
+
+
+def _find_out_shape(op: Op, shape: Shape | None) -> Shape | None:
+    if shape is None:
+        return None
+    try:
+        return find_kind(op.kind).out_shape(op.sizes, shape)
+    except (InputError, IndexError):
+        return None
+
+
+def _with_size(op: Op, name: str, value: int) -> Op:
+    return Op(op.kind, Sizes({**op.sizes, name: value}))
+
+
+def _drop_views(layer: Layer) -> Layer:
+    """Return a layer without views at its end, and without those that nothing depends on."""
+    kept = list(layer.tail)
+    while kept and _only_reshapes(kept[-1]):
+        kept.pop()
+    if not any(op.sizes.get("affine", 0) for op in kept):
+        kept = [op for op in kept if not _only_reshapes(op)]
+    return replace(layer, tail=tuple(kept))
+
+
+def _only_reshapes(op: Op) -> bool:
+    kind = find_kind(op.kind)
+    return kind.is_view and not kind.selects_elements
+
+
+def _can_build(network: Network) -> bool:
+    """Return whether every operator can be rebuilt and every shape follows from the layers read."""
+    ops = [op for layer in network.layers for op in (Op(layer.kind, layer.sizes), *layer.tail)]
+    shared = any(layer.tied or not layer.reads for layer in network.layers)
+    if not ops or shared or not all(map(can_build_op, ops)):
+        return False
+    try:
+        check_chain(network)
+    except InputError:
+        return False
+    return True
+
+
+_WEIGHT_SUFFIXES = (".weight", ".bias", ".kernel")
+
+
+def _name_after_weight(weight: str) -> str:
+    """Return the module that a weight is named after; empty if the exporter renamed it."""
+    for suffix in _WEIGHT_SUFFIXES:
+        if weight.endswith(suffix) and "::" not in weight:
+            return weight[: -len(suffix)][:_LONGEST_NAME]
+    return ""
+
+
+# A name that covers this share of the heavy calls of the best one competes with it.
+_COVERAGE_SHARE = 0.9
+_NUMBERS = re.compile(r"\d+")
+
+Range = tuple[int, int]
+
+
+def find_path_blocks(paths: Sequence[str], is_heavy: Sequence[bool]) -> list[Range]:
+    """Return the half-open ranges of calls that the network repeats.
+
+    Candidates are modules with at least two heavy calls whose names differ only in numbers. Of
+    those that cover nearly as many heavy calls as the best ones, the most often repeated win.
+
+    Args:
+        paths: The module of each call; empty where it is not known.
+        is_heavy: Whether each call multiplies.
+    """
+    ranges: dict[str, dict[str, Range]] = {}
+    for place, path in enumerate(paths):
+        parts = path.split(".") if path else []
+        for size in range(1, len(parts) + 1):
+            name = ".".join(parts[:size])
+            alike = ranges.setdefault(_NUMBERS.sub("#", name), {})
+            start, _ = alike.get(name, (place, place))
+            alike[name] = (start, place + 1)
+    repeated = {}
+    for key, alike in ranges.items():
+        large = [one for one in alike.values() if sum(is_heavy[one[0] : one[1]]) > 1]
+        large.sort()
+        if len(large) > 1 and not any(one[1] > two[0] for one, two in pairwise(large)):
+            repeated[key] = large
+    if not repeated:
+        return []
+    coverage = {
+        key: sum(sum(is_heavy[start:stop]) for start, stop in found)
+        for key, found in repeated.items()
+    }
+    best = max(coverage.values())
+    rivals = [key for key in repeated if coverage[key] >= _COVERAGE_SHARE * best]
+    # Of names that cover the same, the outermost is the block.
+    return repeated[max(rivals, key=lambda key: (len(repeated[key]), coverage[key], -len(key)))]

@@ -1,0 +1,536 @@
+"""Rewrite the calls of an ONNX graph to those that a network in PyTorch would make.
+
+What ONNX Runtime's optimiser fused is taken apart, slices that cover a value become one split, what
+exporters spell out (activations, norms, attention, the bias of a product) becomes one call, and
+a copy is put where a transposed value is reshaped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from joulecast.onnx_nets.graph import (
+    MICROSOFT,
+    RECURRENT,
+    VIEWS,
+    GraphCall,
+    GraphValue,
+    Node,
+    list_permutation,
+    list_reduced_axes,
+    normalise_axis,
+)
+from joulecast.onnx_nets.operators import FUSED
+from joulecast.operators import Shape
+
+# Operator, names of inputs and of the result, and attributes.
+_Part = tuple[str, Sequence[str], str, dict[str, Any]]
+
+
+def split_fused(calls: Sequence[GraphCall]) -> list[GraphCall]:
+    """Return the calls with every fused operator replaced by those that it was made of."""
+    found: list[GraphCall] = []
+    for call in calls:
+        split = _SPLITTERS.get(call.op)
+        if split is None:
+            found.append(call)
+            continue
+        known, result = dict(zip(call.node.inputs, call.inputs, strict=True)), call.outputs[0]
+        names = [*call.node.inputs, *[""] * (5 - len(call.node.inputs))]
+        for op, inputs, output, attributes in split(call, names, call.node.outputs[0]):
+            node = Node(op, tuple(inputs), (output,), attributes, call.node.path, call.node.label)
+            value = replace(result)
+            if output.endswith(_PROJECTED):
+                value = replace(result, shape=(*call.shape(0)[:-1], call.shape(1)[-1]))
+            given = tuple(known.get(name) if name else None for name in inputs)
+            known[output] = value
+            found.append(GraphCall(node, given, (value,)))
+    return found
+
+
+_PROJECTED = "#projected"
+
+
+def _split_activation(call: GraphCall, names: Sequence[str], result: str) -> Iterator[_Part]:
+    """Take a convolution or product apart, with a sum and an activation."""
+    op, last = call.op.removeprefix(f"{MICROSOFT}Fused"), f"{result}#plain"
+    yield op, call.node.inputs[:3], last, call.node.attributes
+    if names[3]:
+        yield "Add", (last, names[3]), f"{result}#sum", {}
+        last = f"{result}#sum"
+    limits = call.attribute("activation_params", ())
+    more = {"min": limits[0], "max": limits[1]} if len(limits) == 2 else {}
+    yield str(call.attribute("activation", "") or "Identity"), (last,), result, more
+
+
+def _split_norm(call: GraphCall, names: Sequence[str], result: str) -> Iterator[_Part]:
+    """Take a norm apart that adds a bias and the input of the block before."""
+    is_plain = "Simplified" not in call.op
+    last, bias = names[0], names[4 if is_plain else 3]
+    if bias:
+        yield "Add", (last, bias), f"{result}#bias", {}
+        last = f"{result}#bias"
+    outputs = call.node.outputs
+    total = outputs[3] if len(outputs) > 3 and outputs[3] else f"{result}#sum"
+    yield "Add", (last, names[1]), total, {}
+    if is_plain:
+        yield "LayerNormalization", (total, names[2], names[3]), result, {}
+    else:
+        yield "RMSNormalization", (total, names[2]), result, {}
+
+
+def _split_bias(call: GraphCall, names: Sequence[str], result: str) -> Iterator[_Part]:
+    """Take an activation apart that adds a bias first."""
+    last = names[0]
+    if names[1]:
+        yield "Add", (last, names[1]), f"{result}#bias", {}
+        last = f"{result}#bias"
+    yield "Gelu", (last,), result, {}
+
+
+def _split_attention(call: GraphCall, names: Sequence[str], result: str) -> Iterator[_Part]:
+    """Take attention apart that projects its input to queries, keys and values first."""
+    op, last = f"{FUSED}linear" if names[2] else "MatMul", f"{result}{_PROJECTED}"
+    yield op, names[: 3 if names[2] else 2], last, {}
+    yield f"{FUSED}packed_attention", (last,), result, call.node.attributes
+
+
+_SPLITTERS: dict[str, Callable[[GraphCall, Sequence[str], str], Iterator[_Part]]] = {
+    f"{MICROSOFT}{op}": split
+    for op, split in (
+        ("FusedConv", _split_activation), ("FusedGemm", _split_activation),
+        ("SkipLayerNormalization", _split_norm), ("SkipSimplifiedLayerNormalization", _split_norm),
+        ("BiasGelu", _split_bias), ("FastGelu", _split_bias), ("Attention", _split_attention),
+    )
+}  # fmt: skip
+
+
+def merge_slices(calls: Sequence[GraphCall]) -> list[GraphCall]:
+    """Return the calls with slices that together cover a value once replaced by one ``Split``."""
+    slices: dict[str, list[tuple[int, int, int, int]]] = {}
+    for place, call in enumerate(calls):
+        if call.op == "Slice" and call.outputs[0].shape is not None:
+            slices.setdefault(call.node.inputs[0], []).append((*_find_range(call), place))
+    replaced: dict[int, GraphCall | None] = {}
+    for parts in slices.values():
+        axis, start, _, _ = min(parts)
+        ordered = sorted(parts)
+        follow = all(one[0] == two[0] and one[2] == two[1] for one, two in pairwise(ordered))
+        if len(parts) < 2 or axis < 0 or start or not follow:
+            continue
+        first = calls[ordered[0][3]]
+        if ordered[-1][2] != first.shape(0)[axis]:
+            continue
+        sliced = [calls[place] for *_, place in ordered]
+        names = tuple(call.node.outputs[0] for call in sliced)
+        node = replace(
+            first.node, op="Split", inputs=first.node.inputs[:1], outputs=names,
+            attributes={"axis": axis},
+        )  # fmt: skip
+        # A value that a call reads is computed before the first of its slices.
+        replaced.update((place, None) for *_, place in parts)
+        outputs = tuple(call.outputs[0] for call in sliced)
+        replaced[parts[0][3]] = GraphCall(node, first.inputs[:1], outputs)
+    merged = (replaced.get(place, call) for place, call in enumerate(calls))
+    return [call for call in merged if call is not None]
+
+
+def _find_range(call: GraphCall) -> tuple[int, int, int]:
+    """Return axis, start and stop of a slice along one axis; an axis of -1 for any other."""
+    shape = call.shape(0)
+    starts, ends = call.numbers(1, "starts") or (), call.numbers(2, "ends") or ()
+    axes = call.numbers(3, "axes") or tuple(range(len(starts)))
+    steps = call.numbers(4, "steps") or (1,) * len(starts)
+    taken = [
+        (normalise_axis(axis, len(shape)), range(shape[axis])[start:stop:step])
+        for axis, start, stop, step in zip(axes, starts, ends, steps, strict=True)
+    ]
+    partial = [(axis, one) for axis, one in taken if len(one) != shape[axis]]
+    if len(partial) != 1 or any(one.step != 1 for _, one in taken):
+        return (-1, 0, 0)
+    ((axis, found),) = partial
+    return axis, found.start, found.stop
+
+
+# A tree of operators. Its leaves are ``x``, the value that it is computed from, and ``w`` and
+# ``b``, weights. Numbers that an operator reads besides are not part of it.
+_Tree = tuple[Any, ...]
+# Names of the values at the leaves of a tree, and places of its calls.
+_Match = tuple[dict[str, str], frozenset[int]]
+
+_COMMUTATIVE = ("Add", "Mul")
+# They read lists besides: axes, a shape, or the ones and zeros of a norm without weights.
+_READS_LISTS = ("ReduceMean", "Reshape", "InstanceNormalization")
+_WEIGHTS = ("w", "b")
+
+
+def _list_trees() -> Iterator[tuple[str, _Tree]]:
+    """Return the trees of each function, the largest first."""
+    centred: _Tree = ("Sub", "x", ("ReduceMean", "x"))
+    for squared in (("Pow", centred), ("Mul", centred, centred)):
+        deviation = ("Sqrt", ("Add", ("ReduceMean", squared)))
+        for normal in (("Div", centred, deviation), ("Mul", centred, ("Reciprocal", deviation))):
+            yield "layer_norm", ("Add", ("Mul", normal, "w"), "b")
+    grouped = ("Reshape", ("InstanceNormalization", ("Reshape", "x")))
+    yield "group_norm", ("Add", ("Mul", grouped, "w"), "b")
+    for own_square in (("Pow", "x"), ("Mul", "x", "x")):
+        size = ("Sqrt", ("Add", ("ReduceMean", own_square)))
+        for scaled in (
+            ("Div", "x", size), ("Mul", "x", ("Reciprocal", size)), ("Mul", "x", ("Div", size))
+        ):  # fmt: skip
+            yield "rms_norm", ("Mul", scaled, "w")
+    cubes = (("Pow", "x"), ("Mul", "x", ("Mul", "x", "x")))
+    inner: list[_Tree] = [("Erf", (scale, "x")) for scale in ("Div", "Mul")]
+    inner += [("Tanh", ("Mul", ("Add", "x", ("Mul", cube)))) for cube in cubes]
+    for function in inner:
+        raised = ("Add", function)
+        yield "gelu", ("Mul", ("Mul", "x", raised))
+        yield "gelu", ("Mul", "x", ("Mul", raised))
+        yield "gelu", ("Mul", ("Mul", "x"), raised)
+    clipped = ("Clip", ("Add", "x"))
+    for divide in ("Div", "Mul"):
+        yield "hardswish", (divide, ("Mul", "x", clipped))
+        yield "hardswish", ("Mul", "x", (divide, clipped))
+        yield "hardsigmoid", (divide, clipped)
+    yield "hardswish", ("Mul", "x", ("HardSigmoid", "x"))
+    yield "mish", ("Mul", "x", ("Tanh", ("Softplus", "x")))
+    yield "quickgeluactivation", ("Mul", "x", ("Sigmoid", ("Mul", "x")))
+    yield "silu", ("Mul", "x", ("Sigmoid", "x"))
+    for product in ("MatMul", "MatMulInteger"):
+        yield "linear", ("Add", (product, "x", "w"), "b")
+
+
+_TREES = tuple(_list_trees())
+
+
+def fuse_patterns(calls: Sequence[GraphCall], outputs: Sequence[str]) -> list[GraphCall]:
+    """Return the calls with every pattern replaced by one call, named ``joulecast::silu`` ...
+
+    Results inside a pattern are read by it alone.
+    """
+    fusion = _Fusion(calls, outputs)
+    for place in range(len(calls) - 1, -1, -1):
+        fusion.fuse_at(place)
+    return [fusion.calls[place] for place in sorted(fusion.calls)]
+
+
+class _Fusion:
+    """The calls of a graph by their places; those inside a pattern are removed."""
+
+    def __init__(self, calls: Sequence[GraphCall], outputs: Sequence[str]) -> None:
+        self.calls = dict(enumerate(calls))
+        self.maker = {
+            name: place for place, call in self.calls.items() for name in call.node.outputs
+        }
+        self.readers = Counter(name for call in calls for name in set(call.node.inputs) if name)
+        self.readers.update(outputs)
+        self.values = {name: value for call in calls for name, value in call.named_inputs}
+
+    def fuse_at(self, place: int) -> None:
+        """Replace the pattern that ends with a call, if one does."""
+        call = self.calls.get(place)
+        if call is None:
+            return
+        attention = self._match_attention(place)
+        if attention is not None:
+            self._replace(place, "sdpa", *attention)
+            return
+        for name, tree in _TREES:
+            if tree[0] != call.op:
+                continue
+            match = self._match_call(tree, place, ({}, frozenset()))
+            if match is None or len(match[1]) < 2 or not self._is_closed(match[1], place):
+                continue
+            leaves, inside = match
+            if name == "linear":
+                weight, bias = self.values[leaves["w"]], self.values[leaves["b"]]
+                if len(weight.dims) != 2 or bias.elements != weight.dims[-1]:
+                    continue
+            names = [leaves[leaf] for leaf in ("x", "w", "b") if leaf in leaves]
+            self._replace(place, name, names, inside, self._copy_axes(name, inside))
+            return
+
+    def _replace(
+        self,
+        place: int,
+        name: str,
+        names: Sequence[str],
+        inside: frozenset[int],
+        attributes: dict[str, Any],
+    ) -> None:
+        call = self.calls[place]
+        path = self.calls[min(inside)].node.path
+        attributes = {"passes": len(inside), **attributes}
+        node = replace(
+            call.node, op=f"{FUSED}{name}", inputs=tuple(names), attributes=attributes, path=path
+        )
+        for one in inside:
+            del self.calls[one]
+        given = tuple(self.values[one] for one in names)
+        self.calls[place] = GraphCall(node, given, call.outputs)
+
+    def _copy_axes(self, name: str, inside: frozenset[int]) -> dict[str, Any]:
+        """Return the first axis that a layer norm runs over, or the groups of a group norm."""
+        by_op = {self.calls[place].op: self.calls[place] for place in sorted(inside, reverse=True)}
+        if name == "layer_norm":
+            return {"axis": list_reduced_axes(by_op["ReduceMean"])[0]}
+        if name == "group_norm":
+            return {"num_groups": by_op["InstanceNormalization"].shape(0)[1]}
+        return {}
+
+    def _is_closed(self, inside: Collection[int], last: int) -> bool:
+        """Return whether results inside a pattern are read by the pattern alone."""
+        within = Counter(name for one in inside for name in {*self.calls[one].node.inputs})
+        made = [name for one in inside if one != last for name in self.calls[one].node.outputs]
+        return all(self.readers[name] == within[name] for name in made if name)
+
+    def _find(self, name: str, *ops: str) -> int | None:
+        """Return the place of the call that computes a value, if its operator is one of these."""
+        call = self.calls.get(self.maker.get(name, -1))
+        return self.maker[name] if call is not None and call.op in ops else None
+
+    def _match_call(self, tree: _Tree, place: int, match: _Match) -> _Match | None:
+        call, wanted = self.calls[place], tree[1:]
+        # All inputs but plain numbers and lists of axes.
+        takes_weights = any(one in _WEIGHTS for one in wanted)
+        names, has_lists = list[str](), False
+        for name, value in call.named_inputs:
+            if not value.is_constant or (takes_weights and value.weights):
+                names.append(name)
+            else:
+                has_lists = has_lists or value.elements != 1
+        if len(names) != len(wanted) or (has_lists and call.op not in _READS_LISTS):
+            return None
+        is_free = call.op in _COMMUTATIVE and len(names) == 2
+        for order in (names, names[::-1]) if is_free else (names,):
+            found: _Match | None = (match[0], match[1] | {place})
+            for inner, name in zip(wanted, order, strict=True):
+                found = None if found is None else self._match_value(inner, name, found)
+            if found is not None:
+                return found
+        return None
+
+    def _match_value(self, tree: Any, name: str, match: _Match) -> _Match | None:
+        if not isinstance(tree, str):
+            place = self._find(name, tree[0])
+            return None if place is None else self._match_call(tree, place, match)
+        value, (leaves, inside) = self.values[name], match
+        if (tree in _WEIGHTS and not value.is_weight) or (tree == "x" and value.is_constant):
+            return None
+        return ({**leaves, tree: name}, inside) if leaves.get(tree, name) == name else None
+
+    # -- attention: product, scale, mask, softmax, product -----------------------------------
+
+    def _match_attention(
+        self, place: int
+    ) -> tuple[tuple[str, ...], frozenset[int], dict[str, int]] | None:
+        """Return the attention that ends with a call, the product with the values.
+
+        It has the names of queries, transposed keys and values, and of a mask that is computed,
+        the places of its calls, and whether it is causal: whether its mask is one constant matrix
+        for all samples and heads.
+        """
+        call = self.calls[place]
+        if not _is_product(call):
+            return None
+        inside = {place}
+        weights = call.node.inputs[0]
+        guard = self._find(weights, "Where")
+        if guard is not None:
+            # PyTorch exports Where(IsNaN(x), 0, x) for rows that are masked altogether.
+            condition, _, guarded = self.calls[guard].node.inputs
+            check = self._find(condition, "IsNaN")
+            if check is not None and self.calls[check].node.inputs[0] == guarded:
+                inside |= {guard, check}
+                weights = guarded
+        softmax = self._find(weights, "Softmax")
+        if softmax is None:
+            return None
+        inside.add(softmax)
+        name, masks = self.calls[softmax].node.inputs[0], list[str]()
+        while (found := self._find(name, *_ON_SCORES)) is not None:
+            step = self._split_operands(self.calls[found])
+            if step is None:
+                return None
+            inside.add(found)
+            name = step[0]
+            masks += step[1:]
+        product = self._find(name, "MatMul")
+        if product is None or not _is_product(self.calls[product]):
+            return None
+        inside.add(product)
+        query, key = (self._skip_scale(one, inside) for one in self.calls[product].node.inputs[:2])
+        names = (query, key, call.node.inputs[1])
+        if not self._is_closed(inside, place):
+            return None
+        if any(len(self.values[one].shape or ()) < 3 for one in names):
+            return None
+        computed = [mask for mask in masks if not self.values[mask].is_constant]
+        is_causal = any(_is_square(self.values[mask]) for mask in masks)
+        return (*names, *computed[:1]), frozenset(inside), {"causal": int(is_causal)}
+
+    def _skip_scale(self, name: str, inside: set[int]) -> str:
+        """Return what is multiplied or divided by one number."""
+        found = self._find(name, "Mul", "Div")
+        if found is None:
+            return name
+        pairs = self.calls[found].named_inputs
+        others = [one for one, value in pairs if not value.is_constant or value.elements != 1]
+        if len(others) != 1 or not self._is_closed({*inside, found}, max(inside)):
+            return name
+        inside.add(found)
+        return others[0]
+
+    def _split_operands(self, call: GraphCall) -> tuple[str, ...] | None:
+        """Return the scores that a call scales or masks, and the mask; None if it does neither.
+
+        Scores are what a product computed, however far above; a mask may be computed as well.
+        """
+        computed = [name for name, value in call.named_inputs if not value.is_constant]
+        constants = [name for name, value in call.named_inputs if value.is_constant]
+        if call.op in ("Mul", "Div", "Max"):
+            return (computed[0], constants[0]) if len(computed) == 1 and constants else None
+        scores = [name for name in computed if self._reaches_product(name)]
+        if len(scores) != 1:
+            return None
+        others = [name for name in (*computed, *constants) if name != scores[0]]
+        return scores[0], *others[:1]
+
+    def _reaches_product(self, name: str) -> bool:
+        for _ in range(_MOST_STEPS):
+            place = self._find(name, "MatMul", *_ON_SCORES)
+            if place is None:
+                return False
+            call = self.calls[place]
+            if call.op == "MatMul":
+                return _is_product(call)
+            computed = [one for one, value in call.named_inputs if not value.is_constant]
+            if not computed:
+                return False
+            name = computed[-1] if call.op == "Where" else computed[0]
+        return False
+
+
+_ON_SCORES = ("Add", "Where", "Mul", "Div", "Max")
+_MOST_STEPS = 8
+
+
+def _is_square(mask: GraphValue) -> bool:
+    """Return whether a mask is a constant square matrix, the same for all samples and heads."""
+    *lead, rows, columns = (1, 1, *(mask.shape or ()))
+    return mask.is_constant and rows == columns > 1 and set(lead) == {1}
+
+
+def _is_product(call: GraphCall) -> bool:
+    """Return whether it multiplies two computed values."""
+    is_matmul = call.op == "MatMul" and len(call.inputs) == 2
+    return is_matmul and all(one is not None and not one.is_constant for one in call.inputs)
+
+
+# Their results lie in memory as the next layer reads them.
+_SWAPPING = ("joulecast::sdpa", *RECURRENT)
+# Their results lie in memory as their inputs do.
+_UNARY = (
+    "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "HardSwish", "HardSigmoid", "Gelu", "Erf",
+    "Clip", "Softmax", "joulecast::gelu", "joulecast::silu", "joulecast::hardswish",
+)  # fmt: skip
+
+
+def insert_copies(calls: Sequence[GraphCall]) -> list[GraphCall]:
+    """Return the calls with a copy before every reshape that cannot be a view."""
+    strides: dict[str, Shape] = {}
+    found: list[GraphCall] = []
+    for call in calls:
+        source, target = call.node.inputs[:1], call.node.outputs[0]
+        known = strides.get(source[0]) if source else None
+        value = call.get(0)
+        if value is None or value.shape is None or call.outputs[0].shape is None:
+            found.append(call)
+            continue
+        if call.op == "Transpose":
+            old = known or _count_strides(value.shape)
+            strides[target] = tuple(old[axis] for axis in list_permutation(call))
+        elif call.op == "Expand":
+            strides[target] = _repeat_axes(value.shape, known, call.outputs[0].shape)
+        elif call.op in _SWAPPING and len(call.outputs[0].shape) == 4:
+            strides[target] = _swap_inner_axes(call.outputs[0].shape)
+        elif call.op in VIEWS and known:
+            kept = find_view_strides(value.shape, known, call.outputs[0].shape)
+            if kept is None:
+                copied = f"{source[0]}#copied for {target}"
+                copy = replace(call.node, op=f"{FUSED}copy", inputs=source, outputs=(copied,))
+                found.append(GraphCall(replace(copy, attributes={}), (value,), (value,)))
+                inputs = (copied, *call.node.inputs[1:])
+                call = replace(call, node=replace(call.node, inputs=inputs))
+            else:
+                strides[target] = kept
+        elif call.op in _UNARY and known:
+            strides[target] = known
+        found.append(call)
+    return found
+
+
+def find_view_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
+    """Return the strides of a tensor in another shape; None if its elements have to be copied.
+
+    Args:
+        shape: Its shape.
+        strides: Elements between neighbours along each of its axes.
+        new: The other shape, of as many elements.
+    """
+    if not math.prod(shape):
+        return _count_strides(new)
+    # Axes that follow each other in memory are one chunk, which can be divided in any way.
+    chunks: list[list[int]] = []
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if chunks and chunks[-1][1] == size * stride:
+            chunks[-1] = [chunks[-1][0] * size, stride]
+        else:
+            chunks.append([size, stride])
+    found = [0] * len(new)
+    axis = len(new) - 1
+    for size, stride in reversed(chunks):
+        left, step = size, stride
+        while left > 1:
+            if axis < 0 or left % new[axis]:
+                return None
+            found[axis] = step
+            step *= new[axis]
+            left //= new[axis]
+            axis -= 1
+    for rest in range(axis, -1, -1):
+        found[rest] = 1
+    return tuple(found)
+
+
+def _count_strides(shape: Shape) -> Shape:
+    """Return the elements between neighbours along each axis, in row-major order."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _swap_inner_axes(shape: Shape) -> Shape:
+    """Return the strides of a result that lies in memory as the next layer reads it.
+
+    Attention writes its heads side by side, and a recurrent layer its directions.
+    """
+    first, second, third, last = shape
+    ordered = _count_strides((first, third, second, last))
+    return (ordered[0], ordered[2], ordered[1], ordered[3])
+
+
+def _repeat_axes(shape: Shape, strides: Shape | None, new: Shape) -> Shape:
+    """Return the strides of a value that is repeated along some axes without being copied."""
+    own = strides or _count_strides(shape)
+    added = len(new) - len(shape)
+    kept = (
+        stride if size == wanted else 0
+        for size, stride, wanted in zip(shape, own, new[added:], strict=True)
+    )
+    return (*([0] * added), *kept)

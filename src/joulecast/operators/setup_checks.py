@@ -1,0 +1,51 @@
+"""Refuse setups that a framework cannot run, with one line that says what to do."""
+
+from __future__ import annotations
+
+import os
+
+from joulecast.records import INT8_PRECISIONS, Network, Setup
+from joulecast.system.errors import InputError
+
+
+def refuse_int8(setup: Setup, framework: str) -> None:
+    """Raise InputError for 8-bit numbers, which ``framework`` does not compute in."""
+    if setup.precision in INT8_PRECISIONS:
+        raise InputError(
+            f"{framework} does not run {setup.precision} here: give --on onnx:cpu, or fp32"
+        )
+
+
+def refuse_processor(setup: Setup, framework: str) -> None:
+    """Raise InputError for a named processor, because ``--on`` chooses it for ``framework``."""
+    if setup.processor:
+        raise InputError(
+            f"{framework} has no processor {setup.processor!r} to choose: leave --processor out, "
+            "and name the device with --on"
+        )
+
+
+def refuse_cuda_graphs(setup: Setup, framework: str) -> None:
+    """Raise InputError for CUDA graphs, which ``framework`` does not have."""
+    if setup.cuda_graphs:
+        raise InputError(f"{framework} has no CUDA graphs: leave --cuda-graphs out")
+
+
+def refuse_torch_options(setup: Setup, network: Network, framework: str) -> None:
+    """Raise InputError for what only PyTorch does: compile, accumulate gradients, checkpoint."""
+    if setup.compiled:
+        raise InputError(f"{framework} is not compiled by torch.compile: leave --compile out")
+    if setup.accumulate != 1:
+        raise InputError(f"{framework} does not accumulate gradients: leave --accumulate out")
+    if setup.phase == "train" and any(layer.recomputed for layer in network.layers):
+        raise InputError(f"{framework} keeps all activations: leave --checkpoint out")
+
+
+def count_threads(setup: Setup) -> int:
+    """Return the threads that a setup names, else the processors that this process may use."""
+    if setup.threads:
+        return setup.threads
+    # macOS and Windows do not say which processors a process may use.
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))

@@ -1,1 +1,0 @@
-"""ONNX: files that are read, and ONNX Runtime, which runs networks on a processor."""

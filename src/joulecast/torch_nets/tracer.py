@@ -1,0 +1,591 @@
+"""Trace one training step of a module on fake tensors and record every function it calls.
+
+    module hooks        which module is running
+    function mode       which function it calls on which tensors: one Event each
+    dispatch mode       which ATen operators that function runs: FLOPs, bytes and launches
+
+The backward pass runs too. Its operators are attributed to the Event that created them by autograd
+sequence numbers; the rest is counted as unattributed. Functions that it calls are compared with the
+events of the forward pass: activation checkpointing runs them again (``RecomputeLog``).
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from joulecast.operators import Work
+from joulecast.system.errors import NetError
+from joulecast.system.units import format_bytes
+from joulecast.torch_nets.aten_costs import count_op_cost, lacks_cost_rule, matmul_sizes
+from joulecast.torch_nets.inputs import call_net, list_tensors
+from joulecast.torch_nets.losses import LossFunction, first_float_tensor
+from joulecast.torch_nets.trace_events import INPUT, Event, ModuleCall, Trace
+
+OTHER_PRECISIONS = {
+    torch.float64: "float64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+}
+"""Types of weights that are counted as if they were float32, with their names."""
+
+MAX_TRACE_S = 60.0
+# Weights are copied and get gradients, so that the module is not changed.
+_COPIES_OF_WEIGHTS = 2
+# Share of the free memory that a trace may take.
+_MEMORY_SHARE = 0.7
+# A random number that decides whether a layer is skipped: most are not.
+_TYPICAL_DRAW = 0.5
+# What adds up the gradients of weights has no number of its own.
+_NO_SEQUENCE_NUMBER = 2**64 - 1
+_BACKWARD = (torch.autograd.backward, torch.Tensor.backward)
+
+LeafNamer = Callable[[nn.Module], str]
+
+
+def trace_on_fake_tensors(
+    net: nn.Module,
+    inputs: Any,
+    loss: LossFunction,
+    name_leaf: LeafNamer,
+    in_float32: bool = False,
+) -> Trace:
+    """Trace a step without memory or arithmetic; the module is not changed.
+
+    Args:
+        net: Any module; its weights may be on the meta device.
+        inputs: Example inputs.
+        loss: Computes a scalar from the output, to run backward from.
+        name_leaf: Returns the name under which a module is traced as one call, else ``""``.
+        in_float32: Trace weights and inputs of other floating-point types as float32.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(value: torch.Tensor) -> torch.Tensor:
+        if isinstance(value, FakeTensor):
+            made: torch.Tensor = value
+        else:
+            if value.device.type == "meta":
+                made = FakeTensor(mode, value.detach(), torch.device("cpu"))
+            else:
+                made = mode.from_tensor(value.detach())
+            made.requires_grad_(value.requires_grad)
+        if not in_float32 or value.dtype not in OTHER_PRECISIONS:
+            return made
+        with mode:
+            return made.detach().float().requires_grad_(value.requires_grad)
+
+    state = {name: fake(value) for name, value in _named_state(net).items()}
+    fake_inputs = tree_map_only(torch.Tensor, fake, inputs)
+    # This logger prints tracebacks of attempts that are allowed to fail.
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        with mode:
+            return _trace(net, state, fake_inputs, loss, name_leaf)
+    finally:
+        logger.disabled = was_disabled
+
+
+def trace_on_real_tensors(
+    net: nn.Module, inputs: Any, loss: LossFunction, name_leaf: LeafNamer
+) -> Trace:
+    """Trace a step on real tensors, for modules whose control flow depends on values.
+
+    Raises:
+        NetError: It takes too long, or too much memory.
+    """
+    limits = TraceLimits(net)
+    state = {
+        name: value.detach().clone().requires_grad_(value.requires_grad)
+        for name, value in _named_state(net).items()
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return _trace(net, state, inputs, loss, name_leaf, limits)
+
+
+@contextlib.contextmanager
+def kept_training_modes(net: nn.Module) -> Iterator[None]:
+    """Restore the training mode of every module afterwards."""
+    modes = [(module, module.training) for module in net.modules()]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _named_state(net: nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(net.named_parameters()), **dict(net.named_buffers())}
+
+
+@contextlib.contextmanager
+def _restored_state(net: nn.Module) -> Iterator[None]:
+    """Restore parameters and buffers afterwards, which PyTorch does not do in shared modules."""
+    before = [(one, dict(one._parameters), dict(one._buffers)) for one in net.modules()]
+    try:
+        yield
+    finally:
+        for module, parameters, buffers in before:
+            module._parameters.update(parameters)
+            module._buffers.update(buffers)
+
+
+def _trace(
+    net: nn.Module,
+    state: dict[str, torch.Tensor],
+    inputs: Any,
+    loss: LossFunction,
+    name_leaf: LeafNamer,
+    limits: TraceLimits | None = None,
+) -> Trace:
+    tracer = _Tracer(net, state, inputs, name_leaf, limits)
+    values = {f"net.{name}": value for name, value in state.items()}
+    with kept_training_modes(net), tracer.installed(), _restored_state(net):
+        net.train()
+        step = _TracedStep(net, tracer, loss)
+        output_id = torch.func.functional_call(step, values, (inputs,))
+    return tracer.finish(output_id)
+
+
+class _TracedStep(nn.Module):
+    """Forward, loss and backward as one module, so that backward may call forward again."""
+
+    def __init__(self, net: nn.Module, tracer: _Tracer, loss: LossFunction) -> None:
+        super().__init__()
+        self.net = net
+        # In a tuple, because the loss may be a module, too.
+        self.tools = (tracer, loss)
+
+    def forward(self, inputs: Any) -> int:
+        tracer, loss = self.tools
+        output = call_net(self.net, inputs)
+        output_id = tracer.value_ids.get(id(first_float_tensor(output)), INPUT)
+        tracer.enter_loss()
+        value = loss(output)
+        if value.requires_grad:
+            # ``value.backward()`` would itself be a call, inside which the function mode sees
+            # nothing.
+            torch.autograd.Variable._execution_engine.run_backward(
+                (value,), (torch.ones_like(value),), False, False, (), True, True
+            )
+        return output_id
+
+
+class _Tracer:
+    """Collects events while the hooks and both modes are installed."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        state: dict[str, torch.Tensor],
+        inputs: Any,
+        name_leaf: LeafNamer,
+        limits: TraceLimits | None,
+    ) -> None:
+        self.net = net
+        self.name_leaf = name_leaf
+        self.limits = limits
+        self.inputs = list_tensors(inputs)
+        self.state_names = {id(value): name for name, value in state.items()}
+        param_names = {name for name, _ in net.named_parameters()}
+        self.params = {name: value for name, value in state.items() if name in param_names}
+        self.value_ids = {id(t): INPUT - i for i, t in enumerate(self.inputs)}
+        self.is_constant: dict[int, bool] = {INPUT - i: False for i in range(len(self.inputs))}
+        # Holding the tensors keeps Python from reusing their id().
+        self.alive: list[Any] = [*self.inputs]
+        self.open_calls: list[ModuleCall] = []
+        self.call_counts: dict[str, int] = {}
+        self.calls: list[ModuleCall] = []
+        self.events: list[Event] = []
+        self.first_sequence_numbers: list[int] = []
+        self.current: Event | None = None
+        self.leaf_event: Event | None = None
+        self.total = Work()
+        self.loss = Work()
+        self.in_loss = False
+        self.ops_without_rule: dict[str, int] = {}
+        self.uncounted_bytes = 0.0
+        self.recomputed = RecomputeLog()
+        self.in_operator = False
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Install hooks on every module, the dispatch mode, and on top the function mode."""
+        with contextlib.ExitStack() as stack:
+            for path, module in self.net.named_modules():
+                enter = self._make_enter_hook(path)
+                before = module.register_forward_pre_hook(enter, with_kwargs=True)
+                after = module.register_forward_hook(self._exit_module, always_call=True)
+                stack.callback(before.remove)
+                stack.callback(after.remove)
+            stack.enter_context(_DispatchMode(self))
+            stack.enter_context(_FunctionMode(self))
+            yield
+
+    def enter_loss(self) -> None:
+        """Attribute everything from here on to the loss."""
+        self.in_loss = True
+        self.first_sequence_numbers.append(_next_sequence_number())
+
+    def finish(self, output_id: int) -> Trace:
+        """Return what was recorded."""
+        for sequence_number, calls in self.recomputed.runs:
+            if not assign_run(calls, self.events):
+                work = sum((call.forward for call in calls), Work())
+                self._count_backward(sequence_number, work)
+        return Trace(
+            self.events,
+            self.calls,
+            self.params,
+            self.inputs,
+            self.total,
+            self.loss,
+            output_id,
+            self.ops_without_rule,
+            self.uncounted_bytes,
+            self.limits is not None,
+        )
+
+    # -- modules ---------------------------------------------------------------------------
+
+    def _make_enter_hook(self, path: str) -> Callable[..., None]:
+        def enter_module(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+            index = self.call_counts.get(path, 0)
+            self.call_counts[path] = index + (not self.in_loss)
+            is_leaf = not any(True for _ in module.children())
+            start = len(self.events)
+            call = ModuleCall(path, type(module).__name__, index, start, start, is_leaf)
+            self.open_calls.append(call)
+            name = self.name_leaf(module)
+            if name and self.leaf_event is None and not self._is_ignored():
+                self.leaf_event = self._open_event(name, args, kwargs, module)
+
+        return enter_module
+
+    def _exit_module(self, module: nn.Module, args: Any, output: Any) -> None:
+        call = self.open_calls.pop()
+        if self.leaf_event is not None and self.leaf_event.leaf_module is module:
+            event, self.leaf_event = self.leaf_event, None
+            self._close_event(event, output)
+        if not self.in_loss:
+            self.calls.append(replace(call, stop=len(self.events)))
+
+    # -- functions -------------------------------------------------------------------------
+
+    def call_function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function that the module calls, and record it as an event."""
+        if self.current is not None or self.in_operator or self._is_ignored():
+            return func(*args, **kwargs)
+        if self.leaf_event is not None:
+            self._record_inputs(self.leaf_event, (args, kwargs))
+            return func(*args, **kwargs)
+        event = self._open_event(getattr(func, "__name__", str(func)), args, kwargs, None)
+        self.current = event
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            self.current = None
+        self._close_event(event, out)
+        return out
+
+    def _is_ignored(self) -> bool:
+        """Return whether the loss is running, whose calls belong to no layer."""
+        return self.in_loss and torch._C._current_autograd_node() is None
+
+    def _open_event(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: nn.Module | None
+    ) -> Event:
+        call = self.open_calls[-1] if self.open_calls else None
+        path, index = (call.path, call.index) if call else ("", 0)
+        event = Event(name, args, kwargs, path, index, is_dynamic=False, leaf_module=leaf)
+        self._record_inputs(event, (args, kwargs))
+        if self.in_loss:
+            self.recomputed.open_call(event, self.state_names)
+        else:
+            self.first_sequence_numbers.append(_next_sequence_number())
+            self.events.append(event)
+        return event
+
+    def _record_inputs(self, event: Event, values: Any) -> None:
+        """Add what a call reads; values computed inside a leaf module have no id."""
+        for tensor in list_tensors(values):
+            name = self.state_names.get(id(tensor))
+            if name is not None:
+                if name in self.params and name not in event.param_names:
+                    event.param_names += (name,)
+                    event.is_dynamic = True
+                    event.has_trainable_params |= self.params[name].requires_grad
+            elif id(tensor) in self.value_ids:
+                value_id = self.value_ids[id(tensor)]
+                if event.leaf_module is None or value_id not in event.input_ids:
+                    event.input_ids += (value_id,)
+                    event.input_tensors += (tensor,)
+                if not self.is_constant[value_id]:
+                    event.is_dynamic = True
+                    event.needs_input_grad |= tensor.requires_grad
+
+    def _close_event(self, event: Event, out: Any) -> None:
+        if out is None and event.name == "__setitem__":
+            out = event.args[0]  # changed in place
+        tensors = list_tensors(out)
+        if self.in_loss:
+            self.recomputed.close_call(event, bool(tensors))
+            return
+        if not tensors and event is self.events[-1]:
+            self.events.pop()
+            self.first_sequence_numbers.pop()
+            return
+        for tensor in tensors:
+            value_id = len(self.alive)
+            self.alive.append(tensor)
+            self.value_ids[id(tensor)] = value_id
+            self.is_constant[value_id] = not event.is_dynamic
+            event.output_ids += (value_id,)
+            event.outputs += (tensor,)
+
+    # -- operators -------------------------------------------------------------------------
+
+    def count_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Add the cost of a dispatched operator to the event that it belongs to."""
+        work = count_op_cost(func, args, kwargs, out)
+        if not work.launches:
+            return
+        if self.limits is not None:
+            self.limits.spend(out)
+        self.total += work
+        if lacks_cost_rule(func, args, kwargs, out):
+            name: str = func._schema.name
+            self.ops_without_rule[name] = self.ops_without_rule.get(name, 0) + 1
+            self.uncounted_bytes += work.size_bytes
+        node: Any = torch._C._current_autograd_node()
+        event = self.leaf_event or self.current
+        if node is not None and event is None:
+            self._count_backward(node._sequence_nr(), work)
+        elif node is None and self.in_loss:
+            self.loss += work
+        elif event is not None:
+            event.forward += work
+            sizes = matmul_sizes(func, args)
+            if node is None and sizes[0]:
+                event.matmuls.append(sizes)
+
+    def _count_backward(self, sequence_number: int, work: Work) -> None:
+        # A node created while event i was open has a number between those of i and i + 1.
+        index = bisect.bisect_right(self.first_sequence_numbers, sequence_number) - 1
+        again = self.recomputed.find_call(sequence_number)
+        if again is not None:
+            again.backward += work
+        elif index >= len(self.events):
+            self.loss += work
+        elif index >= 0:
+            self.events[index].backward += work
+
+
+class _FunctionMode(TorchFunctionMode):
+    def __init__(self, tracer: _Tracer) -> None:
+        super().__init__()
+        self.tracer = tracer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # A checkpoint that runs its own backward pass calls no layer by it.
+        if func in _BACKWARD:
+            return func(*args, **(kwargs or {}))
+        return self.tracer.call_function(func, args, kwargs or {})
+
+
+class _DispatchMode(TorchDispatchMode):
+    def __init__(self, tracer: _Tracer) -> None:
+        super().__init__()
+        self.tracer = tracer
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before, self.tracer.in_operator = self.tracer.in_operator, True
+        try:
+            out = replace_result(func, args, kwargs or {})
+            if out is None:
+                out = func(*args, **(kwargs or {}))
+            self.tracer.count_op(func, args, kwargs or {}, out)
+        finally:
+            self.tracer.in_operator = before
+        return out
+
+
+# ---------------------------------------------------------------------------------------------
+# Limits of a trace on real tensors
+
+
+class TraceLimits:
+    """The time and memory that a trace on real tensors may still take.
+
+    Raises:
+        NetError: Copies of the module's weights alone take too much memory.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        self.deadline_s = time.monotonic() + MAX_TRACE_S
+        self.limit_bytes = _MEMORY_SHARE * find_available_bytes()
+        self.used_bytes = 0.0
+        for _ in range(_COPIES_OF_WEIGHTS):
+            self.spend(list(net.parameters()))
+
+    def spend(self, out: Any) -> None:
+        """Count an operator's result, which the trace keeps.
+
+        Raises:
+            NetError: The trace takes too long, or too much memory.
+        """
+        self.used_bytes += sum(t.numel() * t.element_size() for t in list_tensors(out))
+        limit = ""
+        if self.used_bytes > self.limit_bytes:
+            limit = f"memory than is free ({format_bytes(self.limit_bytes)})"
+        elif time.monotonic() > self.deadline_s:
+            limit = f"than {MAX_TRACE_S:.0f} s on this CPU"
+        if limit:
+            raise NetError(
+                "its control flow depends on values, and a step of two samples takes more "
+                f"{limit}: give smaller inputs"
+            )
+
+
+def find_available_bytes() -> float:
+    """Return the memory that is free on this machine; infinite where that is unknown."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024.0 * int(line.split()[1])
+    return float("inf")
+
+
+# ---------------------------------------------------------------------------------------------
+# Results that a trace cannot leave to PyTorch
+
+
+def replace_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the result of an operator that a trace cannot leave to PyTorch; None for all others.
+
+    A random number that decides which layers run (LayerDrop) must not decide what is read, and on
+    fake tensors PyTorch refuses grouped products of all types but bfloat16 and of strides that its
+    kernels pad.
+    """
+    name = func._schema.name
+    if name == "aten::_grouped_mm" and isinstance(args[0], FakeTensor):
+        left, right = args[:2]
+        if left.dim() == right.dim() == 2:
+            offsets: Any = kwargs.get("offs", args[2] if len(args) > 2 else None)
+            return left.new_empty(offsets.shape[0], left.shape[0], right.shape[1])
+        if left.dim() == right.dim():
+            return left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+        return left.new_empty(left.shape[-2], right.shape[-1])
+    if name == "aten::rand" and list(args[0]) == []:
+        out: torch.Tensor = func(*args, **kwargs)
+        if not isinstance(out, FakeTensor):
+            return out.fill_(_TYPICAL_DRAW)
+        if out.constant is None:
+            with unset_fake_temporarily():
+                out.constant = torch.full((), _TYPICAL_DRAW, dtype=out.dtype, device="cpu")
+        return out
+    return None
+
+
+# ---------------------------------------------------------------------------------------------
+# Calls that activation checkpointing runs again
+
+
+class RecomputeLog:
+    """Records calls during backward, which may be calls of the forward pass that run again.
+
+    A checkpoint calls the same functions on the same parameters in the same order once more, while
+    autograd runs one node: PyTorch's node of the checkpoint, or the node that needs the first
+    result. Runs that do not repeat calls of the forward pass are not checkpoints: backward passes
+    that are written in Python call functions, too.
+
+    Attributes:
+        runs: The calls while autograd ran one node, with the sequence number of the node.
+    """
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[int, list[Event]]] = []
+        self.calls: list[Event] = []
+        self.first_numbers: list[int] = []
+
+    def open_call(self, event: Event, weights: Collection[int]) -> None:
+        """Record a call; ``weights`` are the ids of parameters and buffers, which are no inputs."""
+        node: Any = torch._C._current_autograd_node()
+        number = node._sequence_nr()
+        if not self.runs or self.runs[-1][0] != number:
+            self.runs.append((number, []))
+        self.runs[-1][1].append(event)
+        self.calls.append(event)
+        self.first_numbers.append(_next_sequence_number())
+        event.needs_input_grad = any(
+            value.requires_grad
+            for value in list_tensors((event.args, event.kwargs))
+            if id(value) not in weights
+        )
+
+    def close_call(self, event: Event, has_result: bool) -> None:
+        """Forget a call that neither computed nor returned anything."""
+        calls = self.runs[-1][1]
+        if not has_result and not event.forward.launches and calls[-1] is event:
+            calls.pop()
+
+    def find_call(self, sequence_number: int) -> Event | None:
+        """Return the recorded call that created a node of autograd, by the node's number."""
+        index = bisect.bisect_right(self.first_numbers, sequence_number) - 1
+        is_numbered = sequence_number < _NO_SEQUENCE_NUMBER
+        return self.calls[index] if index >= 0 and is_numbered else None
+
+
+def assign_run(calls: list[Event], events: list[Event]) -> bool:
+    """Add the cost of a run to the events that it repeats; return whether they were found.
+
+    The last ones that are not repeated yet are taken, because backward starts at the end.
+    """
+    for tried in _list_trimmed(calls):
+        for start in range(len(events) - len(tried), -1, -1):
+            repeated = events[start : start + len(tried)]
+            if all(map(_repeats, tried, repeated)):
+                for call, event in zip(tried, repeated, strict=True):
+                    event.recomputed += call.forward
+                    event.backward += call.backward
+                    event.needs_input_grad |= call.needs_input_grad
+                    # The last call of a run may be stopped before it computes anything.
+                    event.is_recomputed = call.forward.launches > 0 or not event.forward.launches
+                return True
+    return False
+
+
+def _list_trimmed(calls: list[Event]) -> Iterator[list[Event]]:
+    """Yield the calls, and without views at either end: PyTorch itself makes some of them."""
+    computing = [at for at, call in enumerate(calls) if call.forward.launches]
+    if not computing:
+        return
+    for start in range(computing[0] + 1):
+        for stop in range(len(calls), computing[-1], -1):
+            yield calls[start:stop]
+
+
+def _repeats(call: Event, event: Event) -> bool:
+    is_same = (call.name, call.param_names) == (event.name, event.param_names)
+    return is_same and not event.is_recomputed
+
+
+def _next_sequence_number() -> int:
+    """Return the number that autograd gives to the next node it creates."""
+    number: int = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+    return number

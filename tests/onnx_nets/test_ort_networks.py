@@ -1,0 +1,340 @@
+"""Networks as ONNX graphs: every kind computes what PyTorch computes on the same weights."""
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+import numpy as np
+import onnx
+import torch
+
+from joulecast.families import make_family
+from joulecast.onnx_nets.ort_build import add_network, draw_weights
+from joulecast.onnx_nets.ort_graph import OnnxGraph
+from joulecast.onnx_nets.ort_operators import FUNCTIONS, OP_BUILDERS, REDUCTIONS
+from joulecast.onnx_nets.ort_sessions import open_session
+from joulecast.operators import KINDS, input_shape, make_layer, make_op
+from joulecast.records import Input, Network, Setup
+from joulecast.system.errors import NetError
+from joulecast.torch_nets.build import build_seeded
+from kind_examples import LAYERS
+
+BATCH = 2
+VOCABULARY = 100
+SETUP = Setup(batch=BATCH, phase="inference", threads=1)
+
+
+def make_network(layer):
+    """Return a network of one layer."""
+    vocabulary = VOCABULARY if layer.kind.startswith("embedding") else 0
+    return Network((layer,), Input(input_shape(layer), vocabulary))
+
+
+def run_both(network):
+    """Return what PyTorch and ONNX Runtime compute for one batch, on the same weights."""
+    net = build_seeded(network, 0).eval()
+    with torch.no_grad():
+        for weight in net.parameters():
+            # So that a bias or a scale that is left out shows.
+            weight += 0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+    layers = net.layer_modules()
+
+    def weights(number, name, shape, start):
+        module = layers[number]
+        array = {**dict(module.named_parameters()), **dict(module.named_buffers())}[name]
+        assert tuple(array.shape) == tuple(shape)
+        return array.detach().numpy()
+
+    graph = OnnxGraph(BATCH)
+    shape = (BATCH, *network.input.shape)
+    x = graph.add_input("x", shape, bool(network.input.vocabulary))
+    model = graph.make_model([add_network(graph, network, x, weights)])
+    batch = _draw_batch(network, shape)
+    with torch.no_grad():
+        expected = net(batch).numpy()
+    session = open_session(model.SerializeToString(), SETUP)
+    (found,) = session.run(None, {"x": batch.numpy()})
+    return expected, found
+
+
+def compare_with_torch(network):
+    """Assert that both compute the same."""
+    expected, found = run_both(network)
+    assert found.shape == expected.shape
+    scale = float(np.abs(expected).max())
+    assert scale > 0
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * scale)
+
+
+def _draw_batch(network, shape):
+    draw = torch.Generator().manual_seed(2)
+    if network.input.vocabulary:
+        return torch.randint(0, network.input.vocabulary, shape, generator=draw)
+    return torch.randn(shape, generator=draw)
+
+
+def add(network, batch=1):
+    """Return the graph of a network with weights drawn for it, and its result."""
+    graph = OnnxGraph(batch)
+    x = graph.add_input("x", (batch, *network.input.shape), bool(network.input.vocabulary))
+    return graph, add_network(graph, network, x, draw_weights(0))
+
+
+NAMES = ("lenet5", "cnn5:6,7,8,9", "har", "lstm:16,2", "transformer:32,2", "resnet18:8,1,1,1,1")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_family_computes_as_in_pytorch(name):
+    compare_with_torch(make_family(name))
+
+
+@pytest.mark.parametrize("join", ["add", "mul", "concat"])
+def test_joined_inputs_compute_as_in_pytorch(join):
+    first = make_layer("conv2d", cin=3, cout=4, space=(6, 6), kernel=3, padding=1)
+    second = replace(first, reads=(2,))
+    channels = 8 if join == "concat" else 4
+    last = make_layer("conv2d", cin=channels, cout=5, space=(6, 6), kernel=1)
+    last = replace(last, reads=(1, 2), join=join)
+    compare_with_torch(Network((first, second, last), Input((3, 6, 6))))
+
+
+def test_input_of_another_shape_is_fitted_as_in_pytorch():
+    # A view that no kind describes was lost when the module was read.
+    layers = (make_layer("linear", cin=6, cout=10), make_layer("linear", cin=4, cout=3, lead=(3,)))
+    compare_with_torch(Network(layers, Input((6,))))
+
+
+def test_fewer_elements_are_broadcast_as_in_pytorch():
+    image = make_layer("conv2d", cin=3, cout=4, space=(6, 6), kernel=1)
+    pool = make_op("pool", fn="adaptive_avg", kernel=(1, 1))
+    small = replace(make_layer("conv2d", (pool,), cin=4, cout=4, space=(6, 6), kernel=1))
+    scaled = make_layer("elementwise", fn="mul", inputs=2, shape=(4, 6, 6))
+    scaled = replace(scaled, reads=(1, 2), join="mul")
+    compare_with_torch(Network((image, small, scaled), Input((3, 6, 6))))
+
+
+def test_concatenated_inputs_are_fitted_as_in_pytorch():
+    first = make_layer("conv2d", cin=3, cout=4, space=(6, 6), kernel=1)
+    last = replace(make_layer("conv2d", cin=10, cout=2, space=(6, 6), kernel=1), reads=(1, 1))
+    expected, found = run_both(Network((first, replace(last, join="concat")), Input((3, 6, 6))))
+    assert abs(found - expected).max() < 1e-5
+
+
+def test_equal_seeds_draw_equal_weights():
+    first, again, other = (draw_weights(seed)(0, "weight", (3, 4), None) for seed in (1, 1, 2))
+    assert (first == again).all()
+    assert (first != other).any()
+    assert abs(first).max() <= 0.5
+    assert (draw_weights(1)(0, "weight", (3,), 1.0) == 1.0).all()
+
+
+def test_network_that_cannot_be_rebuilt_is_refused():
+    network = replace(make_family("lenet5"), buildable=False, name="mine")
+    with pytest.raises(NetError, match="mine was read from a file or module that cannot be"):
+        add(network)
+    with pytest.raises(NetError, match="no layers"):
+        add(Network())
+
+
+def test_error_names_the_layer():
+    layer = replace(make_layer("view", out=(5,), shape=(2, 3)), name="head")
+    with pytest.raises(NetError, match="layer head: a tensor of shape"):
+        add(Network((layer,), Input((2, 3))))
+
+
+SEVEN = {"head_dim": 8, "tokens": 7, "kv_tokens": 7}
+OTHERS = [
+    # In PyTorch a norm becomes passes over the elements.
+    *(
+        make_layer("elementwise", fn=fn, shape=(4, 7), out=out)
+        for fn in sorted(REDUCTIONS.keys() - {"norm"})
+        for out in ((7,), (4, 1), (1,))
+    ),
+    *(
+        make_layer("elementwise", fn=f"interpolate {mode}", shape=(3, 4, 5), out=(3, 8, 10))
+        for mode in ("nearest", "bilinear", "bicubic")
+    ),
+    make_layer("elementwise", fn="interpolate linear", shape=(3, 6), out=(3, 12)),
+    *(
+        make_layer("elementwise", fn=fn, shape=(6, 8), params=8)
+        for fn in ("add", "sub", "mul", "div")
+    ),
+    make_layer("elementwise", fn="repeat_interleave", shape=(3, 4), out=(6, 4)),
+    *(
+        make_layer("sdpa", heads=4, kv_heads=kv_heads, causal=causal, **SEVEN)
+        for kv_heads in (2, 4)
+        for causal in (0, 1)
+    ),
+    make_layer("sdpa", heads=4, kv_heads=4, windows=3, **SEVEN),
+    *(
+        make_layer(kind, cin=5, hidden=6, tokens=7, depth=2, bidirectional=1, bias=bias)
+        for kind in ("lstm", "gru", "rnn")
+        for bias in (0, 1)
+    ),
+    make_layer("grouped_linear", cin=12, cout=5, lead=(6,), experts=3),
+    # The first element is expanded.
+    make_layer("gradient_copy", shape=(1, 8), out=(4, 8)),
+]
+
+
+@pytest.mark.parametrize("layer", OTHERS, ids=lambda layer: f"{layer.kind} {layer.sizes}")
+def test_layer_of_other_sizes_computes_as_in_pytorch(layer):
+    compare_with_torch(make_network(layer))
+
+
+# They move as many elements as the network does, not the same ones.
+PLACEHOLDERS = ("index", "scatter", "slice", "grouped_linear")
+
+
+def test_every_kind_has_a_builder():
+    assert {*OP_BUILDERS} == {*KINDS}
+
+
+# Keys of earlier tokens are drawn: other tests compare attention.
+@pytest.mark.parametrize("name", [name for name, one in LAYERS.items() if one.kind != "sdpa"])
+def test_layer_computes_as_in_pytorch(name):
+    layer = LAYERS[name]
+    if layer.kind not in PLACEHOLDERS:
+        compare_with_torch(make_network(layer))
+        return
+    expected, found = run_both(make_network(layer))
+    assert found.shape == expected.shape
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        make_op("pool", fn="avg", kernel=(2, 4), stride=(2, 3), padding=(0, 0)),
+        make_op("pool", fn="max", kernel=(3, 3), stride=(2, 2), padding=(1, 1)),
+        make_op("pool", fn="max", kernel=(3, 3), stride=(2, 2), padding=(0, 0), ceil=1),
+        make_op("pool", fn="avg", kernel=(3, 2), stride=(2, 2), padding=(1, 1)),
+        make_op("pool", fn="adaptive_avg", kernel=(1, 1)),
+        make_op("pool", fn="adaptive_max", kernel=(3, 2)),
+        make_op("batch_norm", affine=0),
+        make_op("group_norm", groups=2, affine=0),
+        make_op("layer_norm", dims=2, bias=0),
+        make_op("layer_norm", dims=1, affine=0),
+        make_op("rms_norm", spelled=1),
+        make_op("permute", order=(2, 0, 1)),
+    ],
+    ids=lambda op: f"{op.kind} {op.sizes}",
+)
+def test_operator_after_a_convolution_computes_as_in_pytorch(op):
+    layer = make_layer("conv2d", (op,), cin=3, cout=4, space=(6, 8), kernel=3, padding=1)
+    compare_with_torch(Network((layer,), Input((3, 6, 8))))
+
+
+def test_pooling_that_onnx_lacks_is_refused():
+    pool = make_op("pool", fn="adaptive_avg", kernel=(4, 4))
+    layer = make_layer("conv2d", (pool,), cin=3, cout=4, space=(6, 8), kernel=1)
+    with pytest.raises(NetError, match=r"no adaptive pooling from \(6, 8\) to \(4, 4\)"):
+        add(make_network(layer))
+
+
+def test_one_pixel_is_expanded_as_in_pytorch():
+    pool = make_op("pool", fn="adaptive_avg", kernel=(3, 2))
+    layer = make_layer("conv2d", (pool,), cin=3, cout=4, space=(1, 1), kernel=1)
+    compare_with_torch(Network((layer,), Input((3, 1, 1))))
+
+
+# Not defined for negative numbers.
+POSITIVE = ("log", "log1p", "sqrt", "rsqrt")
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS)
+def test_function_computes_as_in_pytorch(fn):
+    first = make_op("elementwise", fn="softmax" if fn in POSITIVE else "copy")
+    layer = make_layer("linear", (first, make_op("elementwise", fn=fn)), cin=5, cout=6)
+    compare_with_torch(Network((layer,), Input((5,))))
+
+
+def test_unknown_function_becomes_as_many_passes():
+    layer = make_layer("elementwise", fn="my_function", shape=(6, 8), passes=3)
+    expected, found = run_both(Network((layer,), Input((6, 8))))
+    assert (found == expected).all()
+
+
+def test_concatenation_along_another_axis_has_all_elements():
+    layer = make_layer("elementwise", fn="concat along 2", inputs=2, shape=(3, 4, 10))
+    layer = replace(layer, reads=(1, 1), join="concat")
+    expected, found = run_both(Network((layer,), Input((3, 4, 5))))
+    assert found.shape == expected.shape == (2, 3, 4, 10)
+    assert sorted(found.ravel()) == sorted(expected.ravel())
+
+
+def test_query_key_and_value_of_three_layers_compute_as_in_pytorch():
+    linear = make_layer("linear", cin=12, cout=16, lead=(7,))
+    layers = [replace(linear, reads=(back,)) for back in (1, 2, 3)]
+    sdpa = make_layer("sdpa", heads=4, kv_heads=4, head_dim=4, tokens=7, kv_tokens=7)
+    compare_with_torch(Network((*layers, replace(sdpa, reads=(3, 2, 1))), Input((7, 12))))
+
+
+def test_earlier_tokens_are_an_input_of_the_graph():
+    # A constant would be packed before it runs, which no cache of keys is.
+    layer = make_layer("sdpa", heads=4, kv_heads=2, head_dim=8, tokens=1, kv_tokens=9)
+    graph, _ = add(Network((layer,), Input((1, 64))), batch=2)
+    assert [value.shape for value in graph.inputs] == [(2, 1, 64), *2 * [(2, 2, 9, 8)]]
+
+
+def test_scale_of_attention_is_fused_with_its_product(tmp_path):
+    # As in an exported file: otherwise kernels would run that networks do not run.
+    layer = make_layer("sdpa", heads=4, kv_heads=4, head_dim=8, tokens=7, kv_tokens=7)
+    graph, out = add(make_network(layer))
+    model = graph.make_model([out])
+    path = tmp_path / "optimised.onnx"
+    open_session(model.SerializeToString(), Setup(threads=1), path)
+    kernels = [node.op_type for node in onnx.load(path).graph.node]
+    assert "FusedMatMul" in kernels
+    assert "Mul" not in kernels
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"axes": (0,), "shape": (7, 8), "out": (5, 8)},
+        {"axes": (1,), "shape": (3, 7, 8), "out": (3, 5, 8)},
+        {"axes": (0,), "across": 1, "shape": (7, 8), "out": (9, 8)},
+        {"axes": (5,), "shape": (7, 8), "out": (7, 3)},
+    ],
+    ids=str,
+)
+def test_selected_elements_are_those_of_the_input(sizes):
+    expected, found = run_both(make_network(make_layer("index", fn="index", **sizes)))
+    assert found.shape == expected.shape
+    assert {*found.ravel()} <= {*run_both_inputs(sizes["shape"]).ravel()}
+
+
+def run_both_inputs(shape):
+    return _draw_batch(Network((), Input(shape)), (BATCH, *shape)).numpy()
+
+
+def test_sum_of_scattered_elements_is_that_of_both():
+    layer = make_layer("scatter", fn="index_add", shape=(7, 8), source=(9, 8))
+    expected, found = run_both(make_network(layer))
+    assert found.sum() == pytest.approx(expected.sum(), abs=1e-3)
+
+
+def test_slice_has_the_first_elements():
+    layer = make_layer("slice", shape=(16, 8), out=(8,))
+    _, found = run_both(make_network(layer))
+    assert (found == run_both_inputs((16, 8))[:, 0]).all()
+
+
+def test_what_changes_nothing_adds_no_node_and_numbers_are_shared():
+    graph = OnnxGraph(2)
+    x = graph.add_input("x", (2, 3))
+    for same in (graph.reshape(x, (2, 3)), graph.transpose(x, (0, 1)), graph.slice(x, 1, 0, 3)):
+        assert same == x
+    assert graph.fit(x, (3,)) == x
+    assert not graph.nodes
+    assert graph.share(2.0) == graph.share(2.0) != graph.share(2)
+    weight = np.ones((2, 3), dtype="float32")
+    graph.add("Add", graph.add("Add", x, weight), weight)
+    assert graph.weights_bytes == 4 + 8 + 2 * 24
+
+
+def test_model_is_valid():
+    graph, out = add(make_family("transformer:32,1"), batch=2)
+    onnx.checker.check_model(graph.make_model([out]), full_check=True)

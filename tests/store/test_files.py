@@ -1,0 +1,543 @@
+"""Profile and network files: exact round trips, checked when read, written atomically."""
+
+import base64
+import hashlib
+import json
+import os
+import tempfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import record_strategies as draw
+from joulecast.families import FAMILIES, make_family
+from joulecast.operators import network_work, peak_memory
+from joulecast.records import (
+    Device,
+    Network,
+    Observation,
+    Profile,
+    Setup,
+    Trial,
+    find_fit_count,
+    fold_blocks,
+    summarise_observations,
+)
+from joulecast.store import files
+from joulecast.store.files import read_network, read_profile, write_network, write_profile
+from joulecast.system.errors import FileError, InputError
+from joulecast.system.files import MOST_UNPACKED_BYTES
+
+SEEN = Observation(Trial(make_family("lenet5"), Setup()), 1.5, device=Device("board"), covers="cpu")
+PROFILE = Profile(Device("board"), "", "cpu", "measured", (SEEN,), {"flops": {"slope": 0.1}})
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "some.json"
+
+
+def read_error(read, path):
+    """Return the one-line error that reading raises."""
+    with pytest.raises(FileError) as caught:
+        read(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    return message
+
+
+def change(path, **fields):
+    envelope = json.loads(path.read_text())
+    envelope.update(fields)
+    path.write_text(json.dumps({k: v for k, v in envelope.items() if v is not None}))
+
+
+@given(draw.profiles())
+def test_profile_round_trip(profile):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.json"
+        write_profile(profile, path)
+        back = read_profile(path)
+        assert back == profile
+        text = path.read_text()
+        write_profile(back, path)
+        assert path.read_text() == text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_network_round_trip(path, family):
+    network = make_family(family)
+    write_network(network, path)
+    assert read_network(path) == network
+    assert read_network(str(path)).name == network.name
+
+
+def test_every_layer_has_its_own_line(path):
+    write_network(make_family("lenet5"), path)
+    assert sum('"sizes"' in line for line in path.read_text().splitlines()) == 5
+
+
+def refuse(*args):
+    raise AssertionError("an observation was parsed")
+
+
+def test_reading_a_profile_parses_no_observation(path, monkeypatch):
+    write_profile(replace(PROFILE, observations=(SEEN, replace(SEEN, energy_j=2.0))), path)
+    monkeypatch.setattr(Observation, "from_dict", refuse)
+    profile = read_profile(path)
+    assert len(profile.observations) == 2
+    assert profile.fits["flops"] == {"slope": 0.1}
+    summary = summarise_observations(profile.observations)
+    assert (summary.count, summary.setups) == (2, ((Setup(), 2),))
+    with pytest.raises(AssertionError, match="parsed"):
+        list(profile.observations)
+
+
+def test_reading_a_fit_decodes_no_other(path, monkeypatch):
+    write_profile(replace(PROFILE, fits={"flops": {"slope": 0.1}, "forest": {"trees": 3}}), path)
+    profile = read_profile(path)
+    assert set(profile.fits) == {"flops", "forest"}
+    decoded = []
+
+    def decompress(data):
+        decoded.append(data)
+        return zlib.decompress(data)
+
+    monkeypatch.setattr(files, "decompress", decompress)
+    assert profile.fits["forest"] == {"trees": 3}
+    assert profile.fits["forest"] == {"trees": 3}
+    assert len(decoded) == 1
+
+
+def test_file_keeps_what_each_fit_was_made_from(path):
+    fits = {"forest": {"trees": 3}}
+    write_profile(replace(PROFILE, observations=(SEEN,) * 4).add_fits(fits), path)
+    read = read_profile(path).fits
+    assert find_fit_count(read, "forest") == 4
+    # Of the fit that came without a count it is unknown.
+    assert find_fit_count(read, "flops") is None
+
+
+def write_version_1(path, profile):
+    """Write a profile as version 1 of the format did."""
+    data = profile.to_dict()
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    head = {"format": "joulecast-profile", "version": 1}
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    path.write_text(json.dumps({**head, "sha256": digest, "profile": data}))
+
+
+@given(draw.profiles())
+def test_profile_of_version_1_is_still_read(profile):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.json"
+        write_version_1(path, profile)
+        assert read_profile(path) == profile
+
+
+def test_profile_of_a_campaign_is_below_two_megabytes(path):
+    network = make_family("cnn5")
+    network = replace(network, layers=network.layers[:2] + network.layers[-1:])
+    seen = tuple(
+        replace(SEEN, trial=Trial(network, Setup(batch=number)), energy_j=1 / number)
+        for number in range(1, 201)
+    )
+    write_profile(replace(PROFILE, observations=seen), path)
+    assert path.stat().st_size < 2e6
+
+
+def test_indentation_does_not_matter(path):
+    write_profile(PROFILE, path)
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=4))
+    assert read_profile(path) == PROFILE
+
+
+@given(st.data())
+def test_changed_byte_is_detected(data):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.json"
+        write_profile(PROFILE, path)
+        content = bytearray(path.read_bytes())
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place] = data.draw(st.integers(0, 255))
+        path.write_bytes(content)
+        try:
+            assert read_profile(path) == PROFILE
+        except FileError as error:
+            assert "\n" not in str(error)
+
+
+@given(st.floats(0, 1))
+def test_truncated_file_is_damaged(share):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.json"
+        write_profile(PROFILE, path)
+        content = path.read_bytes().rstrip()
+        path.write_bytes(content[: int(share * (len(content) - 1))])
+        assert "not JSON, or damaged" in read_error(read_profile, path)
+
+
+def test_newer_file_asks_for_an_upgrade(path):
+    write_profile(PROFILE, path)
+    change(path, version=3)
+    message = read_error(read_profile, path)
+    assert "newer version of Joulecast (format 3; this one reads 2): upgrade" in message
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"version": "one"}, "version"),
+        ({"version": 0}, "version"),
+        ({"version": None}, "version"),
+        ({"sha256": "0" * 64}, "checksum"),
+        ({"sha256": None}, "sha256 is missing"),
+        ({"profile": None}, "profile is missing"),
+        ({"profile": [1]}, "profile is missing"),
+        ({"profile": {}}, "checksum"),
+        ({"format": "joulecast-network"}, "joulecast-network"),
+        ({"format": None}, "not a joulecast-profile"),
+        ({"format": 3}, "not a joulecast-profile"),
+    ],
+)
+def test_wrong_envelope_is_explained(path, fields, reason):
+    write_profile(PROFILE, path)
+    change(path, **fields)
+    assert reason in read_error(read_profile, path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"3", b"null", b"\xff\xfe\xff", b"[" * 10**5, b"NaN"]
+)
+def test_foreign_file_is_refused(path, content):
+    path.write_bytes(content)
+    read_error(read_profile, path)
+    read_error(read_network, path)
+
+
+def test_missing_file_and_folder_are_named(path):
+    assert "there is no file" in read_error(read_profile, path)
+    assert "cannot be read" in read_error(read_network, path.parent)
+
+
+def read_observations(path):
+    return list(read_profile(path).observations)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"device": Device("board", power_mode="low")},
+        {"runtime": "torch-2.13.0"},
+        {"covers": "gpu"},
+        {"provenance": "modelled"},
+    ],
+)
+def test_profile_that_mixes_observations_is_refused(path, changes):
+    mixed = replace(PROFILE, observations=(SEEN, replace(SEEN, **changes)))
+    with pytest.raises(InputError, match="observation 2"):
+        write_profile(mixed, path)
+    assert not path.exists()
+    write_version_1(path, mixed)
+    assert "observation 2" in read_error(read_profile, path)
+    write_profile(replace(PROFILE, observations=(SEEN, SEEN)), path)
+    change_content(path, observations=pack([one.to_dict() for one in mixed.observations]))
+    assert "observation 2" in read_error(read_observations, path)
+
+
+def pack(data):
+    return base64.b64encode(zlib.compress(json.dumps(data).encode())).decode()
+
+
+def change_content(path, **fields):
+    """Change fields of a profile file and its checksum."""
+    content = {**json.loads(path.read_text())["profile"], **fields}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    change(path, profile=content, sha256=hashlib.sha256(text.encode()).hexdigest())
+
+
+@pytest.mark.parametrize(
+    ("packed", "reason"),
+    [
+        ("no base64!", "list of observations"),
+        ("bm8gemxpYg==", "list of observations"),
+        (pack({}), "should have 1 observations"),
+        (pack([]), "should have 1 observations"),
+        (pack([{}]), "observation 1"),
+        (pack([3]), "observation 1"),
+    ],
+)
+def test_damaged_observations_are_named_when_they_are_read(path, packed, reason):
+    write_profile(PROFILE, path)
+    change_content(path, observations=packed)
+    assert read_profile(path).fits == PROFILE.fits
+    message = read_error(read_observations, path)
+    assert reason in message and "export it again" in message
+
+
+def test_damaged_fit_is_named_when_it_is_read(path):
+    write_profile(PROFILE, path)
+    change_content(path, fits={"flops": {"packed": "no base64!"}})
+    assert read_profile(path).observations == (SEEN,)
+    assert "fit of flops" in read_error(lambda path: read_profile(path).fits["flops"], path)
+
+
+def test_packed_data_may_not_unpack_to_more_than_its_limit(path):
+    bomb = base64.b64encode(zlib.compress(b"[" + b" " * MOST_UNPACKED_BYTES + b"]")).decode()
+    assert len(bomb) < 2**20
+    write_profile(PROFILE, path)
+    change_content(path, observations=bomb)
+    assert "unpacks to more than 128 MiB" in read_error(read_observations, path)
+
+
+def test_profile_that_could_not_be_read_again_is_not_written(path):
+    text = "x" * MOST_UNPACKED_BYTES
+    with pytest.raises(InputError, match="larger than 128 MiB"):
+        write_profile(replace(PROFILE, fits={"flops": {"text": text}}), path)
+    assert not path.exists()
+
+
+def test_large_file_is_refused_before_it_is_parsed(path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_JSON_BYTES", 2**20)
+    shape = ",".join(["1"] * 2**20)
+    path.write_text(f'{{"format": "joulecast-network", "version": 1, "network": [{shape}]}}')
+    assert "larger than 1 MiB" in read_error(read_network, path)
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 5000])
+def test_number_that_is_too_large_is_damage(path, number):
+    for write, read, record in (
+        (write_profile, read_profile, PROFILE),
+        (write_network, read_network, make_family("lenet5")),
+    ):
+        write(record, path)
+        path.write_text(path.read_text().replace("[", f"[{number}, ", 1))
+        assert "damaged" in read_error(read, path)
+
+
+def test_damaged_name_of_the_checksum_is_noticed(path):
+    write_network(make_family("lenet5"), path)
+    path.write_text(path.read_text().replace("sha256", "sha255", 1))
+    assert "unknown field 'sha255'" in read_error(read_network, path)
+
+
+@pytest.mark.parametrize("count", [-1, "one", None, True])
+def test_impossible_number_of_observations_is_damage(path, count):
+    write_profile(PROFILE, path)
+    summary = json.loads(path.read_text())["profile"]["summary"]
+    change_content(path, summary={**summary, "count": count})
+    assert "summary.count" in read_error(read_profile, path)
+
+
+def test_network_needs_no_checksum(path):
+    write_network(make_family("lenet5"), path)
+    change(path, sha256=None)
+    assert read_network(path) == make_family("lenet5")
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        ({"kind": "teleport", "sizes": {}}, "teleport"),
+        ({"kind": "linear", "sizes": {"cin": 3}}, "layer 1 (linear)"),
+        ({"kind": "linear", "sizes": {"cin": 3, "cout": "x", "lead": [], "bias": 1}}, "layer 1"),
+        ({"kind": "pool", "sizes": {"fn": "max"}}, "kernel"),
+        ({"kind": "dropout", "sizes": {"p": 0.5}}, "shape"),
+        ({"kind": "linear", "sizes": [7]}, "layers[0].sizes is [7]: give an object"),
+        ({"sizes": {}}, "kind"),
+        (3, "layers[0] is 3: give an object"),
+    ],
+)
+def test_impossible_layer_is_named(path, layer, reason):
+    write_network(Network(), path)
+    network = {**Network().to_dict(), "layers": [layer]}
+    change(path, sha256=None, network=network)
+    assert reason in read_error(read_network, path)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Return the JSON of a network with five layers: two convolutions, three linear layers."""
+    return make_family("lenet5").to_dict()
+
+
+def write_by_hand(path, network):
+    path.write_text(json.dumps({"format": "joulecast-network", "version": 1, "network": network}))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "part"),
+    [
+        (("layers", 0, "sizes", "cin"), 0, "layer 1 (conv1, conv2d) is invalid: cin is 0"),
+        (("layers", 0, "sizes", "cin"), -3, "cin is -3"),
+        (("layers", 0, "sizes", "cin"), 1.5, "cin is 1.5"),
+        (("layers", 0, "sizes", "cin"), None, "cin is None"),
+        (("layers", 0, "sizes", "cin"), 10**30, "give at most 1,000,000,000,000"),
+        (("layers", 0, "sizes", "stride"), [0, 1], "stride is 0"),
+        (("layers", 0, "sizes", "stride"), 2, "stride is 2; give a list"),
+        (("layers", 0, "sizes", "padding"), [-1, 0], "padding is -1"),
+        (("layers", 0, "sizes", "kernel"), [5], "conv2d needs 2 numbers"),
+        (("layers", 0, "sizes", "kernel"), [99, 99], "does not fit"),
+        (("layers", 0, "sizes", "groups"), 0, "groups is 0"),
+        (("layers", 0, "sizes", "groups"), 4, "cin is 1; give a multiple"),
+        (("layers", 0, "sizes", "bias"), 2, "bias is 2"),
+        (("layers", 0, "sizes", "widht"), 2, "no size 'widht'"),
+        (("layers", 0, "tail"), [{"kind": "linear", "sizes": {}}], "linear cannot be in a tail"),
+        (("layers", 0, "tail", 1, "sizes", "kernel"), [2], "do not fit together"),
+        (("layers", 0, "calls"), 0, "calls is 0"),
+        (("layers", 0, "calls"), "many", "calls is 'many'"),
+        (("layers", 0, "join"), "glue", "join is 'glue'"),
+        (("layers", 0, "reads"), [0], "layers[0].reads[0] is 0: give a whole number of at least 1"),
+        (("layers", 0, "reads"), "ab", "layers[0].reads is 'ab': give a list"),
+        (("layers", 0, "reads"), [], "reads is empty"),
+        (("layers", 0, "trains"), "yes", "trains is 'yes'"),
+        (("layers", 0, "name"), 3, "name is 3"),
+        (("layers", 2, "calls"), 2, "layer 3 (fc1, linear) is invalid: calls is 2"),
+        (("layers", 2, "tied"), True, "tied is true"),
+        (("layers", 2, "sizes", "cin"), 7, "its input is [7], but it reads [400]"),
+        (
+            ("layers", 3, "reads"),
+            [1, 2],
+            "its input is [120], but it reads [120], [400] (join none)",
+        ),
+        (("groups",), [[0, 0]], "group [0, 0]"),
+        (("groups",), [[3, 1]], "group [3, 1]"),
+        (("groups",), [[0, 6]], "group [0, 6]"),
+        (("groups",), [[0, 2], [1, 3]], "group [1, 3]"),
+        (("groups",), [[2, 3], [0, 1]], "group [0, 1]"),
+        (("groups",), [["a", "b"]], "groups[0][0] is 'a': give a whole number"),
+        (("input", "shape"), [0, 2], "input.shape[0] is 0"),
+        (("input", "shape"), "ab", "input.shape is 'ab': give a list"),
+        (("input", "shape"), [1, 32, 32], "layer 1 (conv1, conv2d) is invalid: its input is"),
+        (("input", "vocabulary"), -1, "vocabulary is -1"),
+        (("name",), 3, "name is 3"),
+        (("buildable",), "no", "buildable is 'no'"),
+        (("totals",), {"flops": "x", "size_bytes": 1, "params": 1}, "totals.flops is 'x'"),
+    ],
+)
+def test_impossible_value_is_named(path, plain, place, value, part):
+    network = json.loads(json.dumps(plain))
+    *way, last = place
+    inner = network
+    for step in way:
+        inner = inner[step]
+    inner[last] = value
+    write_by_hand(path, network)
+    assert part in read_error(read_network, path)
+
+
+def test_depth_and_directions_of_recurrent_layers_are_limited(path):
+    network = make_family("lstm").to_dict()
+    for name, value in (("depth", 10**9), ("bidirectional", 10**9)):
+        broken = json.loads(json.dumps(network))
+        broken["layers"][1]["sizes"][name] = value
+        write_by_hand(path, broken)
+        assert f"{name} is 1000000000" in read_error(read_network, path)
+
+
+def test_too_deeply_nested_blocks_are_refused(path):
+    layer = {"kind": "block", "sizes": {}}
+    text = json.dumps({**Network().to_dict(), "layers": [{**layer, "parts": ["HERE"]}]})
+    deep = '{"kind": "block", "sizes": {}, "parts": [' * 900 + "]}" * 900
+    text = '{"format": "joulecast-network", "version": 1, "network": ' + text + "}"
+    path.write_text(text.replace('"HERE"', deep))
+    read_error(read_network, path)
+
+
+def test_only_a_buildable_network_must_have_matching_shapes(path, plain):
+    network = json.loads(json.dumps({**plain, "buildable": False}))
+    network["layers"][2].update(calls=3, reads=[])
+    network["layers"][3]["tied"] = True
+    network["input"]["shape"] = [4, 4]
+    write_by_hand(path, network)
+    assert read_network(path) == Network.from_dict(network)
+
+
+values = (
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 3)
+    | st.sampled_from([10**18, 0.5, 1e300, "add", "", [], [0], [2, 2, 2], {}, {"a": 1}])
+)
+
+
+@given(st.data())
+def test_any_content_is_read_and_counted_or_refused(data):
+    network = make_family(data.draw(st.sampled_from(["lenet5", "lstm", "transformer:4,1"])))
+    content = network.to_dict()
+    inner, key = content, data.draw(st.sampled_from(sorted(content)))
+    while isinstance(inner[key], (dict, list)) and inner[key] and data.draw(st.integers(0, 4)):
+        inner = inner[key]
+        key = data.draw(
+            st.sampled_from(sorted(inner) if isinstance(inner, dict) else range(len(inner)))
+        )
+    inner[key] = data.draw(values)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "network.json"
+        write_by_hand(path, content)
+        try:
+            found = read_network(path)
+        except FileError as error:
+            assert "\n" not in str(error) and str(path) in str(error)
+            return
+        fold_blocks(found)
+        assert network_work(found, Setup()).total.size_bytes >= 0
+        assert peak_memory(found, Setup()) >= 0
+
+
+def test_numbers_that_are_not_finite_are_not_written(path):
+    with pytest.raises(InputError, match="finite"):
+        write_profile(replace(PROFILE, fits={"flops": {"slope": float("nan")}}), path)
+    assert not path.exists()
+
+
+def test_failed_write_leaves_only_the_old_file(path, monkeypatch):
+    write_profile(PROFILE, path)
+    before = path.read_bytes()
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(FileError, match="No space left on device") as caught:
+        write_profile(replace(PROFILE, fits={}), path)
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["", "missing/some.json", "file/some.json"])
+def test_unwritable_path_is_named(tmp_path, name):
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match="give another path") as caught:
+        write_network(Network(), tmp_path / name)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("token", [None, "guessed"])
+def test_planted_link_is_not_followed(tmp_path, path, monkeypatch, token):
+    victim = tmp_path / "victim"
+    victim.write_text("keep me")
+    # The first name is that of earlier versions.
+    (path.parent / f".{path.name}.{token or os.getpid()}.partial").symlink_to(victim)
+    if token is None:
+        write_profile(PROFILE, path)
+        assert read_profile(path) == PROFILE
+    else:
+        monkeypatch.setattr("secrets.token_hex", lambda count: token)
+        with pytest.raises(FileError, match="File exists"):
+            write_profile(PROFILE, path)
+    assert victim.read_text() == "keep me"
+
+
+def test_longest_name_of_a_file_can_be_written(tmp_path):
+    path = tmp_path / f"{'ä' * 125}.json"
+    write_network(Network(), path)
+    assert read_network(path) == Network()
+    assert list(tmp_path.iterdir()) == [path]

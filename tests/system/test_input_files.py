@@ -1,0 +1,187 @@
+"""Files of others are read within limits, and refused in one line."""
+
+import json
+import sys
+import zlib
+
+import pytest
+
+from joulecast.system.errors import FileError
+from joulecast.system.files import (
+    MOST_LEVELS,
+    decompress,
+    parse_json,
+    read_limited,
+    read_toml,
+    show_value,
+)
+
+
+@pytest.fixture
+def high_recursion_limit():
+    """Raise Python's recursion limit as torch.compile does."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(10**6)
+    yield
+    sys.setrecursionlimit(before)
+
+
+def test_file_is_read_up_to_its_limit(tmp_path):
+    path = tmp_path / "some"
+    path.write_bytes(b"x" * 2**20)
+    assert len(read_limited(path, 2**20)) == 2**20
+    path.write_bytes(b"x" * (2**20 + 1))
+    with pytest.raises(FileError, match="larger than 1 MiB: give a smaller file"):
+        read_limited(path, 2**20)
+
+
+def test_endless_file_is_refused(tmp_path):
+    path = tmp_path / "endless"
+    path.symlink_to("/dev/zero")
+    with pytest.raises(FileError, match="larger than 1 MiB"):
+        read_limited(path, 2**20)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("none", "there is no file"), (".", "cannot be read"), ("a\0b", "cannot be read"),
+     ("x" * 300, "cannot be read")],
+)  # fmt: skip
+def test_unreadable_file_is_named(tmp_path, name, reason):
+    with pytest.raises(FileError, match=reason) as caught:
+        read_limited(tmp_path / name, 10)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "NaN", "[" * 10**5, b"\xff", "9" * 5000])
+def test_text_that_is_no_json_is_a_value_error(text):
+    with pytest.raises(ValueError, match=r"\S"):
+        parse_json(text)
+
+
+def nest(levels, opening="[", closing="]", inner=""):
+    return opening * levels + inner + closing * levels
+
+
+STRINGS = {
+    "plain": "a",
+    "opening brackets": "[" * 500,
+    "closing brackets": "}" * 500,
+    "quotes": 'a"[',
+    "backslashes": "[\\",
+    "both": '\\"]\\\\"[',
+    "quotes in UTF-16": "\u225b\u5d22",
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32-be"])
+@pytest.mark.parametrize("string", STRINGS.values(), ids=STRINGS)
+@pytest.mark.usefixtures("high_recursion_limit")
+def test_json_has_a_fixed_depth_whatever_its_strings_contain(string, encoding):
+    text = json.dumps(string, ensure_ascii=False)
+    opening, closing = f"[{text}, ", f", {text}]"
+    allowed = nest(MOST_LEVELS, opening, closing, text)
+    deep = nest(MOST_LEVELS + 1, opening, closing, text)
+    assert parse_json(allowed) == parse_json(allowed.encode(encoding)) == json.loads(allowed)
+    for given in (deep, deep.encode(encoding), deep.rstrip("]"), nest(1000, opening, closing)):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            parse_json(given)
+
+
+@pytest.mark.usefixtures("high_recursion_limit")
+@pytest.mark.parametrize(
+    ("opening", "closing", "inner", "allowed"),
+    [
+        ("[", "]", "1", MOST_LEVELS),
+        ('{"a": ', "}", "1", MOST_LEVELS),
+        ('[{"a": ', "}]", "1", MOST_LEVELS // 2),
+        ("[[], [{}], ", "]", "[[]]", MOST_LEVELS - 2),
+    ],
+)
+def test_deep_json_is_refused_however_it_is_nested(opening, closing, inner, allowed):
+    assert parse_json(nest(allowed, opening, closing, inner))
+    for levels in (allowed + 1, 10**5):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            parse_json(nest(levels, opening, closing, inner))
+
+
+def test_many_shallow_values_are_parsed():
+    assert parse_json("[" + '{"a": [[1], {}]}, ' * 10**4 + "{}]")[-2] == {"a": [[1], {}]}
+
+
+def test_toml_file_is_read(tmp_path):
+    path = tmp_path / "some.toml"
+    path.write_text('a = "ä"\n[b]\nc = 1\n')
+    assert read_toml(path) == {"a": "ä", "b": {"c": 1}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"a =", b"\xff", b"a = " + b"[" * 600 + b"]" * 600, b"a = " + b"9" * 5000, b"a" * 2**21],
+)
+def test_file_that_is_no_toml_is_refused_in_one_line(tmp_path, content):
+    path = tmp_path / "some.toml"
+    path.write_bytes(content)
+    with pytest.raises(FileError) as caught:
+        read_toml(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+TOML_VALUES = {
+    "array": nest(MOST_LEVELS),
+    "table": nest(MOST_LEVELS, "{a = ", "}", "1"),
+    "basic string": '"' + "[" * 500 + '\\"]"',
+    "literal string": "'" + "[" * 500 + "\\'",
+    "multi-line string": '"""' + "[" * 500 + '\n"" \\"""]""""',
+    "multi-line literal string": "'''" + "{" * 500 + "\n''''",
+    "comment": "1 # it's " + "[" * 500,
+    "many numbers": "[" + "0.5, " * 500 + "]",
+    "dots in a string": "'" + "." * 500 + "'",
+}
+
+
+@pytest.mark.parametrize("value", TOML_VALUES.values(), ids=TOML_VALUES)
+@pytest.mark.usefixtures("high_recursion_limit")
+def test_toml_has_a_fixed_depth_whatever_its_strings_contain(tmp_path, value):
+    path = tmp_path / "some.toml"
+    path.write_text(f"a = {value}\nb = 1\n")
+    assert read_toml(path)["b"] == 1
+    path.write_text(f"a = {value}\nb = {nest(MOST_LEVELS + 1)}\n")
+    with pytest.raises(FileError, match="nested too deeply"):
+        read_toml(path)
+
+
+KEY = ".".join("a" * (MOST_LEVELS + 1))
+
+
+@pytest.mark.parametrize(
+    "deep",
+    [f"{KEY}.a = 1", f"[{KEY}.a]\nb = 1", f"{KEY} = [1]", '"a".' * 10**5 + "a = 1",
+     "a.b.c = " + nest(10**5)],
+)  # fmt: skip
+@pytest.mark.usefixtures("high_recursion_limit")
+def test_deep_toml_is_refused_however_it_is_nested(tmp_path, deep):
+    path = tmp_path / "some.toml"
+    path.write_text(f"{KEY} = 1")
+    assert list(read_toml(path)) == ["a"]
+    path.write_text(deep)
+    with pytest.raises(FileError, match="nested too deeply"):
+        read_toml(path)
+
+
+def test_long_values_are_shown_in_short():
+    assert len(show_value([1] * 10**6)) < 100
+    assert len(show_value("x" * 10**6)) < 100
+    assert show_value(10**5000) == "a number of thousands of digits"
+
+
+def test_unpacked_size_is_limited():
+    packed = zlib.compress(b"x" * 1000)
+    assert decompress(packed, 1000) == b"x" * 1000
+    with pytest.raises(ValueError, match="more than 0 MiB"):
+        decompress(packed, 999)
+    with pytest.raises(ValueError, match="incomplete"):
+        decompress(packed[:-3])
+    with pytest.raises(ValueError, match="header"):
+        decompress(b"no zlib")

@@ -1,0 +1,611 @@
+"""Modules of all sorts are read, and what cannot be read is named in one line."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from joulecast.operators import layer_work, network_work
+from joulecast.records import Device, Input, Network, Setup, StepTotals
+from joulecast.system.errors import NetError
+from joulecast.torch_nets import tracer as trace_limits
+from joulecast.torch_nets.build import build_net
+from joulecast.torch_nets.losses import cross_entropy_loss, mean_square_loss
+from joulecast.torch_nets.net_reader import read_net
+from joulecast.torch_nets.runtime import TorchRuntime
+from joulecast.torch_nets.tracer import TraceLimits
+
+X = torch.randn(4, 8)
+
+
+def list_kinds(network: Network) -> list[str]:
+    return [layer.kind for layer in network.layers]
+
+
+class Functional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3, padding=1)
+        self.fc = nn.Linear(6 * 4 * 4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.relu(self.conv(x)), 2)
+        return self.fc(x.view(x.shape[0], -1))
+
+
+class WithModules(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten()
+        )
+        self.head = nn.Linear(6 * 4 * 4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x))
+
+
+def test_functions_and_modules_read_the_same() -> None:
+    x = torch.randn(2, 3, 8, 8)
+    functional, modules = read_net(Functional(), x), read_net(WithModules(), x)
+    assert functional == modules
+    assert functional.buildable
+    assert [op.kind for op in functional.layers[0].tail] == ["elementwise", "pool", "flatten"]
+
+
+class WithViews(nn.Module):
+    """Three linear layers with pairs of transpositions between them."""
+
+    def __init__(self, pairs: int) -> None:
+        super().__init__()
+        self.pairs = pairs
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+            for _ in range(self.pairs):
+                x = x.transpose(0, 1).transpose(0, 1)
+        return x
+
+
+@pytest.mark.parametrize("pairs", [0, 1, 4])
+def test_calls_between_layers_are_counted(pairs: int) -> None:
+    """They cost no device time, but the host has to make them."""
+    network = read_net(WithViews(pairs), torch.randn(4, 8))
+    assert network.totals is not None
+    assert network.totals.between == 6 * pairs
+    assert network.totals.size_bytes == read_net(WithViews(0), torch.randn(4, 8)).totals.size_bytes
+
+
+def test_batch_norm_counter_is_not_a_call_between_layers() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    network = read_net(net, torch.randn(2, 3, 8, 8))
+    assert network.totals is not None and network.totals.between == 0
+
+
+def test_decomposed_activations_of_libraries_are_rebuilt() -> None:
+    pytest.importorskip("transformers")
+    from transformers.activations import NewGELUActivation, QuickGELUActivation
+
+    x = torch.randn(2, 8)
+    for cls in (NewGELUActivation, QuickGELUActivation):
+        net = nn.Sequential(nn.Linear(8, 8), cls())
+        network = read_net(net, x)
+        assert network.buildable
+        built = build_net(network)
+        built.load_state_dict(dict(zip(built.state_dict(), net.state_dict().values(), strict=True)))
+        torch.testing.assert_close(built(x), net(x))
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 8)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return F.linear(self.table(tokens), self.table.weight)
+
+
+def test_tied_weights_count_once() -> None:
+    network = read_net(Tied(), torch.zeros(2, 5, dtype=torch.long), cross_entropy_loss)
+    assert list_kinds(network) == ["embedding", "linear"]
+    assert [layer.tied for layer in network.layers] == [False, True]
+    assert network.totals is not None
+    assert network.totals.params == 88
+    assert network.totals.unattributed_params_share == 0.0
+    assert network_work(network, Setup(batch=2)).params == 88
+
+
+class Lora(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Linear(8, 8).requires_grad_(False)
+        self.base = nn.Linear(8, 8).requires_grad_(False)
+        self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.before(x)
+        return self.base(x) + self.up(self.down(x))
+
+
+def test_lora_has_frozen_and_trainable_layers() -> None:
+    network = read_net(Lora(), X)
+    before, base, down, up, plus = network.layers
+    assert [layer.trains for layer in (before, base, down, up)] == [False, False, True, True]
+    assert [layer.input_grad for layer in (before, base, down, up)] == [False, False, False, True]
+    assert plus.kind == "elementwise" and plus.join == "add"
+    setup = Setup(batch=4)
+    assert layer_work(before, setup).backward.flops == 0
+    assert layer_work(before, setup).update.size_bytes == 0
+    assert layer_work(down, setup).backward.flops == layer_work(down, setup).forward.flops
+    assert network.totals is not None
+    work = network_work(network, setup)
+    assert work.forward.flops + work.backward.flops == network.totals.flops
+    assert network.buildable
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.fc(x)
+        return x * 2 if x.sum() > 0 else x + 1
+
+
+def test_data_dependent_control_flow_is_read_on_real_tensors() -> None:
+    net = Branching()
+    before = [w.clone() for w in net.parameters()]
+    network = read_net(net, X)
+    assert list_kinds(network)[0] == "linear"
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+    assert all(w.grad is None for w in net.parameters())
+
+
+class BareParameters(nn.Module):
+    """Parameters without a module: an einsum and a scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.randn(8, 6))
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.einsum("btc,cd->btd", x, self.mix)
+        return x * self.scale
+
+
+def test_bare_parameters_are_found() -> None:
+    network = read_net(BareParameters(), torch.randn(2, 3, 8))
+    assert network.layers[0].kind == "linear"
+    assert network.totals is not None
+    assert network.totals.unattributed_params_share == 0.0
+    assert network.totals.unattributed_flops_share == 0.0
+
+
+def test_module_in_eval_mode_is_read_in_training_mode_and_restored() -> None:
+    net = nn.Sequential(nn.Linear(8, 4), nn.Dropout(0.5), nn.BatchNorm1d(4)).eval()
+    network = read_net(net, X)
+    assert [op.kind for op in network.layers[0].tail] == ["dropout", "batch_norm"]
+    assert not net.training and not net[1].training
+    assert net[2].num_batches_tracked.item() == 0
+
+
+class Failing(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.missing(x)
+
+
+@pytest.mark.parametrize(
+    ("net", "x"),
+    [
+        (Failing(), X),
+        (nn.Linear(3, 2), X),
+        (nn.Identity(), torch.zeros(())),
+    ],
+)
+def test_module_that_does_not_run_raises_a_one_line_error(net: nn.Module, x: torch.Tensor) -> None:
+    with pytest.raises(NetError) as caught:
+        read_net(net, x)
+    assert "\n" not in str(caught.value)
+
+
+def test_flops_agree_with_flop_counter_mode() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
+    x = torch.randn(2, 3, 8, 8)
+    with FlopCounterMode(display=False) as counter:
+        mean_square_loss(net(x)).backward()
+    totals = read_net(net, x).totals
+    assert totals is not None
+    assert totals.flops == counter.get_total_flops()
+
+
+def test_shares_are_finite_without_flops() -> None:
+    totals = read_net(nn.Sequential(nn.LayerNorm(8), nn.ReLU()), X).totals
+    assert totals is not None
+    assert totals.flops == 0
+    assert math.isfinite(totals.unattributed_flops_share)
+
+
+def test_later_calls_of_a_looped_layer_need_an_input_gradient() -> None:
+    """The first call of a looped layer reads the data, the others read an activation."""
+    network = read_net(nn.Sequential(Loop(), nn.Linear(8, 2)), X)
+    first, others, _ = network.layers
+    assert (first.calls, others.calls) == (1, 3)
+    assert (first.input_grad, others.input_grad) == (False, True)
+    assert (first.tied, others.tied) == (False, True)
+    assert network.totals is not None
+    work = network_work(network, Setup(batch=4))
+    assert work.forward.flops + work.backward.flops == network.totals.flops
+
+
+class Loop(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = F.relu(self.fc(x))
+        return x
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_norm_joins_only_a_layer_that_is_frozen_as_it_is(frozen: int) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
+    net[frozen].requires_grad_(False)
+    network = read_net(net, torch.randn(2, 3, 8, 8))
+    assert list_kinds(network) == ["conv2d", "batch_norm", "conv2d"]
+    assert [layer.trains for layer in network.layers[:2]] == [frozen == 1, frozen == 0]
+    trained = sum(w.numel() for w in net.parameters() if w.requires_grad)
+    updated = network_work(network, Setup(batch=2)).update.size_bytes
+    assert updated == trained * 5 * 4
+
+
+def check_flops_and_params(net: nn.Module, inputs: object) -> Network:
+    network = read_net(net, inputs)
+    totals = network.totals
+    assert totals is not None
+    work = network_work(network, Setup(batch=2))
+    assert work.forward.flops + work.backward.flops == pytest.approx(totals.flops, rel=0.05)
+    assert work.params == totals.params
+    return network
+
+
+class KeywordAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(query=x, key=x, value=x, need_weights=False)[0]
+
+
+class PackedLstm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        lengths = torch.full((x.shape[0],), x.shape[1])
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        out, _ = self.lstm(packed)
+        return out.data
+
+
+def test_rnn_packed_sequence_and_keyword_arguments_are_read() -> None:
+    x = torch.randn(2, 5, 8)
+    assert list_kinds(read_net(KeywordAttention(), x)) == ["attention"]
+    rnn = nn.Sequential(nn.Linear(8, 8), nn.RNN(8, 4, batch_first=True))
+    assert list_kinds(check_flops_and_params(rnn, x)) == ["linear", "rnn"]
+    assert "lstm" in list_kinds(read_net(PackedLstm(), x))
+
+
+def test_computed_weight_is_counted_once() -> None:
+    linear = nn.Linear(8, 8, bias=False)
+    net = nn.Sequential(nn.utils.parametrizations.weight_norm(linear), nn.Linear(8, 2))
+    network = check_flops_and_params(net, torch.randn(2, 8))
+    assert not network.buildable
+
+
+class ConstantProduct(nn.Module):
+    """Runs a product that depends neither on the input nor on parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 2)
+        self.register_buffer("constant", torch.randn(50, 50))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x) + 0 * (self.constant @ self.constant).sum()
+
+
+def test_module_that_does_more_than_its_layers_is_not_buildable() -> None:
+    network = read_net(ConstantProduct(), X)
+    assert network.totals is not None
+    assert network.totals.unattributed_flops_share > 0.5
+    assert not network.buildable
+
+
+def test_nested_output_is_read_and_trained() -> None:
+    net = NestedOutput()
+    read_net(net, X)
+    runtime = TorchRuntime("cpu", Device("a-cpu"))
+    runtime.prepare_net(net, X, None, Setup(batch=4, threads=1)).run(1)
+
+
+class NestedOutput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> dict[str, list[torch.Tensor]]:
+        return {"all": [self.fc(x)]}
+
+
+class Mixer(nn.Module):
+    """Blocks that mix tokens with linear layers on transposed inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(6, 16)
+        self.tokens = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
+        self.channels = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for tokens, channels in zip(self.tokens, self.channels, strict=True):
+            x = x + tokens(x.transpose(1, 2)).transpose(1, 2)
+            x = x + channels(x)
+        return x
+
+
+def test_transposed_inputs_are_recorded_and_rebuilt() -> None:
+    network = read_net(Mixer(), torch.randn(4, 12, 6))
+    flags = {layer.name: layer.transposed for layer in network.layers}
+    assert flags["stem"] == flags["channels.0"] == ()
+    assert flags["tokens.0"] == flags["tokens.2"] == (0,)
+    assert network.totals is not None
+    tokens = next(layer for layer in network.layers if layer.name == "tokens.1")
+    alone = Network((replace(tokens, reads=(1,)),), Input((16, 12)))
+    again = read_net(build_net(alone), torch.randn(4, 16, 12))
+    assert [layer.transposed for layer in again.layers] == [(0,)]
+    assert again.totals is not None
+
+
+def test_transposed_inputs_are_copied() -> None:
+    """The formula of a linear layer adds a copy of its input and a pass for its bias."""
+    network = read_net(Mixer(), torch.randn(4, 12, 6))
+    tokens = next(layer for layer in network.layers if layer.name == "tokens.1")
+    work = layer_work(tokens, Setup(batch=4)).forward
+    plain = layer_work(replace(tokens, transposed=()), Setup(batch=4)).forward
+    elements = 4 * 16 * 12
+    assert work.size_bytes - plain.size_bytes == 4 * (2 * elements + 2 * elements)
+    assert work.launches - plain.launches == 2
+    assert work.flops == plain.flops
+
+
+class Residual(nn.Module):
+    """Residual blocks with a gate, written in either order."""
+
+    def __init__(self, is_swapped: bool) -> None:
+        super().__init__()
+        self.is_swapped = is_swapped
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layers[0](x)
+        for layer, gate in zip(self.layers[1::2], self.layers[2::2], strict=False):
+            h = torch.relu(layer(x))
+            open_gate = torch.sigmoid(gate(h))
+            if self.is_swapped:
+                x = x + open_gate * h
+            else:
+                x = h * open_gate + x
+        return x
+
+
+def test_order_of_operands_does_not_matter() -> None:
+    assert read_net(Residual(True), X) == read_net(Residual(False), X)
+
+
+class SlowBranch(nn.Module):
+    """A module that looks at values and takes its time."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(size, size) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+            if x.sum() > 1e9:
+                x = -x
+        return x
+
+
+def test_step_on_real_tensors_takes_two_samples() -> None:
+    sizes = []
+
+    class Spy(SlowBranch):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not isinstance(x, FakeTensor):
+                sizes.append(x.shape[0])
+            return super().forward(x)
+
+    network = read_net(Spy(8), torch.randn(64, 8))
+    assert max(sizes) == 2
+    assert network.totals is not None
+    assert network.totals.flops == 64 * 2 * 8 * 8 * 5
+    assert "with 2 samples; counts were scaled to 64" in network.totals.notes[0]
+
+
+def test_step_on_real_tensors_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_limits, "MAX_TRACE_S", -1.0)
+    with pytest.raises(NetError, match="takes more than -1 s on this CPU: give smaller inputs"):
+        read_net(SlowBranch(8), X)
+    monkeypatch.undo()
+    monkeypatch.setattr(trace_limits, "find_available_bytes", lambda: 1024.0)
+    with pytest.raises(NetError, match="takes more memory than is free"):
+        read_net(SlowBranch(8), X)
+
+
+def test_random_numbers_do_not_decide_which_layers_are_read() -> None:
+    class LayerDrop(SlowBranch):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                if torch.rand([]) > 0.1:
+                    x = layer(x)
+            return x
+
+    network = read_net(LayerDrop(8), X)
+    assert list_kinds(network) == ["linear", "linear"]
+    assert network.totals is not None and network.totals.notes == ()
+
+
+@pytest.mark.parametrize("pool", [nn.AvgPool2d(2, ceil_mode=True), nn.MaxPool2d(2, ceil_mode=True)])
+def test_ceil_mode_of_pooling_is_read(pool):
+    """Average pooling passes its ceil_mode by position, max pooling after a dilation."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), pool, nn.Flatten(), nn.Linear(64, 2))
+    network = read_net(net, torch.randn(2, 3, 7, 7))
+    assert network.layers[0].tail[0].sizes["ceil"] == 1
+    assert build_net(network)(torch.randn(2, 3, 7, 7)).shape == (2, 2)
+
+
+def make_small_net() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.LayerNorm(16), nn.Linear(16, 2))
+
+
+def totals_of(network: Network) -> StepTotals:
+    assert network.totals is not None
+    return network.totals
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantised_module_is_refused() -> None:
+    engines = torch.backends.quantized.supported_engines
+    if "none" in engines and len(engines) == 1:
+        pytest.skip("this PyTorch cannot quantise")
+    net = torch.ao.quantization.quantize_dynamic(make_small_net(), {nn.Linear})
+    with pytest.raises(NetError, match=r"^0 is quantised \(Linear\) and cannot be trained"):
+        read_net(net, X)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_module_of_another_precision_is_counted_as_float32(dtype: torch.dtype) -> None:
+    """The setup decides the precision of an estimate; the note names that of the module."""
+    network = read_net(make_small_net().to(dtype), X.to(dtype))
+    usual = read_net(make_small_net(), X)
+    assert network == usual
+    assert totals_of(network).flops == totals_of(usual).flops
+    assert totals_of(network).size_bytes == totals_of(usual).size_bytes
+    (note,) = totals_of(network).notes
+    assert str(dtype).removeprefix("torch.") in note
+    assert totals_of(usual).notes == ()
+
+
+def test_half_precision_module_reads_float32_inputs() -> None:
+    assert read_net(make_small_net().to(torch.bfloat16), X) == read_net(make_small_net(), X)
+
+
+def test_explicit_casts_of_a_half_precision_module_are_read() -> None:
+    class Casts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 2).to(torch.bfloat16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x.to(torch.bfloat16))
+
+    assert [layer.kind for layer in read_net(Casts(), X).layers] == ["elementwise", "linear"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_module_is_read_as_it_is_written() -> None:
+    network = read_net(torch.compile(make_small_net()), X)
+    assert network == read_net(make_small_net(), X)
+    assert network.name == "Sequential"
+    assert ["torch.compile" in note for note in totals_of(network).notes] == [True]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_part_of_a_module_is_read_as_it_is_written() -> None:
+    net = make_small_net()
+    net[0] = torch.compile(net[0])
+    network = read_net(net, X)
+    assert network == read_net(make_small_net(), X)
+    assert ["torch.compile" in note for note in totals_of(network).notes] == [True]
+
+
+def test_frozen_module_has_a_forward_pass_only() -> None:
+    network = read_net(make_small_net().requires_grad_(False), X)
+    work = network_work(network, Setup(batch=4))
+    assert work.backward.flops == work.update.size_bytes == 0
+    assert work.forward.flops == totals_of(network).flops > 0
+    assert ["forward pass" in note for note in totals_of(network).notes] == [True]
+
+
+def test_integer_weights_are_named() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.codes = nn.Parameter(torch.ones(8, 8, dtype=torch.int8), requires_grad=False)
+            self.scale = nn.Parameter(torch.ones(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ (self.codes * self.scale)
+
+    notes = totals_of(read_net(Packed(), X)).notes
+    assert ["1 weights are integers" in note for note in notes] == [True]
+
+
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (nn.Conv3d(2, 3, 3, groups=1), (2, 2, 5, 6, 7)),
+        (nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1), (2, 4, 5, 5)),
+        (nn.ConvTranspose3d(4, 6, 3, stride=2, groups=2), (2, 4, 3, 4, 5)),
+        (nn.Bilinear(8, 8, 3), (4, 8)),
+    ],
+    ids=["conv3d", "conv_transpose2d", "conv_transpose3d", "bilinear"],
+)
+def test_rare_modules_count_what_runs(net: nn.Module, shape: tuple[int, ...]) -> None:
+    class Called(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.net(x, x) if isinstance(self.net, nn.Bilinear) else self.net(x)
+
+    network = read_net(Called(), torch.randn(shape))
+    totals = totals_of(network)
+    work = network_work(network, Setup(batch=shape[0]))
+    assert work.forward.flops + work.backward.flops == pytest.approx(totals.flops)
+    assert work.params == totals.params
+
+
+def test_dense_gradient_of_an_embedding_is_as_large_as_its_table() -> None:
+    network = read_net(nn.Embedding(5000, 16), torch.zeros(4, 3, dtype=torch.long))
+    work = network_work(network, Setup(batch=4))
+    assert work.backward.size_bytes > 5000 * 16 * 4
+    assert totals_of(network).size_bytes == pytest.approx(
+        work.forward.size_bytes + work.backward.size_bytes, rel=0.05
+    )
+
+
+def test_memory_is_counted_with_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_limits, "find_available_bytes", lambda: 10_000.0)
+    limits = TraceLimits(nn.Linear(8, 8))
+    limits.spend(torch.zeros(100))
+    with pytest.raises(NetError, match="takes more memory than is free"):
+        limits.spend([torch.zeros(1000), None, torch.zeros(1000)])
+    with pytest.raises(NetError, match="takes more memory than is free"):
+        TraceLimits(nn.Linear(100, 100))
