@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import lzma
 import os
 import random
 import zlib
@@ -186,11 +187,16 @@ class Folder:
     def find(self, kind: type[R], name: str) -> R | None:
         """Return a record of the folder; None if it does not exist."""
         path = self.path / f"{name}.json"
-        if not path.exists():
+        # Large results are kept compressed.
+        packed = path.with_suffix(".json.xz")
+        if not path.exists() and not packed.exists():
             return None
         try:
-            data = parse_json(read_limited(path, MOST_UNPACKED_BYTES))
-        except ValueError as error:
+            if path.exists():
+                data = parse_json(read_limited(path, MOST_UNPACKED_BYTES))
+            else:
+                data = parse_json(lzma.decompress(packed.read_bytes()))
+        except (ValueError, lzma.LZMAError) as error:
             raise FileError(f"{path} is not JSON ({error}): restore or remove it") from error
         return load_record(kind, data, str(path))
 
