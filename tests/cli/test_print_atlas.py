@@ -6,7 +6,6 @@ import pytest
 
 from joulecast.campaign import Progress
 from joulecast.cli.progress import format_atlas
-from joulecast.features.profile_report import describe_disturbances
 from joulecast.simulation.runtime import SimulatedRuntime
 from joulecast.system.errors import NotTrainingError
 
@@ -90,14 +89,3 @@ def test_too_short_an_atlas_says_how_to_continue(shell, small_atlas):
     result = shell(*ATLAS, "--points", "1", code=1)
     assert "same command again" in result.stderr
     assert shell.json(*ATLAS, "--points", "30")["new"] > 20
-
-
-def test_disturbances_are_sentences():
-    found = list(describe_disturbances(2, {"gap": 1, "throttled": 3}))
-    assert found == [
-        "2 doubtful measurements repeated.",
-        "3 disturbed windows: throttled (the device lowered its clocks, because of heat or its "
-        "power supply).",
-        "1 disturbed window: gap.",
-    ]
-    assert not list(describe_disturbances(0, {}))

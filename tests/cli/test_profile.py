@@ -7,14 +7,15 @@ import os
 
 import pytest
 
-from joulecast.campaign import Progress
+from joulecast.campaign import CampaignResult, Progress
 from joulecast.cli.progress import format_campaign, guess_left, share_done
-from joulecast.features.profile_report import list_skipped
+from joulecast.features.profile_report import NetProfile
 from joulecast.measurer.device_lock import hold_device
 from joulecast.records import Device, Profile
 from joulecast.store import open_store
 from joulecast.store.files import read_profile
 from joulecast.system.errors import NotTrainingError
+from joulecast.views.report import Text
 
 SMALL = ("lenet5:4,8,16,16", "--on", "simulated:7", "--batch", "8")
 
@@ -237,11 +238,20 @@ def test_an_empty_profile_is_one_line(shell):
     assert "profile of new-board" in shell.fails("estimate", "lenet5", "--device", "new-board")
 
 
-def test_equal_reasons_are_one_line():
-    reasons = ("anchor: no copy", "energy of conv2d", "anchor: no copy")
-    assert list_skipped(reasons) == [
+def test_a_report_counts_equal_reasons_and_disturbances():
+    empty = Profile(Device("new-board"), "torch-2.13.0", "board", "measured")
+    skipped = ("anchor: no copy", "energy of conv2d", "anchor: no copy")
+    causes = {"gap": 1, "throttled": 3}
+    result = CampaignResult("key", 3, 1, 0.1, 9.0, "time is up", skipped, 2, causes)
+    blocks = NetProfile(empty, "joulecast estimate", result).report().blocks
+    assert [block.text.partition(" (the")[0] for block in blocks if isinstance(block, Text)] == [
+        "Stopped because time is up. Provenance: measured by a meter.",
+        "2 doubtful measurements repeated.",
+        "3 disturbed windows: throttled",
+        "1 disturbed window: gap.",
         "Skipped: anchor: no copy (2 times)",
         "Skipped: energy of conv2d",
+        "Next: joulecast estimate",
     ]
 
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 from joulecast.agent.addresses import is_remote
 from joulecast.campaign import Progress
 from joulecast.campaign.anchors import (
     ANCHORS_NAME,
-    AnchorRun,
     assume_device_scale,
     read_peaks,
     run_anchors,
 )
 from joulecast.campaign.atlas_campaign import (
     AtlasLimits,
-    AtlasRun,
-    AtlasSummary,
     run_atlas,
     summarise_atlas,
 )
@@ -35,6 +33,8 @@ from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.features.atlas_process import AtlasRequest, measure_in_workers
 from joulecast.features.measurers import lock_device, open_any_measurer
 from joulecast.features.options import MeasureOptions, ProfileOptions
+from joulecast.features.profile_report import AnchorProfile, AtlasProfile
+from joulecast.features.profiles import identify_profile
 from joulecast.features.transfer_sources import make_estimator
 from joulecast.measurer.base import TrialMeasurer
 from joulecast.records import MODES, Observation, Profile
@@ -44,27 +44,13 @@ from joulecast.store import open_store
 from joulecast.system.errors import InputError, MissingError
 
 
-@dataclass(frozen=True)
-class AtlasResult:
-    """How measuring an atlas ended, and what is stored about the device now."""
-
-    run: AtlasRun
-    summary: AtlasSummary
-
-
 def profile_atlas(
     measuring: MeasureOptions,
     profiling: ProfileOptions,
     store: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-) -> tuple[AtlasResult, Profile]:
-    """Measure an atlas of a device, fit an estimator, and return its profile.
-
-    Args:
-        measuring: Device, meter and rounds.
-        profiling: When to stop, and which estimator is fitted.
-        store: Path or URL of the store that receives every observation at once.
-        on_progress: Called before every measurement, and before the fit.
+) -> AtlasProfile:
+    """Measure an atlas of a device, fit an estimator, and return what is known now.
 
     Raises:
         MeasurementError: The device could not be measured, or another campaign runs on it.
@@ -84,11 +70,11 @@ def profile_atlas(
         estimator = make_estimator(profiling.estimator, profiling.from_, own, store)
     with lock_device(measuring.on) as lock_file, open_store(store) as opened:
         with record_campaign(opened, own, ATLAS_NAME) as record:
-            request = AtlasRequest(measuring, limits, store, record.key)
-            tell = _make_teller(record, on_progress)
+            tell = partial(_tell, record, on_progress)
             # A database in memory cannot be shared with another process; an agent is one already.
             is_here = not is_remote(measuring.on) and find_hardware(measuring.on) is not None
             if is_here and opened.place != ":memory:":
+                request = AtlasRequest(measuring, limits, store, record.key)
                 run = measure_in_workers(request, tell, lock_file)
             else:
                 with open_any_measurer(measuring) as measurer:
@@ -112,21 +98,25 @@ def profile_atlas(
         fitted = _fit(estimator, observations)
         opened.save_fit(run.profile_key, estimator.name, fitted.to_dict())
         learnt = opened.load_profile(run.profile_key)
-    run = replace(run, new=_count_new(observations, started_at_s))
-    return AtlasResult(run, _summarise(learnt)), learnt
+    # Workers that died could not tell how many trials are new.
+    trials = {
+        one.trial for one in observations if one.taken_at_s >= started_at_s and not one.refusal
+    }
+    run = replace(run, new=sum(bool(trial.network.layers) for trial in trials))
+    modes = MODES if any(one.trial.mode == "graph" for one in learnt.observations) else ("eager",)
+    peaks = read_peaks(learnt.observations, assume_device_scale(learnt.device, modes), modes)
+    command = f"joulecast estimate NET --device {identify_profile(learnt, store)}"
+    command += " --inference" if profiling.phase == "inference" else ""
+    return AtlasProfile(learnt, command, run, summarise_atlas(learnt.observations, peaks))
 
 
-def _make_teller(
-    record: CampaignRecord, on_progress: Callable[[Progress], None] | None
-) -> Callable[[Progress], None]:
-    """Return a function that records progress and passes it on."""
-
-    def tell(progress: Progress) -> None:
-        record.store_progress(progress)
-        if on_progress is not None:
-            on_progress(progress)
-
-    return tell
+def _tell(
+    record: CampaignRecord, on_progress: Callable[[Progress], None] | None, progress: Progress
+) -> None:
+    """Record progress, and pass it on."""
+    record.store_progress(progress)
+    if on_progress is not None:
+        on_progress(progress)
 
 
 def _fit(estimator: Estimator, observations: Sequence[Observation]) -> Fitted:
@@ -139,30 +129,12 @@ def _fit(estimator: Estimator, observations: Sequence[Observation]) -> Fitted:
         ) from error
 
 
-def _count_new(observations: Sequence[Observation], since_s: float) -> int:
-    """Return the number of trials that were measured since a moment."""
-    trials = {one.trial for one in observations if one.taken_at_s >= since_s and not one.refusal}
-    return sum(bool(trial.network.layers) for trial in trials)
-
-
-def _summarise(profile: Profile) -> AtlasSummary:
-    is_graph = any(one.trial.mode == "graph" for one in profile.observations)
-    modes = MODES if is_graph else ("eager",)
-    scale = assume_device_scale(profile.device, modes)
-    return summarise_atlas(profile.observations, read_peaks(profile.observations, scale, modes))
-
-
 def profile_anchors(
     measuring: MeasureOptions,
     store: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-) -> tuple[AnchorRun, DataSheet, Profile]:
-    """Measure the anchors of a GPU; return what was done, its data sheet and its profile.
-
-    Args:
-        measuring: Device, meter and rounds.
-        store: Path or URL of the store that receives every observation at once.
-        on_progress: Called before every measurement and at the end.
+) -> AnchorProfile:
+    """Measure the anchors of a GPU, and return its rates beside those of its data sheet.
 
     Raises:
         InputError: The device is a processor.
@@ -179,11 +151,13 @@ def profile_anchors(
                 measurer,
                 opened,
                 sheet,
-                on_progress=_make_teller(record, on_progress),
+                on_progress=partial(_tell, record, on_progress),
                 is_stop_requested=record.is_stop_requested,
             )
             record.finish(run.stopped)
-        return run, sheet, opened.load_profile(own.key)
+        profile = opened.load_profile(own.key)
+    command = f"joulecast estimate NET --device {identify_profile(profile, store)}"
+    return AnchorProfile(profile, command, run, sheet)
 
 
 def _find_sheet(measurer: TrialMeasurer, own: Profile, on: str) -> DataSheet:

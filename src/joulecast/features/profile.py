@@ -15,7 +15,7 @@ from joulecast.features.options import (
     MeasureOptions,
     ProfileOptions,
 )
-from joulecast.features.profile_report import AnchorProfile, AtlasProfile, NetProfile
+from joulecast.features.profile_report import NetProfile, ProfileResult
 from joulecast.features.transfer_sources import make_estimator
 from joulecast.records import Network, Profile, Setup
 from joulecast.system.errors import ArgumentError, MissingError, arg
@@ -115,7 +115,7 @@ def profile_device(
     estimator: given.Estimator = "auto",
     store: given.Store = None,
     on_progress: Callable[[Progress], None] | None = None,
-) -> NetProfile | AtlasProfile | AnchorProfile:
+) -> ProfileResult:
     """Measure layers like those of NET on a device, and fit its profile.
 
     With --atlas there is no NET: layers and blocks of networks of all kinds are measured, from toys
@@ -169,7 +169,7 @@ def profile_device(
     if anchors:
         from joulecast.features.atlas import profile_anchors
 
-        return AnchorProfile.make(*profile_anchors(measuring, store, on_progress), store)
+        return profile_anchors(measuring, store, on_progress)
     profiling = ProfileOptions(
         points=points,
         seconds=seconds,
@@ -184,9 +184,7 @@ def profile_device(
     if atlas:
         from joulecast.features.atlas import profile_atlas
 
-        return AtlasProfile.make(
-            *profile_atlas(measuring, profiling, store, on_progress), phase, store
-        )
+        return profile_atlas(measuring, profiling, store, on_progress)
     request = NetRequest(net, inputs, setup, input_shape, fields, checkpoint)
     resolved, trained = request.resolve()
     found = run_profiling(resolved, trained, measuring, profiling, store, on_progress)

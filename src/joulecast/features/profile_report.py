@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from joulecast.features.profiles import identify_profile
@@ -30,8 +30,7 @@ from joulecast.views.words import (
 if TYPE_CHECKING:
     from joulecast.campaign import CampaignResult
     from joulecast.campaign.anchors import AnchorRun, MeasuredPeaks
-    from joulecast.campaign.atlas_campaign import AtlasSummary
-    from joulecast.features.atlas import AtlasResult
+    from joulecast.campaign.atlas_campaign import AtlasRun, AtlasSummary
     from joulecast.features.nets import NetRequest
 
 Json = dict[str, Any]
@@ -44,12 +43,42 @@ _CAUSES = {
 
 
 @dataclass(frozen=True)
-class NetProfile(Reportable):
-    """A campaign for a net: how it ended, the device's profile, and what to do next."""
+class ProfileResult(Reportable):
+    """How measuring a device ended, its profile, and the command that uses it."""
 
-    result: CampaignResult
     profile: Profile
     command: str
+
+    def to_dict(self) -> Json:
+        """Return how it ended, and what the profile holds now, as JSON values."""
+        return {
+            **{key: value for key, value in self._list_values().items() if key != "profile_key"},
+            "provenance": self.profile.provenance,
+            "profile": describe_profile(self.profile),
+        }
+
+    def report(self) -> Report:
+        """Return why it stopped, what it found, what was skipped, and what to do next."""
+        title, stopped, blocks = self._describe()
+        provenance = describe_provenance(self.profile.provenance)
+        lead = Text(f"Stopped because {stopped}. Provenance: {provenance}.")
+        # Not wrapped, so that it can be copied.
+        command = Text(f"Next: {self.command}", "command")
+        return Report(title, (lead, *blocks, command), self.profile.provenance, "campaign")
+
+    def _list_values(self) -> Json:
+        raise NotImplementedError
+
+    def _describe(self) -> tuple[str, str, Sequence[Block]]:
+        """Return the title, why it stopped, and what it found."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class NetProfile(ProfileResult):
+    """The outcome of a campaign for a net."""
+
+    result: CampaignResult
 
     @classmethod
     def make(
@@ -66,7 +95,7 @@ class NetProfile(Reportable):
 
         name = identify_profile(profile, store)
         if any(one.is_pending for one in profile.observations):
-            return cls(result, profile, f"joulecast data attach TRACE.csv --device {name}")
+            return cls(profile, f"joulecast data attach TRACE.csv --device {name}", result)
         named = choose_estimator(estimator, profile.runtime)
         # Another estimator was fitted to other measurements, so the command must name it.
         is_usual = named == choose_estimator(AUTO, profile.runtime)
@@ -74,22 +103,12 @@ class NetProfile(Reportable):
         shape = f" --input {format_shape(request.input_shape)}" if request.input_shape else ""
         flags = list_setup_options(setup) + (" --checkpoint" if request.checkpoint else "")
         command = f"joulecast estimate {request.name} --device {name} {flags}{shape}{method}"
-        return cls(result, profile, command)
+        return cls(profile, command, result)
 
-    def to_dict(self) -> Json:
-        """Return how the campaign ended as JSON values."""
-        result = self.result
-        data = {key: value for key, value in asdict(result).items() if key != "profile_key"}
-        return {
-            **data,
-            "skipped": list(result.skipped),
-            "disturbances": dict(result.disturbances),
-            "provenance": self.profile.provenance,
-            "profile": describe_profile(self.profile),
-        }
+    def _list_values(self) -> Json:
+        return {**asdict(self.result), "skipped": list(self.result.skipped)}
 
-    def report(self) -> Report:
-        """Return how the campaign ended, the fits, and what was skipped."""
+    def _describe(self) -> tuple[str, str, Sequence[Block]]:
         result, profile = self.result, self.profile
         uncertainty = f", uncertainty ± {format_share(result.uncertainty_share)}"
         title = (
@@ -98,149 +117,85 @@ class NetProfile(Reportable):
             f"{format_duration(result.elapsed_s)}"
             f"{uncertainty if result.uncertainty_share else ''}."
         )
-        notes = describe_disturbances(result.repeated, result.disturbances)
-        skipped = list_skipped(result.skipped)
-        blocks: list[Block] = [*tabulate_fits(profile), *(Text(note, "note") for note in notes)]
-        return _finish_report(title, result.stopped, profile, blocks, skipped, self.command)
+        skipped = [
+            Text(f"Skipped: {reason}" + (f" ({count} times)" if count > 1 else ""))
+            for reason, count in Counter(result.skipped).items()
+        ]
+        notes = _describe_disturbances(result.repeated, result.disturbances)
+        return title, result.stopped, [*tabulate_fits(profile), *notes, *skipped]
 
 
 @dataclass(frozen=True)
-class AtlasProfile(Reportable):
-    """An atlas: how measuring it ended, the device's profile, and what to do next."""
+class AtlasProfile(ProfileResult):
+    """The outcome of an atlas."""
 
-    result: AtlasResult
-    profile: Profile
-    command: str
+    run: AtlasRun
+    summary: AtlasSummary
 
-    @classmethod
-    def make(
-        cls, result: AtlasResult, profile: Profile, phase: str | None, store: str | None
-    ) -> AtlasProfile:
-        """Return the outcome with the command that uses the profile."""
-        command = f"joulecast estimate NET --device {identify_profile(profile, store)}"
-        return cls(result, profile, command + (" --inference" if phase == "inference" else ""))
+    def _list_values(self) -> Json:
+        return {**asdict(self.run), **asdict(self.summary)}
 
-    def to_dict(self) -> Json:
-        """Return how the atlas ended and what it knows as JSON values."""
-        run = {key: value for key, value in asdict(self.result.run).items() if key != "profile_key"}
-        return {
-            **run,
-            **asdict(self.result.summary),
-            "provenance": self.profile.provenance,
-            "profile": describe_profile(self.profile),
-        }
-
-    def report(self) -> Report:
-        """Return how the atlas ended, the peaks of the device, and what it refused."""
-        run, summary, profile = self.result.run, self.result.summary, self.profile
+    def _describe(self) -> tuple[str, str, Sequence[Block]]:
+        run, summary, profile = self.run, self.summary, self.profile
         title = (
             f"Atlas of {profile.device.name}: {plural(summary.trials, 'trial')}, "
             f"{summary.with_energy:,} with energy; {run.new:,} of them new, in "
             f"{format_duration(run.elapsed_s)}."
         )
-        rates = list_peaks(summary.peaks)
+        rates = _list_peaks(summary.peaks)
         # A modelled meter counts work only, so it knows nothing about an idle device.
         if summary.idle_power_w is not None and profile.provenance != "modelled":
             rates.append(("idle power", format_power(summary.idle_power_w)))
-        notes = [
-            *describe_disturbances(run.repeated, run.disturbances),
-            *_describe_refusals(summary, run.restarts),
-        ]
         blocks: list[Block] = [make_table(("", ""), rates)] if rates else []
-        blocks += [Text(note, "note") for note in notes]
-        return _finish_report(title, run.stopped, profile, blocks, (), self.command)
+        blocks += _describe_disturbances(run.repeated, run.disturbances)
+        blocks += [Text(note, "note") for note in _describe_refusals(summary, run.restarts)]
+        return title, run.stopped, blocks
 
 
 @dataclass(frozen=True)
-class AnchorProfile(Reportable):
-    """Anchors of a GPU: how measuring them ended, its data sheet, profile, and what to do next."""
+class AnchorProfile(ProfileResult):
+    """The outcome of measuring the anchors of a GPU, whose data sheet is known."""
 
     run: AnchorRun
     sheet: DataSheet
-    profile: Profile
-    command: str
 
-    @classmethod
-    def make(
-        cls, run: AnchorRun, sheet: DataSheet, profile: Profile, store: str | None
-    ) -> AnchorProfile:
-        """Return the outcome with the command that uses the profile."""
-        command = f"joulecast estimate NET --device {identify_profile(profile, store)}"
-        return cls(run, sheet, profile, command)
+    def _list_values(self) -> Json:
+        skipped = list(self.run.skipped)
+        return {**asdict(self.run), "skipped": skipped, "data_sheet": self.sheet.name}
 
-    def to_dict(self) -> Json:
-        """Return what was measured as JSON values."""
-        values = {key: value for key, value in asdict(self.run).items() if key != "profile_key"}
-        return {
-            **values,
-            "skipped": list(self.run.skipped),
-            "data_sheet": self.sheet.name,
-            "provenance": self.profile.provenance,
-            "profile": describe_profile(self.profile),
-        }
-
-    def report(self) -> Report:
-        """Return measured rates beside those of the data sheet."""
-        run, sheet, profile = self.run, self.sheet, self.profile
+    def _describe(self) -> tuple[str, str, Sequence[Block]]:
+        run, sheet = self.run, self.sheet
         title = (
-            f"Anchors of {profile.device.name}: {plural(run.trials, 'trial')}, {run.with_energy} "
-            f"with energy; {plural(run.new, 'new measurement')} in "
+            f"Anchors of {self.profile.device.name}: {plural(run.trials, 'trial')}, "
+            f"{run.with_energy} with energy; {plural(run.new, 'new measurement')} in "
             f"{format_duration(run.elapsed_s)}."
         )
-        shares = _list_shares(run, sheet)
-        rows = [(*rate, share) for rate, share in zip(list_peaks(run.peaks), shares, strict=True)]
-        notes = describe_disturbances(0, run.disturbances)
-        blocks: list[Block] = [
-            make_table(("rate", ">measured", f">of {sheet.title}"), rows),
-            *(Text(note, "note") for note in notes),
+        # Measured rates beside those of the data sheet.
+        shares = [
+            format_share(rate / sheet.find_peak(name))
+            for name, rate in run.peaks.flops_per_s.items()
         ]
-        skipped = [f"Skipped: {reason}" for reason in dict.fromkeys(run.skipped)]
-        return _finish_report(title, run.stopped, profile, blocks, skipped, self.command)
+        if run.peaks.bytes_per_s is not None:
+            shares.append(format_share(run.peaks.bytes_per_s / sheet.bytes_per_s))
+        rows = zip_longest(_list_peaks(run.peaks), shares, fillvalue="-")
+        table = make_table(
+            ("rate", ">measured", f">of {sheet.title}"), [(*rate, share) for rate, share in rows]
+        )
+        notes = _describe_disturbances(0, run.disturbances)
+        skipped = [Text(f"Skipped: {reason}") for reason in dict.fromkeys(run.skipped)]
+        return title, run.stopped, [table, *notes, *skipped]
 
 
-def _finish_report(
-    title: str,
-    stopped: str,
-    profile: Profile,
-    blocks: Sequence[Block],
-    skipped: Sequence[str],
-    command: str,
-) -> Report:
-    """Return the report of a campaign: why it stopped, what it found, and what to do next."""
-    provenance = describe_provenance(profile.provenance)
-    return Report(
-        title,
-        (
-            Text(f"Stopped because {stopped}. Provenance: {provenance}."),
-            *blocks,
-            *(Text(line) for line in skipped),
-            # Not wrapped, so that it can be copied.
-            Text(f"Next: {command}", "command"),
-        ),
-        profile.provenance,
-        "campaign",
-    )
-
-
-def describe_disturbances(repeated: int, disturbances: Mapping[str, int]) -> Iterator[str]:
-    """Yield sentences about what went wrong while a device was measured."""
+def _describe_disturbances(repeated: int, disturbances: Mapping[str, int]) -> Iterator[Text]:
+    """Yield notes about what went wrong while a device was measured."""
     if repeated:
-        yield f"{plural(repeated, 'doubtful measurement')} repeated."
+        yield Text(f"{plural(repeated, 'doubtful measurement')} repeated.", "note")
     for name, count in sorted(disturbances.items(), key=lambda item: -item[1]):
         cause = f" ({_CAUSES[name]})" if name in _CAUSES else ""
-        yield f"{plural(count, 'disturbed window')}: {name}{cause}."
+        yield Text(f"{plural(count, 'disturbed window')}: {name}{cause}.", "note")
 
 
-def list_skipped(reasons: Sequence[str]) -> list[str]:
-    """Return one line for each reason, with how often it was given."""
-    counts = Counter(reasons)
-    return [
-        f"Skipped: {reason}" + (f" ({count} times)" if count > 1 else "")
-        for reason, count in counts.items()
-    ]
-
-
-def list_peaks(peaks: MeasuredPeaks) -> list[tuple[str, str]]:
+def _list_peaks(peaks: MeasuredPeaks) -> list[tuple[str, str]]:
     """Return names and values of measured peaks."""
     rows = [
         (f"matrix product, {name}", format_count(rate, "FLOP/s"))
@@ -263,13 +218,3 @@ def _describe_refusals(summary: AtlasSummary, restarts: int) -> Iterator[str]:
         yield f"  {own:4}  {shorten(reason, _REASON_SIZE)}"
     if len(summary.refused) > _MOST_REASONS:
         yield f"        and {len(summary.refused) - _MOST_REASONS} other reasons"
-
-
-def _list_shares(run: AnchorRun, sheet: DataSheet) -> Iterator[str]:
-    """Yield the share of the data sheet's figure that each measured rate reaches."""
-    for name, rate in run.peaks.flops_per_s.items():
-        yield format_share(rate / sheet.find_peak(name))
-    if run.peaks.bytes_per_s is not None:
-        yield format_share(run.peaks.bytes_per_s / sheet.bytes_per_s)
-    if run.peaks.launch_s is not None:
-        yield "-"
