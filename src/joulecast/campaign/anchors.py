@@ -295,13 +295,7 @@ def list_anchors(
 def read_peaks(
     observations: Iterable[Observation], scale: DeviceScale, modes: tuple[str, ...]
 ) -> MeasuredPeaks:
-    """Return the peaks that the anchors among the observations show.
-
-    Args:
-        observations: Observations of one device.
-        scale: What is assumed about the device.
-        modes: Modes of its runtime.
-    """
+    """Return the peaks that the anchors among the observations show."""
     anchors = {trial for phase in PHASES for trial in make_anchor_trials(scale, modes, phase)}
     flops_per_s: dict[str, float] = {}
     bytes_per_s = launch_s = None
@@ -364,13 +358,6 @@ def run_anchors(
     is_stop_requested: Callable[[], bool] = lambda: False,
 ) -> AnchorRun:
     """Measure the anchors of a device that were not measured yet, and the idle device.
-
-    Args:
-        measurer: Measures trials.
-        log: Stores observations as they are made.
-        sheet: The device's data sheet, which says the precisions that it has.
-        on_progress: Called before every measurement and at the end.
-        is_stop_requested: Asked before every measurement; True ends the campaign.
 
     Raises:
         MeasurementError: The device refused all anchors.

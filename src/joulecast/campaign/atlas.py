@@ -248,15 +248,7 @@ def list_trials(
     most: int = MOST_TRIALS,
     phase: str = "train",
 ) -> tuple[AtlasTrial, ...]:
-    """Return the trials of an atlas, the most useful first.
-
-    Args:
-        blocks: Layers and blocks of its networks.
-        scale: What is assumed about the device: trials that need more memory or time are left out.
-        modes: Modes of the runtime.
-        most: How many trials an atlas has at most.
-        phase: Phase of the networks.
-    """
+    """Return the trials of an atlas, the most useful first."""
     mode = "graph" if "graph" in modes else "eager"
     anchors = [
         AtlasTrial(trial, with_energy, _name_anchor(trial), "anchor")
@@ -291,13 +283,7 @@ def drop_observed(
 def order_points(
     labels: Sequence[str], points: Sequence[tuple[float, ...]], shares: Sequence[float]
 ) -> list[tuple[int, int]]:
-    """Return all points in the order of the design: their indices and ranks within their labels.
-
-    Args:
-        labels: Label of each point.
-        points: Coordinates of each point, on scales that are comparable.
-        shares: Share of the work that each point carries.
-    """
+    """Return all points in the order of the design: their indices and ranks within their labels."""
     groups: dict[str, list[int]] = {}
     for index, label in enumerate(labels):
         groups.setdefault(label, []).append(index)

@@ -108,14 +108,6 @@ def run_atlas(
 ) -> AtlasRun:
     """Measure trials in their order and store them, until a limit is reached.
 
-    Args:
-        measurer: Measures trials.
-        log: Stores observations as they are made.
-        limits: When to stop.
-        on_trial: Called before every measurement with what is stored should the process die.
-        on_progress: Called before every measurement and at the end.
-        is_stop_requested: Asked before every measurement; True ends the campaign.
-
     Raises:
         ContaminatedError: Something disturbed several measurements in a row.
         DeviceLostError: The process can no longer use the device; another one can continue.

@@ -76,15 +76,6 @@ def run_campaign(
 ) -> CampaignResult:
     """Measure what the estimator proposes, then fit it and store the fit.
 
-    Args:
-        measurer: Measures trials.
-        log: Stores observations as they are made, and the fit.
-        estimator: Proposes trials.
-        target: What the profile is for.
-        points: Stop at this many observations that the target can use.
-        seconds: Stop before this much time on the measurer's clock has passed.
-        on_progress: Called before every measurement and at the end.
-
     Raises:
         MeasurementError: The device could not be measured or refused everything. Observations
             made so far are stored.
@@ -142,14 +133,7 @@ def fit_estimator(
     skipped: Sequence[str] = (),
     fitted: Fitted | None = None,
 ) -> Fitted:
-    """Fit an estimator; if nothing was measured, raise the device's first refusal.
-
-    Args:
-        estimator: The estimator.
-        believed: The observations.
-        skipped: Trials that the device refused, with the reasons.
-        fitted: An earlier fit to start from.
-    """
+    """Fit an estimator; if nothing was measured, raise the device's first refusal."""
     try:
         return estimator.fit(believed, fitted)
     except MissingError as error:

@@ -342,13 +342,7 @@ class CampaignRecord:
 
 @contextmanager
 def record_campaign(log: object, profile: Profile, name: str) -> Iterator[CampaignRecord]:
-    """Record a campaign in the store while a block runs; an error that leaves it is recorded too.
-
-    Args:
-        log: The storage of the campaign; only a store keeps records.
-        profile: The profile that observations will belong to.
-        name: What is profiled.
-    """
+    """Record a campaign in the store while a block runs; an error that leaves it is recorded too."""
     if not isinstance(log, RecordingLog):
         yield CampaignRecord(None)
         return
@@ -405,14 +399,7 @@ def repeat_doubtful(
     most: int = MOST_REPEATED,
     until_s: float | None = None,
 ) -> int:
-    """Measure doubtful trials again; return how many were.
-
-    Args:
-        trials: The observations of a campaign.
-        fitted: A fit to them.
-        most: How many are repeated at most.
-        until_s: Start no more of them after this moment on the measurer's clock.
-    """
+    """Measure doubtful trials again; return how many were."""
     unit, before, count = trials.measurer.runtime.device.unit, trials.new, 0
     for one in list_doubtful(trials.stored, unit, fitted)[:most]:
         if until_s is not None and trials.measurer.now() > until_s:

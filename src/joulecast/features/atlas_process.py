@@ -98,13 +98,6 @@ def measure_in_workers(
     The store knows how many trials are new, since workers that die cannot tell. An interruption
     ends the measurement and not the caller, which can still fit what was measured.
 
-    Args:
-        request: What to measure, how long, and where it is stored.
-        on_progress: Called before every measurement.
-        lock_file: Open lock of the device, which a worker keeps as long as it lives.
-        silence_s: Longest time without a message from a worker.
-        command: Starts a worker, which reads the request from stdin.
-
     Raises:
         JoulecastError: A worker raised it.
         MeasurementError: Several workers died before they measured anything.

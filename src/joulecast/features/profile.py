@@ -215,14 +215,6 @@ def run_profiling(
 ) -> tuple[CampaignResult, Profile]:
     """Run a profiling campaign; return how it ended and the device's profile.
 
-    Args:
-        net: The net whose widths are the largest that are profiled.
-        setup: How it is trained.
-        measuring: Device, meter and rounds.
-        profiling: What is measured, and when to stop.
-        store: Path or URL of the store that receives every observation at once.
-        on_progress: Called before every measurement and at the end.
-
     Raises:
         MeasurementError: The device could not be measured, or another campaign runs on it.
     """
@@ -269,13 +261,6 @@ def probe_layers(
     options: ProfileOptions | None = None,
 ) -> Profile:
     """Measure the layers of networks that the device has not seen; return its profile.
-
-    Args:
-        networks: Networks whose layers are measured.
-        setup: How they are trained.
-        measuring: Device and meter.
-        store: Path or URL of the store.
-        options: When to stop, and for which estimator.
 
     Raises:
         MissingError: No energy was ever measured on the device.

@@ -30,12 +30,7 @@ class InputFit(Enum):
 
 
 def plan_input_fits(layer: Layer, shapes: Sequence[Shape]) -> tuple[tuple[InputFit, Shape], ...]:
-    """Return how each input of a layer is fitted, and to which shape; empty if none needs it.
-
-    Args:
-        layer: The layer that reads the inputs.
-        shapes: Sample shapes of the inputs.
-    """
+    """Return how each input of a layer is fitted, and to which shape; empty if none needs it."""
     kind = find_kind(layer.kind)
     if kind.packs_inputs or layer.join == "concat":
         return ()

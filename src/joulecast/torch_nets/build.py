@@ -125,12 +125,7 @@ class Block(nn.Module):
 
 
 class BuiltLayer(nn.Module):
-    """One layer: a join of its inputs, its operator and its tail.
-
-    Args:
-        layer: The layer to build.
-        shapes: Sample shapes of its inputs, which may differ from those that it expects.
-    """
+    """One layer: a join of its inputs, its operator and its tail."""
 
     def __init__(self, layer: Layer, shapes: Sequence[Shape] = ()) -> None:
         super().__init__()

@@ -141,12 +141,7 @@ def find_image(values: Any, shape: Shape) -> torch.Tensor | None:
 
 
 def choose_adapters(layer: Layer, shapes: Sequence[Shape]) -> tuple[Adapter | None, ...]:
-    """Return an adapter for each input of a layer; empty where no input needs one.
-
-    Args:
-        layer: The layer that reads the inputs.
-        shapes: Sample shapes of the inputs.
-    """
+    """Return an adapter for each input of a layer; empty where no input needs one."""
     fit = fit_shape_channels_last if layer.channels_last else fit_shape
     adapters: list[Adapter | None] = []
     for how, shape in plan_input_fits(layer, shapes):

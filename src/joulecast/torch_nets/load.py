@@ -171,10 +171,6 @@ def call_maker(name: str, what: str = RETURNS_NET) -> Any:
 def find_callable(name: str, what: str = RETURNS_NET) -> Callable[..., Any]:
     """Return the callable that ``file.py:name`` or ``package.module:name`` points at.
 
-    Args:
-        name: Where it is.
-        what: What it does, for error messages.
-
     Raises:
         NetError: There is none, or its module fails to import.
     """
@@ -206,11 +202,6 @@ def read_at_tokens(net: Any, inputs: Any, tokens: int) -> Network:
     """Return the network of a language model with one sequence of this many tokens.
 
     Labels, masks and further inputs are left out: generation has none of them.
-
-    Args:
-        net: The name of a callable that makes the module, or the module itself.
-        inputs: For a module, what it is called on.
-        tokens: Number of tokens.
 
     Raises:
         InputError: It is not a module, or has no inputs.
@@ -248,11 +239,6 @@ def checkpoint_module(net: nn.Module, inputs: Any, loss: LossFunction | None) ->
 
     Models of transformers know how to do so themselves. A block of any other module is called by
     ``torch.utils.checkpoint`` while it trains.
-
-    Args:
-        net: The module, which is changed.
-        inputs: What it is called on, to find its blocks.
-        loss: Computes a scalar from its output.
 
     Raises:
         InputError: The module repeats no block.

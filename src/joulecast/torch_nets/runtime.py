@@ -37,12 +37,7 @@ _MAX_SEEDS = 5
 
 
 class TorchRuntime:
-    """PyTorch on one device: see ``runtimes.base.Runtime``.
-
-    Args:
-        on: ``cpu``, ``cuda`` or ``cuda:N``.
-        device: Name and properties of the device, stored with every observation.
-    """
+    """PyTorch on one device: see ``runtimes.base.Runtime``."""
 
     def __init__(self, on: str, device: Device) -> None:
         self.torch_device = find_torch_device(on)

@@ -63,15 +63,7 @@ def trace_on_fake_tensors(
     name_leaf: LeafNamer,
     in_float32: bool = False,
 ) -> Trace:
-    """Trace a step without memory or arithmetic; the module is not changed.
-
-    Args:
-        net: Any module; its weights may be on the meta device.
-        inputs: Example inputs.
-        loss: Computes a scalar from the output, to run backward from.
-        name_leaf: Returns the name under which a module is traced as one call, else ``""``.
-        in_float32: Trace weights and inputs of other floating-point types as float32.
-    """
+    """Trace a step without memory or arithmetic; the module is not changed."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def fake(value: torch.Tensor) -> torch.Tensor:

@@ -138,13 +138,7 @@ class CurveRange:
 def plan_curves(
     network: Network, split: Split = split_network, make: MakeVariant = make_variant
 ) -> tuple[CurveRange, ...]:
-    """Return all curves of a network, with those of stems and heads, in profiling order.
-
-    Args:
-        network: The network.
-        split: Splits it, and variants of its parts, into parts.
-        make: Makes the variant that shows a part.
-    """
+    """Return all curves of a network, with those of stems and heads, in profiling order."""
     ranges: dict[str, CurveRange] = {}
     for placed, steps in zip(split(network), _list_steps(network, split), strict=True):
         for found in _list_ranges(placed, steps, lambda part: make(part, network), split):
