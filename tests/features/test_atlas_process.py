@@ -159,12 +159,13 @@ def test_worker_stops_when_its_parent_was_killed(tmp_path, request_of):
     parent = subprocess.Popen([sys.executable, "-c", code, request.to_json()])
     try:
         wait_until(lambda: count_observations(request) >= 1)
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        workers = [Path("/proc") / child for child in children]
+        assert [b"atlas_process" in (one / "cmdline").read_bytes() for one in workers] == [True]
     finally:
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-    count = count_observations(request)
-    assert count >= 1
-    wait_until(lambda: not find_workers(request))
+    wait_until(lambda: not any(map(is_running, workers)))
 
 
 def count_observations(request):
@@ -174,17 +175,12 @@ def count_observations(request):
         return sum(one.observation_count for one in store.list_profiles() if not one.shipped)
 
 
-def find_workers(request):
-    """Return the processes whose command line has the store of a request."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"joulecast.api.atlas_process" in words and request.store.encode() in words:
-            found.append(folder.name)
-    return found
+def is_running(process: Path) -> bool:
+    try:
+        # A process that ended stays a zombie until its new parent has noticed.
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def wait_until(is_true, limit_s=120.0):
