@@ -342,7 +342,7 @@ class CampaignRecord:
 
 @contextmanager
 def record_campaign(log: object, profile: Profile, name: str) -> Iterator[CampaignRecord]:
-    """Record a campaign in the store while a block runs; an error that leaves it is recorded too."""
+    """Record a campaign in the store while a block runs, and an error that leaves it."""
     if not isinstance(log, RecordingLog):
         yield CampaignRecord(None)
         return

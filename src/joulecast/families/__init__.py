@@ -5,7 +5,7 @@ values that random members have, and the default input and batch size.
 
 - The AMPERE paper names its families but not their exact shapes; those here are ours
   (``architectures.py``). Widths of random members are uniform from 1 to the original's.
-- ``IMAGE_FAMILIES`` are the nine of DeepEn2023 (``classic_networks.py``, ``mobile_networks.py``).
+- ``IMAGE_FAMILIES`` are the nine of DeepEn2023.
   Channels of random members are uniform from 0.2 to 1.8 times the original's, kernel sizes are the
   original's or the next odd number.
 

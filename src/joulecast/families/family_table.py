@@ -91,18 +91,26 @@ def _make_resnet_family(blocks: tuple[int, int, int, int], has_bottleneck: bool)
 
 
 def _make_image_family(
-    params: Mapping[str, int],
     architecture: Architecture,
-    description: str,
+    title: str,
+    *groups: tuple[str, str, tuple[int, ...]],
     steps: Mapping[str, int] | None = None,
 ) -> Family:
-    """Return a classifier of large images whose random members have channels around its own."""
+    """Return a classifier of large images whose random members have channels around its own.
+
+    A group of parameters has a meaning, the name of its first parameter, and the original values.
+    """
+    params, meanings = {}, []
+    for meaning, first, values in groups:
+        names = [f"{first[0]}{number}" for number, _ in enumerate(values, int(first[1:]))]
+        params.update(zip(names, values, strict=True))
+        meanings.append(f"{meaning} {','.join(names).upper()}")
     return Family(
         params,
         _LARGE_IMAGE,
         32,
         architecture,
-        description,
+        f"{title}: {', '.join(meanings)}",
         steps or {},
         fixed=tuple(name for name in params if name.startswith("d")),
         share_range=_AROUND_ORIGINAL,
@@ -110,107 +118,67 @@ def _make_image_family(
     )
 
 
-def _number(prefix: str, values: tuple[int, ...], start: int = 1) -> dict[str, int]:
-    """Return parameters with numbered names."""
-    return {f"{prefix}{number}": value for number, value in enumerate(values, start)}
-
-
-def _name_all(params: Mapping[str, int], prefix: str) -> str:
-    return ",".join(name.upper() for name in params if name.startswith(prefix))
-
-
-_ALEXNET = {
-    **_number("c", (64, 192, 384, 256, 256)),
-    **_number("f", (4096, 4096)),
-    **_number("k", (11, 5, 3, 3, 3)),
-}
-_DENSENET = {
-    "c0": 64,
-    **_number("g", (32,) * 4),
-    **_number("k", (7, 3, 3, 3, 3), 0),
-    **_number("d", (6, 12, 24, 16)),
-}
-_GOOGLENET = {
-    **_number("c", (64, 64, 192)),
-    **_number("i", (256, 480, 512, 512, 512, 528, 832, 832, 1024)),
-    **_number("k", (7, 3, 3, 3)),
-}
-_MOBILENETV1 = {
-    **_number("c", (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024), 0),
-    **_number("k", (3,) * 5),
-}
-_MOBILENETV2 = {
-    **_number("c", (32, 16, 24, 32, 64, 96, 160, 320, 1280), 0),
-    **_number("k", (3,) * 7),
-}
-_PROXYLESSNAS = {
-    **_number("c", (32, 16, 32, 40, 80, 96, 192, 320, 1280), 0),
-    **_number("k", (3, 5, 3, 7, 3, 5, 5, 7, 5, 5, 5, 5, 5, 5, 5, 7, 7, 7, 7, 7)),
-}
-_RESNET = {**_number("c", (64, 64, 128, 256, 512), 0), **_number("k", (7, 3, 3, 3, 3), 0)}
-_SHUFFLENETV2 = {**_number("c", (24, 116, 232, 464, 1024)), **_number("k", (3, 3, 3), 2)}
-_SQUEEZENET = {
-    "c0": 96,
-    **_number("s", (16, 16, 32, 32, 48, 48, 64, 64)),
-    **_number("e", (64, 64, 128, 128, 192, 192, 256, 256)),
-    **_number("k", (7, 3, 3, 3), 0),
-}
-
 IMAGE_FAMILIES: dict[str, Family] = {
     "alexnet": _make_image_family(
-        _ALEXNET,
         make_alexnet,
-        f"AlexNet: channels {_name_all(_ALEXNET, 'c')}, linear layers F1,F2, kernel sizes "
-        f"{_name_all(_ALEXNET, 'k')}",
+        "AlexNet",
+        ("channels", "c1", (64, 192, 384, 256, 256)),
+        ("linear layers", "f1", (4096, 4096)),
+        ("kernel sizes", "k1", (11, 5, 3, 3, 3)),
     ),
     "densenet": _make_image_family(
-        _DENSENET,
         make_densenet,
-        "DenseNet-121: first convolution C0, growth of each stage G1,G2,G3,G4, kernel sizes "
-        f"{_name_all(_DENSENET, 'k')}, blocks D1,D2,D3,D4",
+        "DenseNet-121",
+        ("first convolution", "c0", (64,)),
+        ("growth of each stage", "g1", (32,) * 4),
+        ("kernel sizes", "k0", (7, 3, 3, 3, 3)),
+        ("blocks", "d1", (6, 12, 24, 16)),
     ),
     "googlenet": _make_image_family(
-        _GOOGLENET,
         make_googlenet,
-        f"GoogLeNet: channels C1,C2,C3, of Inception blocks {_name_all(_GOOGLENET, 'i')}, kernel "
-        f"sizes {_name_all(_GOOGLENET, 'k')}",
+        "GoogLeNet",
+        ("channels", "c1", (64, 64, 192)),
+        ("of Inception blocks", "i1", (256, 480, 512, 512, 512, 528, 832, 832, 1024)),
+        ("kernel sizes", "k1", (7, 3, 3, 3)),
     ),
     "mobilenetv1": _make_image_family(
-        _MOBILENETV1,
         make_mobilenetv1,
-        f"MobileNet V1: channels {_name_all(_MOBILENETV1, 'c')}, kernel sizes by image size "
-        f"{_name_all(_MOBILENETV1, 'k')}",
+        "MobileNet V1",
+        ("channels", "c0", (32, 64, 128, 128, 256, 256, *(512,) * 6, 1024, 1024)),
+        ("kernel sizes by image size", "k1", (3,) * 5),
     ),
     "mobilenetv2": _make_image_family(
-        _MOBILENETV2,
         make_mobilenetv2,
-        f"MobileNet V2: channels {_name_all(_MOBILENETV2, 'c')}, kernel sizes of stages "
-        f"{_name_all(_MOBILENETV2, 'k')}",
+        "MobileNet V2",
+        ("channels", "c0", (32, 16, 24, 32, 64, 96, 160, 320, 1280)),
+        ("kernel sizes of stages", "k1", (3,) * 7),
     ),
     "proxylessnas": _make_image_family(
-        _PROXYLESSNAS,
         make_proxylessnas,
-        f"ProxylessNAS (Mobile): channels {_name_all(_PROXYLESSNAS, 'c')}, kernel sizes of blocks "
-        f"{_name_all(_PROXYLESSNAS, 'k')}",
+        "ProxylessNAS (Mobile)",
+        ("channels", "c0", (32, 16, 32, 40, 80, 96, 192, 320, 1280)),
+        ("kernel sizes of blocks", "k1", (3, 5, 3, 7, 3, 5, 5, 7, *(5,) * 7, *(7,) * 5)),
     ),
     "resnet": _make_image_family(
-        _RESNET,
         make_image_resnet,
-        f"ResNet-18 of large images: channels {_name_all(_RESNET, 'c')}, kernel sizes "
-        f"{_name_all(_RESNET, 'k')}",
+        "ResNet-18 of large images",
+        ("channels", "c0", (64, 64, 128, 256, 512)),
+        ("kernel sizes", "k0", (7, 3, 3, 3, 3)),
     ),
     "shufflenetv2": _make_image_family(
-        _SHUFFLENETV2,
         make_shufflenetv2,
-        f"ShuffleNet V2 1x: channels {_name_all(_SHUFFLENETV2, 'c')} (C2,C3,C4 even), kernel sizes "
-        f"{_name_all(_SHUFFLENETV2, 'k')}",
-        {"c2": 2, "c3": 2, "c4": 2},
+        "ShuffleNet V2 1x, with even C2, C3 and C4",
+        ("channels", "c1", (24, 116, 232, 464, 1024)),
+        ("kernel sizes", "k2", (3, 3, 3)),
+        steps={"c2": 2, "c3": 2, "c4": 2},
     ),
     "squeezenet": _make_image_family(
-        _SQUEEZENET,
         make_squeezenet,
-        f"SqueezeNet 1.0: first convolution C0, squeezing {_name_all(_SQUEEZENET, 's')}, expanding "
-        f"{_name_all(_SQUEEZENET, 'e')}, kernel sizes {_name_all(_SQUEEZENET, 'k')}",
+        "SqueezeNet 1.0",
+        ("first convolution", "c0", (96,)),
+        ("squeezing", "s1", (16, 16, 32, 32, 48, 48, 64, 64)),
+        ("expanding", "e1", (64, 64, 128, 128, 192, 192, 256, 256)),
+        ("kernel sizes", "k0", (7, 3, 3, 3)),
     ),
 }
 """The families of DeepEn2023's dataset: 1,000 classes, 3 x 224 x 224, as torchvision has them."""
