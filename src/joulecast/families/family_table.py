@@ -100,7 +100,8 @@ def _make_image_family(
 
     A group of parameters has a meaning, the name of its first parameter, and the original values.
     """
-    params, meanings = {}, []
+    params: dict[str, int] = {}
+    meanings = []
     for meaning, first, values in groups:
         names = [f"{first[0]}{number}" for number, _ in enumerate(values, int(first[1:]))]
         params.update(zip(names, values, strict=True))
