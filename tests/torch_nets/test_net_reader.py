@@ -19,6 +19,7 @@ from joulecast.torch_nets.losses import cross_entropy_loss, mean_square_loss
 from joulecast.torch_nets.net_reader import read_net
 from joulecast.torch_nets.runtime import TorchRuntime
 from joulecast.torch_nets.tracer import TraceLimits
+from torch_nets.made_net import MadeNet
 
 X = torch.randn(4, 8)
 
@@ -27,32 +28,17 @@ def list_kinds(network: Network) -> list[str]:
     return [layer.kind for layer in network.layers]
 
 
-class Functional(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 6, 3, padding=1)
-        self.fc = nn.Linear(6 * 4 * 4, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.max_pool2d(F.relu(self.conv(x)), 2)
-        return self.fc(x.view(x.shape[0], -1))
-
-
-class WithModules(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten()
-        )
-        self.head = nn.Linear(6 * 4 * 4, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.body(x))
+def run_functions(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    x = F.max_pool2d(F.relu(net.conv(x)), 2)
+    return net.fc(x.view(x.shape[0], -1))
 
 
 def test_functions_and_modules_read_the_same() -> None:
     x = torch.randn(2, 3, 8, 8)
-    functional, modules = read_net(Functional(), x), read_net(WithModules(), x)
+    conv, fc = nn.Conv2d(3, 6, 3, padding=1), nn.Linear(6 * 4 * 4, 5)
+    body = nn.Sequential(conv, nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten())
+    functional = read_net(MadeNet(run_functions, conv=conv, fc=fc), x)
+    modules = read_net(nn.Sequential(body, fc), x)
     assert functional == modules
     assert functional.buildable
     assert [op.kind for op in functional.layers[0].tail] == ["elementwise", "pool", "flatten"]
@@ -103,17 +89,11 @@ def test_decomposed_activations_of_libraries_are_rebuilt() -> None:
         torch.testing.assert_close(built(x), net(x))
 
 
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(11, 8)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return F.linear(self.table(tokens), self.table.weight)
-
-
 def test_tied_weights_count_once() -> None:
-    network = read_net(Tied(), torch.zeros(2, 5, dtype=torch.long), cross_entropy_loss)
+    net = MadeNet(
+        lambda net, x: F.linear(net.table(x), net.table.weight), table=nn.Embedding(11, 8)
+    )
+    network = read_net(net, torch.zeros(2, 5, dtype=torch.long), cross_entropy_loss)
     assert list_kinds(network) == ["embedding", "linear"]
     assert [layer.tied for layer in network.layers] == [False, True]
     assert network.totals is not None
@@ -122,20 +102,15 @@ def test_tied_weights_count_once() -> None:
     assert network_work(network, Setup(batch=2)).params == 88
 
 
-class Lora(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.before = nn.Linear(8, 8).requires_grad_(False)
-        self.base = nn.Linear(8, 8).requires_grad_(False)
-        self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 8, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.before(x)
-        return self.base(x) + self.up(self.down(x))
+def run_lora(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    x = net.before(x)
+    return net.base(x) + net.up(net.down(x))
 
 
 def test_lora_has_frozen_and_trainable_layers() -> None:
-    network = read_net(Lora(), X)
+    frozen = {name: nn.Linear(8, 8).requires_grad_(False) for name in ("before", "base")}
+    low = {"down": nn.Linear(8, 2, bias=False), "up": nn.Linear(2, 8, bias=False)}
+    network = read_net(MadeNet(run_lora, **frozen, **low), X)
     before, base, down, up, plus = network.layers
     assert [layer.trains for layer in (before, base, down, up)] == [False, False, True, True]
     assert [layer.input_grad for layer in (before, base, down, up)] == [False, False, False, True]
@@ -150,18 +125,13 @@ def test_lora_has_frozen_and_trainable_layers() -> None:
     assert network.buildable
 
 
-class Branching(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.fc(x)
-        return x * 2 if x.sum() > 0 else x + 1
+def branch(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    x = net.fc(x)
+    return x * 2 if x.sum() > 0 else x + 1
 
 
 def test_data_dependent_control_flow_is_read_on_real_tensors() -> None:
-    net = Branching()
+    net = MadeNet(branch, fc=nn.Linear(8, 8))
     before = [w.clone() for w in net.parameters()]
     network = read_net(net, X)
     assert list_kinds(network)[0] == "linear"
@@ -169,21 +139,13 @@ def test_data_dependent_control_flow_is_read_on_real_tensors() -> None:
     assert all(w.grad is None for w in net.parameters())
 
 
-class BareParameters(nn.Module):
-    """Parameters without a module: an einsum and a scale."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix = nn.Parameter(torch.randn(8, 6))
-        self.scale = nn.Parameter(torch.ones(6))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.einsum("btc,cd->btd", x, self.mix)
-        return x * self.scale
-
-
 def test_bare_parameters_are_found() -> None:
-    network = read_net(BareParameters(), torch.randn(2, 3, 8))
+    net = MadeNet(
+        lambda net, x: torch.einsum("btc,cd->btd", x, net.mix) * net.scale,
+        mix=nn.Parameter(torch.randn(8, 6)),
+        scale=nn.Parameter(torch.ones(6)),
+    )
+    network = read_net(net, torch.randn(2, 3, 8))
     assert network.layers[0].kind == "linear"
     assert network.totals is not None
     assert network.totals.unattributed_params_share == 0.0
@@ -198,15 +160,10 @@ def test_module_in_eval_mode_is_read_in_training_mode_and_restored() -> None:
     assert net[2].num_batches_tracked.item() == 0
 
 
-class Failing(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.missing(x)
-
-
 @pytest.mark.parametrize(
     ("net", "x"),
     [
-        (Failing(), X),
+        (MadeNet(lambda net, x: net.missing(x)), X),
         (nn.Linear(3, 2), X),
         (nn.Identity(), torch.zeros(())),
     ],
@@ -236,7 +193,7 @@ def test_shares_are_finite_without_flops() -> None:
 
 def test_later_calls_of_a_looped_layer_need_an_input_gradient() -> None:
     """The first call of a looped layer reads the data, the others read an activation."""
-    network = read_net(nn.Sequential(Loop(), nn.Linear(8, 2)), X)
+    network = read_net(nn.Sequential(MadeNet(loop, fc=nn.Linear(8, 8)), nn.Linear(8, 2)), X)
     first, others, _ = network.layers
     assert (first.calls, others.calls) == (1, 3)
     assert (first.input_grad, others.input_grad) == (False, True)
@@ -246,15 +203,10 @@ def test_later_calls_of_a_looped_layer_need_an_input_gradient() -> None:
     assert work.forward.flops + work.backward.flops == network.totals.flops
 
 
-class Loop(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(4):
-            x = F.relu(self.fc(x))
-        return x
+def loop(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    for _ in range(4):
+        x = F.relu(net.fc(x))
+    return x
 
 
 @pytest.mark.parametrize("frozen", [0, 1])
@@ -279,33 +231,24 @@ def check_flops_and_params(net: nn.Module, inputs: object) -> Network:
     return network
 
 
-class KeywordAttention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.attention(query=x, key=x, value=x, need_weights=False)[0]
-
-
-class PackedLstm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(8, 4, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        lengths = torch.full((x.shape[0],), x.shape[1])
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
-        out, _ = self.lstm(packed)
-        return out.data
+def run_packed(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    lengths = torch.full((x.shape[0],), x.shape[1])
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+    return net.lstm(packed)[0].data
 
 
 def test_rnn_packed_sequence_and_keyword_arguments_are_read() -> None:
     x = torch.randn(2, 5, 8)
-    assert list_kinds(read_net(KeywordAttention(), x)) == ["attention"]
+    attend = MadeNet(
+        lambda net, x: net.attention(query=x, key=x, value=x, need_weights=False)[0],
+        attention=nn.MultiheadAttention(8, 2, batch_first=True),
+    )
+    assert list_kinds(read_net(attend, x)) == ["attention"]
     rnn = nn.Sequential(nn.Linear(8, 8), nn.RNN(8, 4, batch_first=True))
     assert list_kinds(check_flops_and_params(rnn, x)) == ["linear", "rnn"]
-    assert "lstm" in list_kinds(read_net(PackedLstm(), x))
+    assert "lstm" in list_kinds(
+        read_net(MadeNet(run_packed, lstm=nn.LSTM(8, 4, batch_first=True)), x)
+    )
 
 
 def test_computed_weight_is_counted_once() -> None:
@@ -315,39 +258,23 @@ def test_computed_weight_is_counted_once() -> None:
     assert not network.buildable
 
 
-class ConstantProduct(nn.Module):
-    """Runs a product that depends neither on the input nor on parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(8, 2)
-        self.register_buffer("constant", torch.randn(50, 50))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(x) + 0 * (self.constant @ self.constant).sum()
-
-
 def test_module_that_does_more_than_its_layers_is_not_buildable() -> None:
-    network = read_net(ConstantProduct(), X)
+    net = MadeNet(
+        lambda net, x: net.fc(x) + 0 * (net.constant @ net.constant).sum(),
+        fc=nn.Linear(8, 2),
+        constant=torch.randn(50, 50),
+    )
+    network = read_net(net, X)
     assert network.totals is not None
     assert network.totals.unattributed_flops_share > 0.5
     assert not network.buildable
 
 
 def test_nested_output_is_read_and_trained() -> None:
-    net = NestedOutput()
+    net = MadeNet(lambda net, x: {"all": [net.fc(x)]}, fc=nn.Linear(8, 3))
     read_net(net, X)
     runtime = TorchRuntime("cpu", Device("a-cpu"))
     runtime.prepare_net(net, X, None, Setup(batch=4, threads=1)).run(1)
-
-
-class NestedOutput(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(8, 3)
-
-    def forward(self, x: torch.Tensor) -> dict[str, list[torch.Tensor]]:
-        return {"all": [self.fc(x)]}
 
 
 class Mixer(nn.Module):
@@ -516,15 +443,9 @@ def test_half_precision_module_reads_float32_inputs() -> None:
 
 
 def test_explicit_casts_of_a_half_precision_module_are_read() -> None:
-    class Casts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(8, 2).to(torch.bfloat16)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.fc(x.to(torch.bfloat16))
-
-    assert [layer.kind for layer in read_net(Casts(), X).layers] == ["elementwise", "linear"]
+    fc = nn.Linear(8, 2).to(torch.bfloat16)
+    net = MadeNet(lambda net, x: net.fc(x.to(torch.bfloat16)), fc=fc)
+    assert list_kinds(read_net(net, X)) == ["elementwise", "linear"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
