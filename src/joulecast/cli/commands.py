@@ -76,10 +76,7 @@ def make_command(
     names = {one.setting: one.name for one in (*arguments, *shown)}
 
     def run(
-        json: bool = False,
-        plot: str | None = None,
-        runtime: str | None = None,
-        **given: Any,
+        json: bool = False, plot: str | None = None, runtime: str | None = None, **given: Any
     ) -> int:
         context = click.get_current_context()
         given = {names.get(key, key): value for key, value in given.items()}
@@ -355,11 +352,7 @@ class PlotType(OutputFileType):
 
 
 def write_json(path: str, data: Any) -> None:
-    """Write a value to a file as JSON.
-
-    Raises:
-        FileError: The file cannot be written.
-    """
+    """Write a value to a file as JSON."""
     try:
         Path(path).write_text(format_json(data) + "\n", encoding="utf-8")
     except OSError as error:

@@ -24,12 +24,7 @@ _REASONS = {
 def find_harmful(
     options: Mapping[str, Any], declared: Mapping[str, Sequence[Argument]]
 ) -> tuple[str, str] | None:
-    """Return the first option that could do harm, and why; None if there is none.
-
-    Args:
-        options: Values by the names of options, with underscores.
-        declared: Declarations of options by name; what no verb declares is looked up in a table.
-    """
+    """Return the first option that could do harm, and why; None if there is none."""
     for name, value in options.items():
         for about in declared.get(name, ()):
             check = about.is_harmless
@@ -48,5 +43,5 @@ def _is_harmless(name: str, value: Any) -> bool:
 
 
 _CHECKS: dict[str, Callable[[str], bool]] = {
-    "runtime": lambda text: text in ("torch", "mnn", "onnx", "simulated"),
+    "runtime": lambda text: text in ("torch", "mnn", "onnx", "simulated")
 }

@@ -34,14 +34,7 @@ def keep_trials(values: Mapping[str, Any]) -> str:
 
 @contextmanager
 def report_interruption(kept: str) -> Iterator[None]:
-    """Turn an interruption into an error that says what is kept.
-
-    Args:
-        kept: What is kept and how to resume; empty if nothing is.
-
-    Raises:
-        CommandInterruptedError: The user interrupted the block.
-    """
+    """Turn an interruption into an error that says what is kept."""
     try:
         yield
     except KeyboardInterrupt as error:

@@ -71,12 +71,8 @@ COMMANDS = {
         "prune": "Prune a net to an energy budget.",
         "plan": "Plan which job runs when on which device.",
     },
-    "Rate": {
-        "score": "Score a device by the energy of inferences, from A to G.",
-    },
-    "Validate": {
-        "evaluate": "Evaluate estimators on held-out random nets.",
-    },
+    "Rate": {"score": "Score a device by the energy of inferences, from A to G."},
+    "Validate": {"evaluate": "Evaluate estimators on held-out random nets."},
 }
 VERBS: dict[str, tuple[str, str, CommandExtras]] = {
     "compare": ("compare", "compare", CommandExtras(has_plots=True, finish="check_ranked")),
@@ -121,11 +117,7 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
         "profile_device",
         CommandExtras(kept=keep_if(), progress=show_profiling),
     ),
-    "prune": (
-        "prune",
-        "prune",
-        CommandExtras(kept=keep_if("probe"), progress=show_pruning),
-    ),
+    "prune": ("prune", "prune", CommandExtras(kept=keep_if("probe"), progress=show_pruning)),
     "score": (
         "score",
         "score",
@@ -134,22 +126,14 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
     "search": (
         "search",
         "search",
-        CommandExtras(
-            has_plots=True,
-            kept=keep_trials,
-            progress=lambda _: show_report(),
-        ),
+        CommandExtras(has_plots=True, kept=keep_trials, progress=lambda _: show_report()),
     ),
     "profiles list": ("stored_profiles", "list_profiles", CommandExtras(has_out=False)),
     "profiles show": ("stored_profiles", "show_profile", CommandExtras(has_out=False)),
     "profiles export": ("stored_profiles", "export_profile", CommandExtras(has_out=False)),
     "profiles import": ("stored_profiles", "import_profile", CommandExtras(has_out=False)),
     "profiles remove": ("stored_profiles", "remove_profile", CommandExtras(has_out=False)),
-    "report": (
-        "report",
-        "write_report",
-        CommandExtras(has_out=False, progress=show_reporting),
-    ),
+    "report": ("report", "write_report", CommandExtras(has_out=False, progress=show_reporting)),
 }
 """Commands that are made of a verb: module and function in ``features``, and what they add."""
 GROUPS = {

@@ -90,9 +90,7 @@ def show_probing(values: Mapping[str, Any]) -> AbstractContextManager[None]:
     return show_activity("measuring layers") if values.get("probe") else nullcontext()
 
 
-def show_profiling(
-    values: Mapping[str, Any],
-) -> AbstractContextManager[Callable[[Progress], None]]:
+def show_profiling(values: Mapping[str, Any]) -> AbstractContextManager[Callable[[Progress], None]]:
     """Show the progress of a campaign: for a net, or of a list of trials."""
     is_list = values.get("atlas") or values.get("anchors")
     return show_atlas() if is_list else show_campaign(values.get("points"))

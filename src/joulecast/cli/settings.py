@@ -44,12 +44,7 @@ def name_variables(command: click.Command) -> None:
 def read_settings(
     commands: Iterable[str], find: Callable[[str], click.Command | None]
 ) -> dict[str, Any]:
-    """Return defaults of every command's options; ./joulecast.toml overrides the user's file.
-
-    Args:
-        commands: Names of all commands.
-        find: Returns the command of a name; called only where there are settings to check.
-    """
+    """Return defaults of every command's options; ./joulecast.toml overrides the user's file."""
     settings: dict[str, Any] = {name: {} for name in commands}
     options_of = functools.cache(lambda name: _list_options(find(name)))
     for path in (find_user_file(), Path(FILE_NAME)):

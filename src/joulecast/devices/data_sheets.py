@@ -20,13 +20,7 @@ from typing import Any
 
 from joulecast.records import DataSheet, Device, Profile
 from joulecast.records.codec import Range
-from joulecast.records.data_sheet import (
-    BYTES_PER_S,
-    CLOCK_HZ,
-    PEAK_FLOPS,
-    PEAK_PRECISIONS,
-    POWER_W,
-)
+from joulecast.records.data_sheet import BYTES_PER_S, CLOCK_HZ, PEAK_FLOPS, PEAK_PRECISIONS, POWER_W
 from joulecast.system.errors import FileError, InputError
 from joulecast.system.files import MOST_TOML_BYTES, read_limited, read_toml, write_atomically
 from joulecast.system.toml_tables import Json, list_tables, parse_table, parse_text
@@ -42,12 +36,7 @@ _CACHE_BYTES = Range(2**14, 2**40)
 
 
 def read_data_sheet(path: str | os.PathLike[str]) -> DataSheet:
-    """Return the data sheet in a user's TOML file.
-
-    Raises:
-        FileError: The file cannot be read or is not TOML.
-        InputError: A figure is missing, unknown or more than physics allows.
-    """
+    """Return the data sheet in a user's TOML file."""
     where = os.fspath(path)
     return parse_data_sheet(where, read_toml(Path(where)), f"given in {Path(where).name}")
 
@@ -61,16 +50,7 @@ def read_data_sheets(path: Path) -> list[DataSheet]:
 
 
 def parse_data_sheet(where: str, table: Mapping[str, Any], source: str) -> DataSheet:
-    """Return the data sheet in a TOML table.
-
-    Args:
-        where: What messages call the table.
-        table: Its keys and values.
-        source: Where figures are from if the table does not say it.
-
-    Raises:
-        InputError: A figure is missing, unknown or more than physics allows.
-    """
+    """Return the data sheet in a TOML table."""
     _refuse_missing(where, table)
     values = parse_table(where, table, _PARSERS)
     figures = {_FIELDS.get(key, key): value for key, value in values.items()}
@@ -201,11 +181,7 @@ def find_user_folder() -> Path:
 
 
 def read_user_sheets() -> dict[Path, DataSheet]:
-    """Return the data sheet in every TOML file of the user's folder.
-
-    Raises:
-        InputError: A file cannot be used, or two describe devices of one name.
-    """
+    """Return the data sheet in every TOML file of the user's folder."""
     sheets: dict[Path, DataSheet] = {}
     for path in sorted(find_user_folder().glob("*.toml")):
         sheet = read_data_sheet(path)
@@ -219,11 +195,7 @@ def read_user_sheets() -> dict[Path, DataSheet]:
 
 
 def keep_user_sheet(name: str, source: Path) -> Path:
-    """Copy a TOML file into the user's folder, in place of one that describes the same device.
-
-    Raises:
-        FileError: The folder cannot be written.
-    """
+    """Copy a TOML file into the user's folder, in place of one that describes the same device."""
     folder = find_user_folder()
     content = read_limited(source, MOST_TOML_BYTES)
     try:
@@ -247,11 +219,7 @@ _LEAST_SIMILAR = 0.6
 
 
 def list_data_sheets() -> tuple[DataSheet, ...]:
-    """Return the shipped data sheets, then those that the user added.
-
-    Raises:
-        InputError: A file of the user cannot be used.
-    """
+    """Return the shipped data sheets, then those that the user added."""
     own = read_user_sheets()
     for path, sheet in own.items():
         _refuse_shipped_name(str(path), sheet)
@@ -262,9 +230,6 @@ def add_data_sheet(path: str | os.PathLike[str]) -> tuple[DataSheet, Path]:
     """Add the device in a TOML file to the user's own; return its data sheet and where it is kept.
 
     An earlier file of the same device is replaced.
-
-    Raises:
-        InputError: The file cannot be used, or the catalogue has a device of this name.
     """
     sheet = read_data_sheet(path)
     _refuse_shipped_name(os.fspath(path), sheet)
@@ -272,14 +237,7 @@ def add_data_sheet(path: str | os.PathLike[str]) -> tuple[DataSheet, Path]:
 
 
 def find_data_sheet(name: str) -> DataSheet:
-    """Return the data sheet of a device.
-
-    Args:
-        name: The device's name, title or alias, what its driver calls it, or a part of its name.
-
-    Raises:
-        InputError: No device, or several, have this name; the message lists those that come near.
-    """
+    """Return the data sheet of a device."""
     found = match_data_sheet(name)
     if found is not None:
         return found
@@ -375,9 +333,6 @@ DATASHEET = "datasheet"
 def make_sheet_profile(sheet: DataSheet) -> Profile:
     """Return a profile that consists of a data sheet; estimates from it are for PyTorch."""
     device = Device(
-        sheet.name,
-        sheet.title,
-        sheet.memory_bytes,
-        power_mode=f"limit {sheet.power_limit_w:g}W",
+        sheet.name, sheet.title, sheet.memory_bytes, power_mode=f"limit {sheet.power_limit_w:g}W"
     )
     return Profile(device, "torch", sheet.covers, DATASHEET, data_sheet=sheet)

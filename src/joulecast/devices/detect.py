@@ -55,19 +55,7 @@ def detect_device(
     system: Path = Path("/sys"),
     root: Path = Path("/"),
 ) -> Device:
-    """Return the device behind ``cpu``, ``cuda`` or ``cuda:1``.
-
-    Args:
-        on: Name of the device.
-        environ: Contains CUDA_VISIBLE_DEVICES.
-        proc: Folder in which Linux describes processor and memory.
-        system: Folder in which Linux describes frequency governors.
-        root: Folder of ``/etc`` and ``/var``, where a Jetson keeps its power mode.
-
-    Raises:
-        InputError: The name is not that of one device.
-        MissingError: The device was not found.
-    """
+    """Return the device behind ``cpu``, ``cuda`` or ``cuda:1``."""
     _, index = parse_on(on)
     if is_jetson(proc):
         return _detect_jetson(index, proc, system, root)
@@ -77,11 +65,7 @@ def detect_device(
 
 
 def parse_on(on: str) -> tuple[str, int | None]:
-    """Return type and index: ``cpu`` → (cpu, None), ``cuda:1`` → (cuda, 1), ``cuda`` → (cuda, 0).
-
-    Raises:
-        InputError: The name is not that of one device.
-    """
+    """Return type and index: ``cpu`` → (cpu, None), ``cuda:1`` → (cuda, 1), ``cuda`` → index 0."""
     if "," in on or "+" in on:
         raise InputError(f"{on!r} names several devices: give one device at a time, like cuda:0")
     match = _ON.fullmatch(on.strip())
@@ -218,12 +202,7 @@ class AmdGpu(NamedTuple):
 
 
 def list_amd_gpus(system: Path, environ: Mapping[str, str]) -> list[AmdGpu]:
-    """Return the GPUs that programs see, in the order in which they see them.
-
-    Args:
-        system: Folder in which Linux describes devices.
-        environ: Contains HIP_VISIBLE_DEVICES.
-    """
+    """Return the GPUs that programs see, in the order in which they see them."""
     gpus = list(_find_gpus(system))
     visible = next((environ[name] for name in _VISIBLE if name in environ), None)
     if visible is None:
@@ -301,12 +280,7 @@ def find_gpu(
     proc: Path = Path("/proc"),
     system: Path = Path("/sys"),
 ) -> str | None:
-    """Return NVML's UUID of the GPU behind ``cuda:1``; None for ``cpu``, a Jetson or an AMD GPU.
-
-    Raises:
-        InputError: The name is not that of one device, or it is ambiguous.
-        MissingError: The GPU was not found.
-    """
+    """Return NVML's UUID of the GPU behind ``cuda:1``; None for ``cpu``, a Jetson or an AMD GPU."""
     _, index = parse_on(on)
     if index is None or is_jetson(proc) or has_amd_gpus(proc, system):
         return None

@@ -80,10 +80,6 @@ def find_estimator(name: str = DEFAULT) -> Estimator:
 
     After a colon, names of the paper's method list deviations from the paper that are switched:
     ``subtractive:stop`` stops as the paper does, ``ampere:stop`` as we do.
-
-    Raises:
-        InputError: No estimator or no deviation has this name.
-        MissingError: The estimator's plug-in cannot be loaded.
     """
     if name in ESTIMATORS:
         return ESTIMATORS[name]()
@@ -118,24 +114,9 @@ def check_estimator(name: str) -> None:
 
 
 def estimate_network(
-    profile: Profile,
-    network: Network,
-    setup: Setup,
-    estimator: str = AUTO,
-    level: float = 0.95,
+    profile: Profile, network: Network, setup: Setup, estimator: str = AUTO, level: float = 0.95
 ) -> Estimate:
-    """Estimate the energy of one step of a network on the profile's device.
-
-    Args:
-        profile: Observations of the device.
-        network: The network.
-        setup: How it is trained or run.
-        estimator: Name of the estimator.
-        level: Probability of the interval.
-
-    Raises:
-        MissingError: The profile holds nothing that the estimator can learn from.
-    """
+    """Estimate the energy of one step of a network on the profile's device."""
     return fit_profile(profile, estimator).estimate([network], setup, level)[0]
 
 
@@ -144,10 +125,6 @@ def fit_profile(profile: Profile, estimator: str = AUTO) -> FittedProfile:
 
     The profile's stored fit is used if it was fitted to as many observations as there are now. A
     device of which little or nothing was measured starts from its data sheet.
-
-    Raises:
-        InputError: Nothing was measured, and the estimator cannot start from a data sheet.
-        MissingError: The profile holds nothing that the estimator can learn from.
     """
     name = choose_estimator(estimator, profile.runtime)
     sheet = find_starting_sheet(profile)
@@ -186,17 +163,7 @@ def describe_fits(profile: Profile) -> dict[str, tuple[FitComponent, ...]]:
 def update_estimate(
     estimate: Estimate, energy_j: float, steps: int, sd_share: float = 0.03
 ) -> Estimate:
-    """Update an estimate with the measured energy of a run's first steps.
-
-    Args:
-        estimate: The estimate before the run.
-        energy_j: Energy of the first steps together.
-        steps: Number of these steps.
-        sd_share: Standard deviation of the rest of the run around its first steps, as a share.
-
-    Raises:
-        InputError: The energy or the number of steps is not positive.
-    """
+    """Update an estimate with the measured energy of a run's first steps."""
     if energy_j <= 0 or steps < 1:
         raise InputError(
             f"{energy_j} J in {steps} steps: give an energy above 0 and at least 1 step"

@@ -220,18 +220,7 @@ class GpuGroup:
 def find_gpu_group(
     profile: Profile, setup: Setup, gpus: int, link_bytes_per_s: float | None = None
 ) -> GpuGroup | None:
-    """Return GPUs like that of a profile, connected as the catalogue says; None for one.
-
-    Args:
-        profile: Profile of one of them.
-        setup: How each of them trains.
-        gpus: Their number.
-        link_bytes_per_s: Bandwidth between them instead of the catalogue's.
-
-    Raises:
-        InputError: The device is not a GPU, the network is not trained, or the bandwidth is not
-            known.
-    """
+    """Return GPUs like that of a profile, connected as the catalogue says; None for one."""
     if gpus == 1:
         return None
     name = profile.device.name

@@ -395,11 +395,7 @@ def rests_on_sheet(profile: Profile) -> bool:
 
 
 def make_starting_estimator(name: str, sheet: DataSheet) -> Estimator:
-    """Return an estimator that starts from a data sheet.
-
-    Raises:
-        InputError: The estimator needs observations.
-    """
+    """Return an estimator that starts from a data sheet."""
     if name not in STARTS_FROM_SHEETS:
         raise InputError(
             f"{name} needs measurements, and {sheet.title} has none: use the estimator "

@@ -34,16 +34,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ParamSpec,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from joulecast.features.budgets import MAX_COUNT as MAX_COUNT
 from joulecast.records.trial import OPTIMIZERS, PRECISIONS
@@ -422,8 +413,7 @@ Net = Annotated[
     Any, Argument("A family, file.py:make_net, a .json or a .onnx file.", harm="may run code")
 ]
 Batch = Annotated[
-    int | None,
-    Argument("Batch size.", least=1, default="the net's own; 1 with --inference"),
+    int | None, Argument("Batch size.", least=1, default="the net's own; 1 with --inference")
 ]
 InputShape = Annotated[
     tuple[int, ...] | None,
@@ -435,12 +425,7 @@ Precision = Annotated[
     Argument("Number format; int8 needs --inference.", choices=PRECISIONS, default="fp32"),
 ]
 Loss = Annotated[
-    Any,
-    Argument(
-        "Loss function.",
-        choices=("cross_entropy", "mse"),
-        default="cross_entropy",
-    ),
+    Any, Argument("Loss function.", choices=("cross_entropy", "mse"), default="cross_entropy")
 ]
 Accumulate = Annotated[
     int | None,
@@ -482,10 +467,7 @@ DeviceName = Annotated[
         metavar="NAME",
     ),
 ]
-ProfileFile = Annotated[
-    str | None,
-    Argument("Profile file, instead of --device.", metavar="FILE"),
-]
+ProfileFile = Annotated[str | None, Argument("Profile file, instead of --device.", metavar="FILE")]
 On = Annotated[
     str | None,
     Argument(
@@ -561,14 +543,12 @@ Confidence = Annotated[
 ]  # fmt: skip
 Steps = Annotated[int | None, Argument("Steps of the run.", least=1, most=MAX_COUNT)]
 Inferences = Annotated[
-    int | None,
-    Argument("With --inference: inferences of the run.", least=1, most=MAX_COUNT),
+    int | None, Argument("With --inference: inferences of the run.", least=1, most=MAX_COUNT)
 ]
 Epochs = Annotated[int | None, Argument("Passes over --samples.", least=1, most=MAX_COUNT)]
 Samples = Annotated[int | None, Argument("Samples of an epoch.", least=1, most=MAX_COUNT)]
 Grid = Annotated[
-    str | None,
-    Argument("Also print CO2e: grams per kWh, or a region.", metavar="400|de"),
+    str | None, Argument("Also print CO2e: grams per kWh, or a region.", metavar="400|de")
 ]
 Price = Annotated[str | None, Argument("Also print the cost: price per kWh.", metavar="0.30EUR")]
 Seed = Annotated[int, Argument("Random seed.")]

@@ -149,11 +149,7 @@ def list_devices(*, store: str | None = None) -> tuple[CatalogueDevice, ...]:
 
 
 def find_catalogue_device(name: str, store: str | None = None) -> CatalogueDevice:
-    """Return one device of the catalogue, or the one that a ``.toml`` file describes.
-
-    Raises:
-        InputError: No device, or several, have this name.
-    """
+    """Return one device of the catalogue, or the one that a ``.toml`` file describes."""
     sheet = read_data_sheet(name) if name.endswith(".toml") else find_data_sheet(name)
     return _describe(sheet, _list_profiles(store))
 

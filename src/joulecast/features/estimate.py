@@ -37,24 +37,11 @@ from joulecast.features.run import (
     make_bill,
     time_loader,
 )
-from joulecast.records import (
-    INT8_PRECISIONS,
-    Estimate,
-    Network,
-    Profile,
-    Setup,
-    name_step,
-)
+from joulecast.records import INT8_PRECISIONS, Estimate, Network, Profile, Setup, name_step
 from joulecast.runtimes import explain_runtime_difference
 from joulecast.system.errors import ArgumentError, InputError, arg
-from joulecast.system.units import (
-    format_energy,
-    parse_energy,
-    parse_share,
-)
-from joulecast.views.words import (
-    is_inference,
-)
+from joulecast.system.units import format_energy, parse_energy, parse_share
+from joulecast.views.words import is_inference
 
 if TYPE_CHECKING:
     from joulecast.estimators.fitted_profile import FittedProfile
@@ -73,12 +60,7 @@ def parse_seen(text: str) -> tuple[float, int]:
     return parse_energy(energy), int(steps)
 
 
-Probe = Annotated[
-    bool,
-    Argument(
-        "First measure the net's unseen layers on the device --on.",
-    ),
-]
+Probe = Annotated[bool, Argument("First measure the net's unseen layers on the device --on.")]
 ProbeSeconds = Annotated[
     float | None, Argument("Longest duration of a probe.", least=0.0, default="600")
 ]
@@ -376,11 +358,7 @@ def find_source(
     length: RunLength | None = None,
     group: ParallelOptions | None = None,
 ) -> Source:
-    """Find the profile of a device, and read a net; a probe measures the net's layers first.
-
-    Raises:
-        ArgumentError: Arguments contradict each other.
-    """
+    """Find the profile of a device, and read a net; a probe measures the net's layers first."""
     if probe and device:
         raise ArgumentError(
             f"a probe measures on the device {arg('on')}: leave {arg('device')} and "
@@ -508,11 +486,7 @@ def find_run_length(
     samples: int | None,
     phase: str | None,
 ) -> RunLength:
-    """Return the length of a run; inferences are steps of inference.
-
-    Raises:
-        ArgumentError: It has two lengths, or half of one.
-    """
+    """Return the length of a run; inferences are steps of inference."""
     if inferences is not None:
         if phase != "inference":
             raise ArgumentError(f"{arg('inferences')} needs {arg('phase', 'inference')}")

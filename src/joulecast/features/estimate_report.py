@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features.arguments import Argument
-from joulecast.features.run import (
-    EVALUATION,
-    WAITING,
-    RunCost,
-    RunPart,
-)
+from joulecast.features.run import EVALUATION, WAITING, RunCost, RunPart
 from joulecast.records import (
     BlockEstimate,
     DataParallel,

@@ -93,11 +93,7 @@ class EstimateAnswer:
         price: str | None = None,
         battery: str | None = None,
     ) -> dict[str, Any]:
-        """Return a run of so many steps as JSON values: those of `joulecast estimate`, and more.
-
-        Raises:
-            InputError: A unit cannot be read, or a total is too large for a number.
-        """
+        """Return a run of so many steps as JSON values: those of `joulecast estimate`, and more."""
         cost = add_up_run(self.estimate, self.setup, RunSchedule(steps))
         run = make_run_estimate(
             self.network, self.setup, self.estimate, cost, grid=grid, price=price, battery=battery
@@ -135,13 +131,7 @@ class EstimateService:
         self._estimates: BoundedCache[Any, EstimateAnswer] = BoundedCache(_KEPT_ESTIMATES)
 
     def answer(self, question: EstimateQuestion) -> EstimateAnswer:
-        """Return the estimate of one step.
-
-        Raises:
-            InputError: The net, the setup or an option cannot be used, or several devices match.
-            MissingError: There is no profile of the device.
-            StoreError: The store cannot be read.
-        """
+        """Return the estimate of one step."""
         network, setup = resolve_question(question)
         summary = self.find_device(question.device)
         key = (
@@ -178,23 +168,13 @@ class EstimateService:
             return self._summaries
 
     def find_profile(self, device: str) -> ProfileSummary:
-        """Return the best profile of a device.
-
-        Raises:
-            InputError: Several devices match.
-            MissingError: None matches.
-        """
+        """Return the best profile of a device."""
         from joulecast.store.profiles import match_profiles
 
         return match_profiles(self.list_profiles(), device, {})[0]
 
     def find_device(self, device: str) -> ProfileSummary:
-        """Return the best profile of a device, or that of a data sheet of the catalogue.
-
-        Raises:
-            InputError: Several devices match.
-            MissingError: None matches.
-        """
+        """Return the best profile of a device, or that of a data sheet of the catalogue."""
         found = match_name(self.list_profiles(), device)
         return summarise_sheet(found) if isinstance(found, DataSheet) else found[0]
 
@@ -228,12 +208,7 @@ class EstimateService:
 
 
 def resolve_question(question: EstimateQuestion) -> tuple[Network, Setup]:
-    """Return the network of a question, and its setup with the batch size that applies.
-
-    Raises:
-        InputError: A field of the setup is invalid, or the network is too large.
-        NetError: There is no such family, or a parameter is invalid.
-    """
+    """Return the network of a question, and its setup with the batch size that applies."""
     fields = dict(question.setup)
     setup = Setup(**fields)
     batch = fields.get("batch")

@@ -168,9 +168,6 @@ def resolve_built_in(
     """Return the net that a family or a reference application stands for; None for other names.
 
     No file is opened and no code is run, whatever the name.
-
-    Raises:
-        NetError: A parameter or the input shape is invalid.
     """
     if is_family(name):
         default = choose_batch(phase, FAMILIES[name.partition(":")[0]].batch)
@@ -201,23 +198,12 @@ def has_torch() -> bool:
 
 
 def require_torch(purpose: str, extra: str = "torch") -> None:
-    """Raise MissingError unless PyTorch is installed.
-
-    Args:
-        purpose: What needs it, for the message.
-        extra: The extra of Joulecast that installs it.
-    """
+    """Raise MissingError unless PyTorch is installed."""
     require_packages(purpose, {"torch": "PyTorch"}, extra)
 
 
 def require_packages(purpose: str, packages: Mapping[str, str], extra: str) -> None:
-    """Raise MissingError unless all packages are installed.
-
-    Args:
-        purpose: What needs them, for the message.
-        packages: The titles of packages by the name that is imported.
-        extra: The extra of Joulecast that installs them.
-    """
+    """Raise MissingError unless all packages are installed."""
     missing = [title for name, title in packages.items() if not find_spec(name)]
     if missing:
         raise MissingError(

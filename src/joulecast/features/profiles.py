@@ -45,10 +45,7 @@ SHORT_KEY = 8
 
 
 def load_profile(
-    device: DeviceLike | None = "",
-    *,
-    on: DeviceLike = "cpu",
-    store: str | None = None,
+    device: DeviceLike | None = "", *, on: DeviceLike = "cpu", store: str | None = None
 ) -> Profile:
     """Return the profile of a device.
 
@@ -90,11 +87,7 @@ def load_profile(
 
 
 def load_observed_profile(device: DeviceLike | None, *, store: str | None = None) -> Profile:
-    """Return the profile of a device, for what needs its observations.
-
-    Raises:
-        MissingError: The device was never measured, or there is no such device.
-    """
+    """Return the profile of a device, for what needs its observations."""
     profile = load_profile(device, store=store)
     if profile.data_sheet is not None and not profile.observations:
         raise MissingError(
@@ -105,13 +98,7 @@ def load_observed_profile(device: DeviceLike | None, *, store: str | None = None
 
 
 def find_device(on: str) -> tuple[Device, str]:
-    """Return the device ``on`` and its framework: of this machine, simulated or by its agent.
-
-    Raises:
-        InputError: The name is not that of one device.
-        MissingError: The device was not found.
-        DeviceAwayError: The agent of the device does not answer.
-    """
+    """Return the device ``on`` and its framework: of this machine, simulated or by its agent."""
     if is_remote(on):
         # Most estimates need no connection.
         from joulecast.features.measurers import open_remote
@@ -135,19 +122,9 @@ def find_observed_profile(device: DeviceLike | Profile, store: str | None = None
 
 
 def find_profiles(
-    devices: DeviceLike | Profile | Sequence[DeviceLike | Profile],
-    store: str | None = None,
+    devices: DeviceLike | Profile | Sequence[DeviceLike | Profile], store: str | None = None
 ) -> dict[str, Profile | str]:
-    """Return the profile of every device, or the reason why there is none.
-
-    Args:
-        devices: Devices (see ``load_profile``) and profiles, or one of them; ``all`` stands for
-            every profile and every other device of the catalogue.
-        store: Path or URL of the store, if not the usual one.
-
-    Raises:
-        JoulecastError: No device has a profile.
-    """
+    """Return the profile of every device, or the reason why there is none."""
     found: dict[str, Profile | str] = {}
     errors: list[JoulecastError] = []
     one = cast("DeviceLike | Profile", devices)
@@ -183,10 +160,6 @@ def match_name(known: Sequence[ProfileSummary], name: str) -> list[ProfileSummar
     """Return the profiles that a name means, the best one first, or the data sheet of a device.
 
     No file is read but those of the catalogue.
-
-    Raises:
-        InputError: Several devices match.
-        MissingError: None matches.
     """
     from joulecast.store.profiles import match_profiles
 
