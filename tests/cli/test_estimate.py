@@ -90,7 +90,7 @@ def test_text_says_whether_a_charge_suffices(profiled):
     assert "give the power of everything else" not in poor
     step = " ".join(profiled("estimate", *NET, "--battery", "15Wh").stdout.split())
     assert "Will it finish" not in step
-    assert "This charge holds 54.0 kJ, enough for about" in step and "--steps, or" in step
+    assert "This charge holds 54.0 kJ, enough for about" in step and "Give steps, or" in step
     assert "leaves no energy" in profiled.fails(
         "estimate", *NET, "--battery", "15Wh", "--charge", "5%", "--reserve", "10%"
     )

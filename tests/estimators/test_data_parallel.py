@@ -168,7 +168,7 @@ UNKNOWN = Profile(Device("simulated-7"), "simulated", "device", "simulated", ())
 @pytest.mark.parametrize(
     ("profile", "setup", "named"),
     [
-        (UNKNOWN, TRAINING, "--link-gb-s"),
+        (UNKNOWN, TRAINING, "link_gb_s"),
         (replace(A100, covers="cpu"), TRAINING, "PyTorch"),
         (replace(A100, runtime="mnn-3.0"), TRAINING, "PyTorch"),
         (replace(A100, runtime="onnxruntime-1.20"), TRAINING, "PyTorch"),

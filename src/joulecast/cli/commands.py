@@ -130,7 +130,7 @@ def make_command(name: str, verb: Callable[..., Any], extras: VerbCommand) -> cl
             data = result.to_dict() if hasattr(result, "to_dict") else result
         if out:
             write_json(out, data)
-        report = result.report(**view) if plot or not own["json"] else None
+        report: Any = result.report(**view) if plot or not own["json"] else None
         if plot:
             if not report.plots:
                 raise click.ClickException("there is nothing to plot: leave --plot out")

@@ -12,19 +12,17 @@ Other distributions add estimators through the entry-point group ``joulecast.est
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
-from typing import Any
+from pkgutil import resolve_name
 
 from joulecast.estimators.base import Estimator as Estimator
 from joulecast.estimators.base import FitComponent, Fitted
-from joulecast.estimators.estimates import Estimates as Estimates
 from joulecast.estimators.fitted_profile import (
     STARTS_FROM_SHEETS,
     find_starting_sheet,
     make_starting_estimator,
 )
+from joulecast.estimators.fitted_profile import Estimates as Estimates
 from joulecast.estimators.fitted_profile import FittedProfile as FittedProfile
 from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.gp.lognormal import interval_log_sd, normal_quantile
@@ -40,28 +38,17 @@ AUTO = "auto"
 _BY_RUNTIME = {"onnxruntime": "kernel-gp", "torch_compile": "kernel-gp"}
 
 
-def _import_later(module: str, name: str) -> Callable[..., Estimator]:
-    """Return a function that makes an estimator and imports its module only then."""
-
-    def make_estimator(**options: Any) -> Estimator:
-        make = getattr(import_module(f"joulecast.estimators.{module}"), name)
-        estimator: Estimator = make(**options)
-        return estimator
-
-    return make_estimator
-
-
-# Importing all of them takes longer than an estimate with one.
-ESTIMATORS: dict[str, Callable[..., Estimator]] = {
-    "additive": _import_later("additive.estimator", "AdditiveEstimator"),
-    "subtractive": _import_later("subtractive.estimator", "SubtractiveEstimator"),
-    "subtractive-blocks": _import_later("subtractive.estimator", "BlockSubtractiveEstimator"),
-    "ampere": _import_later("subtractive.estimator", "PaperEstimator"),
-    "kernel-gp": _import_later("kernels.estimator", "KernelProcessEstimator"),
-    "flops": _import_later("whole_networks", "FlopsEstimator"),
-    "flops-linear": _import_later("whole_networks", "LinearFlopsEstimator"),
-    "work-linear": _import_later("whole_networks", "LinearWorkEstimator"),
-    "constant": _import_later("whole_networks", "ConstantEstimator"),
+# Module and class: importing all of them takes longer than an estimate with one.
+ESTIMATORS = {
+    "additive": f"{__name__}.additive.estimator:AdditiveEstimator",
+    "subtractive": f"{__name__}.subtractive.estimator:SubtractiveEstimator",
+    "subtractive-blocks": f"{__name__}.subtractive.estimator:BlockSubtractiveEstimator",
+    "ampere": f"{__name__}.subtractive.estimator:PaperEstimator",
+    "kernel-gp": f"{__name__}.kernels.estimator:KernelProcessEstimator",
+    "flops": f"{__name__}.whole_networks:FlopsEstimator",
+    "flops-linear": f"{__name__}.whole_networks:LinearFlopsEstimator",
+    "work-linear": f"{__name__}.whole_networks:LinearWorkEstimator",
+    "constant": f"{__name__}.whole_networks:ConstantEstimator",
 }
 
 _WITH_DEVIATIONS = ("subtractive", "subtractive-blocks", "ampere")
@@ -81,16 +68,17 @@ def find_estimator(name: str = DEFAULT) -> Estimator:
     After a colon, names of the paper's method list deviations from the paper that are switched:
     ``subtractive:stop`` stops as the paper does, ``ampere:stop`` as we do.
     """
-    if name in ESTIMATORS:
-        return ESTIMATORS[name]()
     base, *changes = name.split(":")
-    if base in _WITH_DEVIATIONS and changes:
-        return ESTIMATORS[base](changes=tuple(changes))
+    estimator: Estimator
+    if base in ESTIMATORS and (not changes or base in _WITH_DEVIATIONS):
+        make = resolve_name(ESTIMATORS[base])
+        estimator = make(changes=tuple(changes)) if changes else make()
+        return estimator
     plugins = _load_plugins()
     if name not in plugins:
         known = ", ".join(list_estimator_names())
         raise InputError(f"there is no estimator {name!r}: give one of {known}")
-    estimator: Estimator = plugins[name]()
+    estimator = plugins[name]()
     if estimator.name != name:
         raise MissingError(
             f"the plug-in {name!r} makes an estimator called {estimator.name!r}: give its entry "
@@ -171,16 +159,15 @@ def update_estimate(
     log_sd = interval_log_sd(estimate.energy_j, estimate.interval_j, estimate.level)
     gain = log_sd**2 / (log_sd**2 + sd_share**2)
     factor = math.exp(gain * math.log(energy_j / steps / estimate.energy_j))
-    mean_j = estimate.energy_j * factor
+    mean_j, device_j = estimate.energy_j * factor, estimate.device_energy_j
     half = math.exp(normal_quantile(estimate.level) * log_sd * math.sqrt(1.0 - gain))
-    device_energy_j = estimate.device_energy_j
     return replace(
         estimate,
         energy_j=mean_j,
         interval_j=(mean_j / half, mean_j * half),
-        layers=tuple(replace(layer, energy_j=layer.energy_j * factor) for layer in estimate.layers),
-        blocks=tuple(replace(block, energy_j=block.energy_j * factor) for block in estimate.blocks),
-        device_energy_j=None if device_energy_j is None else device_energy_j * factor,
+        layers=tuple(replace(one, energy_j=one.energy_j * factor) for one in estimate.layers),
+        blocks=tuple(replace(one, energy_j=one.energy_j * factor) for one in estimate.blocks),
+        device_energy_j=None if device_j is None else device_j * factor,
         uncertainty_sources={FIRST_STEPS: 1.0},
     )
 

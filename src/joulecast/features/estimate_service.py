@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from joulecast.devices import DATASHEET, DataSheet, find_data_sheet, make_sheet_profile
 from joulecast.families import FAMILIES, is_family, parse_params
 from joulecast.features.catalogue import summarise_sheet
-from joulecast.features.estimate import estimate_fitted, make_run_estimate
+from joulecast.features.estimate import estimate_fitted
+from joulecast.features.estimate_report import RunEstimate
 from joulecast.features.nets import choose_batch, resolve_built_in
 from joulecast.features.parallel import ParallelOptions
 from joulecast.features.profiles import list_unmeasured, match_name
@@ -95,7 +96,7 @@ class EstimateAnswer:
     ) -> dict[str, Any]:
         """Return a run of so many steps as JSON values: those of `joulecast estimate`, and more."""
         cost = add_up_run(self.estimate, self.setup, RunSchedule(steps))
-        run = make_run_estimate(
+        run = RunEstimate(
             self.network, self.setup, self.estimate, cost, grid=grid, price=price, battery=battery
         )
         found = run.to_dict()

@@ -17,14 +17,14 @@ import copy
 import os
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from joulecast.families import FAMILIES, draw_family, is_family, make_family
-from joulecast.features.arguments import convert_shape
+from joulecast.features.arguments import choose_setup_fields, convert_shape
 from joulecast.features.trust import check_trusted
 from joulecast.operators import checkpoint_blocks, is_half_precision
 from joulecast.records import Network, Setup
@@ -80,6 +80,15 @@ class NetRequest:
     input_shape: Shape | None = None
     setup_options: Mapping[str, Any] = field(default_factory=dict)
     checkpoint: bool = False
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> NetRequest:
+        """Return the net and the fields of a setup among the arguments of a verb: its locals."""
+        inputs, setup, shape = map(arguments.get, ("inputs", "setup", "input_shape"))
+        named = {one.name: arguments.get(one.name) for one in fields(Setup)}
+        options = choose_setup_fields(**named)
+        is_checkpointed = arguments.get("checkpoint", False)
+        return cls(arguments["net"], inputs, setup, shape, options, is_checkpointed)
 
     @property
     def name(self) -> str:
