@@ -12,15 +12,14 @@ The entry point of a plug-in names a callable that takes the whole text (``NAME:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
-from joulecast.devices import detect_device
 from joulecast.records import Device
 from joulecast.records.runtime import Runtime, Step
 from joulecast.system.errors import InputError, MissingError
-from joulecast.system.plugins import RUNTIME_GROUP, Plugins, load_plugins
 
 __all__ = [
     "BUILT_IN",
@@ -97,6 +96,8 @@ def join_runtime(runtime: str, on: str = "") -> str:
 
 
 def _open_framework(on: str, device_name: str) -> Runtime:
+    from joulecast.devices.detect import detect_device
+
     name = _name_of(on)
     device = _rename(detect_device(find_hardware(on) or "cpu"), device_name)
     title, extra, packages = _FRAMEWORKS.get(name, ("PyTorch", "torch", ("torch",)))
@@ -145,7 +146,9 @@ _FRAMEWORKS = {
 }
 
 
-def _load_plugins() -> Plugins:
+def _load_plugins() -> Mapping[str, Any]:
+    from joulecast.system.plugins import RUNTIME_GROUP, load_plugins
+
     # With torch: a plug-in of that name could not be told from PyTorch.
     return load_plugins(RUNTIME_GROUP, frozenset((*BUILT_IN, "torch")))
 

@@ -323,12 +323,10 @@ def test_unattributed_work_is_reported_and_not_estimated(profiled):
 
 def test_this_machine_is_the_default(profiled, monkeypatch):
     assert "this machine" in profiled.fails("estimate", "lenet5")
-    monkeypatch.setattr(
-        "joulecast.features.profiles.detect_device", lambda on: Device("simulated-7")
-    )
+    monkeypatch.setattr("joulecast.devices.detect.detect_device", lambda on: Device("simulated-7"))
     # Its profile was made by another framework.
     assert "has no profile yet" in profiled.fails("estimate", "lenet5")
-    monkeypatch.setattr("joulecast.features.profiles.name_framework", lambda on: "simulated")
+    monkeypatch.setattr("joulecast.runtimes.name_framework", lambda on: "simulated")
     assert profiled.json("estimate", NET[0], "--batch", "8") == profiled.json("estimate", *NET)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulecast.devices import find_data_sheet, make_sheet_profile, read_data_sheet
+from joulecast.devices.data_sheets import find_data_sheet, make_sheet_profile, read_data_sheet
 from joulecast.estimators import Estimates
 from joulecast.estimators.data_parallel import (
     BUCKET_BYTES,

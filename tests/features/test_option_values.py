@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import joulecast
-from joulecast.devices import detect_device
+from joulecast.devices.detect import detect_device
 from joulecast.features.arguments import convert_on, is_torch_device, list_arguments
 from joulecast.features.profiles import find_profiles
 from joulecast.records import Setup

@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from joulecast.records import DataSheet, Device, Profile
+from joulecast.records import DATASHEET, DataSheet, Device, Profile
 from joulecast.records.codec import Range
 from joulecast.records.data_sheet import BYTES_PER_S, CLOCK_HZ, PEAK_FLOPS, PEAK_PRECISIONS, POWER_W
 from joulecast.system.errors import FileError, InputError
@@ -324,10 +324,6 @@ def _simplify(name: str) -> str:
 
 def _list_words(name: str) -> list[str]:
     return [one for one in re.findall(r"[a-z0-9]+", name.lower()) if one not in _NOISE]
-
-
-DATASHEET = "datasheet"
-"""Provenance of what rests on a data sheet."""
 
 
 def make_sheet_profile(sheet: DataSheet) -> Profile:

@@ -12,8 +12,10 @@ Other distributions add estimators through the entry-point group ``joulecast.est
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pkgutil import resolve_name
+from typing import Any
 
 from joulecast.estimators.base import Estimator as Estimator
 from joulecast.estimators.base import FitComponent, Fitted
@@ -24,11 +26,9 @@ from joulecast.estimators.fitted_profile import (
 )
 from joulecast.estimators.fitted_profile import Estimates as Estimates
 from joulecast.estimators.fitted_profile import FittedProfile as FittedProfile
-from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.gp.lognormal import interval_log_sd, normal_quantile
-from joulecast.records import Estimate, Network, Profile, Setup, find_fit_count
+from joulecast.records import Estimate, Network, Observation, Profile, Setup, find_fit_count
 from joulecast.system.errors import InputError, MissingError
-from joulecast.system.plugins import ESTIMATOR_GROUP, Plugins, load_plugins
 
 DEFAULT = "additive"
 AUTO = "auto"
@@ -126,11 +126,9 @@ def fit_profile(profile: Profile, estimator: str = AUTO) -> FittedProfile:
                 f"the profile of {profile.device.name} holds nothing that {name} can learn from: "
                 "run `joulecast profile NET` on that device first"
             )
-        fitted = method.fit(drop_contradicted(profile.observations), stored)
-        return FittedProfile(profile, method, fitted)
+        return FittedProfile(profile, method, method.fit(_list_believed(profile), stored))
     method = make_starting_estimator(name, sheet)
-    fitted = method.fit(drop_contradicted(profile.observations))
-    return FittedProfile(profile, method, fitted, sheet)
+    return FittedProfile(profile, method, method.fit(_list_believed(profile)), sheet)
 
 
 def describe_fits(profile: Profile) -> dict[str, tuple[FitComponent, ...]]:
@@ -172,8 +170,17 @@ def update_estimate(
     )
 
 
-def _load_plugins() -> Plugins:
+def _load_plugins() -> Mapping[str, Any]:
+    from joulecast.system.plugins import ESTIMATOR_GROUP, load_plugins
+
     return load_plugins(ESTIMATOR_GROUP, frozenset(ESTIMATORS))
+
+
+def _list_believed(profile: Profile) -> tuple[Observation, ...]:
+    """Return the observations of a profile without those that others contradict."""
+    from joulecast.estimators.plausibility import drop_contradicted
+
+    return drop_contradicted(profile.observations)
 
 
 def load_fit(profile: Profile, method: Estimator) -> Fitted | None:
@@ -189,5 +196,5 @@ def _is_current(profile: Profile, method: Estimator, stored: Fitted) -> bool:
     if find_fit_count(profile.fits, method.name) == len(profile.observations):
         return True
     # Without that number, or where it counts a store's own observations alone, they must be parsed.
-    count = sum(map(method.uses, drop_contradicted(profile.observations)))
+    count = sum(map(method.uses, _list_believed(profile)))
     return count in (0, stored.observation_count)

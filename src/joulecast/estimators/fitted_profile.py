@@ -27,7 +27,6 @@ from typing import overload
 
 import numpy as np
 
-from joulecast.devices import DATASHEET, match_data_sheet
 from joulecast.estimators.base import (
     UNIT_SD_SHARE,
     Estimator,
@@ -40,6 +39,7 @@ from joulecast.gp import lognormal
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.operators import peak_memory
 from joulecast.records import (
+    DATASHEET,
     FLOAT_PRECISIONS,
     BlockEstimate,
     DataSheet,
@@ -464,6 +464,8 @@ def check_sheet_precision(profile: Profile, setup: Setup) -> None:
 
 def match_device_sheet(device: Device) -> DataSheet | None:
     """Return the data sheet of a device, by its driver's name or its own; None if none matches."""
+    from joulecast.devices.data_sheets import match_data_sheet
+
     for name in (device.processor, device.name):
         if name and (sheet := match_data_sheet(name)) is not None:
             return sheet

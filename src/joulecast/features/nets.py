@@ -25,7 +25,6 @@ from typing import Any
 
 from joulecast.families import FAMILIES, draw_family, is_family, make_family
 from joulecast.features.arguments import choose_setup_fields
-from joulecast.features.trust import check_trusted
 from joulecast.operators import checkpoint_blocks, is_half_precision
 from joulecast.records import Network, Setup
 from joulecast.system.errors import InputError, MissingError, NetError, arg
@@ -155,6 +154,8 @@ def resolve_name(
         found = _read_onnx(name, batch, input_shape, phase)
     elif found is None and ":" in name:
         if named_in is not None:
+            from joulecast.features.trust import check_trusted
+
             location = name.rpartition(":")[0]
             try:
                 # A module is looked for in the current folder first.
