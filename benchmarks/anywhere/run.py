@@ -180,7 +180,7 @@ def measure(args: argparse.Namespace, folder: RunFolder) -> None:
     import torch
 
     from benchmarks.anywhere import networks, truth
-    from joulecast.devices import detect_device, find_gpu
+    from joulecast.devices.detect import detect_device, find_gpu
     from joulecast.meters import make_meter
 
     started_s = time.monotonic()

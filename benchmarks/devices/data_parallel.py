@@ -19,7 +19,7 @@ from statistics import median
 
 from benchmarks.devices.run import fit_law
 from benchmarks.devices.tables import TRAINING, StepRow, read_kernels, read_steps
-from joulecast.devices import find_data_sheet
+from joulecast.devices.data_sheets import find_data_sheet
 from joulecast.estimators.data_parallel import (
     BackwardPart,
     GpuGroup,

@@ -51,7 +51,7 @@ from benchmarks.devices.tables import (
     read_published_steps,
     read_steps,
 )
-from joulecast.devices import find_data_sheet
+from joulecast.devices.data_sheets import find_data_sheet
 from joulecast.estimators import find_estimator, fit_profile, load_fit
 from joulecast.estimators.additive.data_sheets import (
     SHARED_FIT,

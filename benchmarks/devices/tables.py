@@ -34,7 +34,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from benchmarks.common import read_json
-from joulecast.devices import find_data_sheet
+from joulecast.devices.data_sheets import find_data_sheet
 from joulecast.estimators.additive.data_sheets import MeasuredDevice
 from joulecast.estimators.additive.layers import (
     SetupLayer,

@@ -27,7 +27,7 @@ from onnx import TensorProto, helper
 from benchmarks.robustness.hostile_inputs import damage_bytes, damage_value, make_text
 from joulecast.cli.main import cli
 from joulecast.cli.settings import read_settings
-from joulecast.devices import parse_on
+from joulecast.devices.detect import parse_on
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.families import make_family
 from joulecast.features.budgets import parse_budget

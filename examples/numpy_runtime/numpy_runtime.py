@@ -11,7 +11,7 @@ import os
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from joulecast.devices import detect_device
+from joulecast.devices.detect import detect_device
 from joulecast.operators import peak_memory
 from joulecast.system.errors import InputError, NetError, NotTrainingError, OutOfMemoryError
 

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from joulecast.devices import parse_on
+from joulecast.devices.detect import parse_on
 from joulecast.features.progress_report import ProgressReport
 from joulecast.runtimes import find_hardware
 from joulecast.system.errors import JoulecastError

@@ -12,15 +12,14 @@ The entry point of a plug-in names a callable that takes the whole text (``NAME:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
-from joulecast.devices import detect_device
 from joulecast.records import Device
 from joulecast.records.runtime import Runtime, Step
 from joulecast.system.errors import InputError, MissingError
-from joulecast.system.plugins import RUNTIME_GROUP, Plugins, load_plugins
 
 __all__ = [
     "BUILT_IN",
@@ -37,17 +36,7 @@ __all__ = [
 
 
 def open_runtime(on: str, device_name: str = "") -> Runtime:
-    """Return the runtime of a device.
-
-    Args:
-        on: ``cpu``, ``cuda:0``, ``mnn:cpu``, ``onnx:cpu``, ``simulated:SEED``, or the name of a
-            plug-in.
-        device_name: Name to record for the device instead of the detected one.
-
-    Raises:
-        InputError: There is no such device, or several are named.
-        MissingError: The device, its framework or the plug-in is not available.
-    """
+    """Return the runtime of a device."""
     if is_plugin(on):
         runtime: Runtime = _load_plugins()[_name_of(on)](on)
         runtime.device = _rename(runtime.device, device_name)
@@ -70,9 +59,6 @@ def find_hardware(on: str) -> str | None:
     """Return the device of this machine that is used: ``mnn:cpu`` → ``cpu``.
 
     It is None for simulated devices and for those of plug-ins.
-
-    Raises:
-        InputError: The runtime does not run on the device.
     """
     if is_simulated(on) or is_plugin(on):
         return None
@@ -95,15 +81,7 @@ def name_framework(on: str) -> str:
 
 
 def join_runtime(runtime: str, on: str = "") -> str:
-    """Return a device of a framework as ``--on`` names it: ``mnn`` and ``cpu`` → ``mnn:cpu``.
-
-    Args:
-        runtime: ``torch``, ``mnn``, ``onnx``, ``simulated``, or the name of a plug-in.
-        on: A device of the framework, with or without its name; its default by default.
-
-    Raises:
-        InputError: There is no such framework, or the device belongs to another one.
-    """
+    """Return a device of a framework as ``--on`` names it: ``mnn`` and ``cpu`` → ``mnn:cpu``."""
     others = (*_OTHER_FRAMEWORKS, *_load_plugins())
     if _name_of(runtime) not in ("torch", *others):
         names = ", ".join(("torch", *others))
@@ -118,6 +96,8 @@ def join_runtime(runtime: str, on: str = "") -> str:
 
 
 def _open_framework(on: str, device_name: str) -> Runtime:
+    from joulecast.devices.detect import detect_device
+
     name = _name_of(on)
     device = _rename(detect_device(find_hardware(on) or "cpu"), device_name)
     title, extra, packages = _FRAMEWORKS.get(name, ("PyTorch", "torch", ("torch",)))
@@ -166,7 +146,9 @@ _FRAMEWORKS = {
 }
 
 
-def _load_plugins() -> Plugins:
+def _load_plugins() -> Mapping[str, Any]:
+    from joulecast.system.plugins import RUNTIME_GROUP, load_plugins
+
     # With torch: a plug-in of that name could not be told from PyTorch.
     return load_plugins(RUNTIME_GROUP, frozenset((*BUILT_IN, "torch")))
 

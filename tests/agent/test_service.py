@@ -31,7 +31,7 @@ from joulecast.agent.service import (
     check_fits,
     serve_http,
 )
-from joulecast.devices import detect_device, find_free_memory
+from joulecast.devices.detect import detect_device, find_free_memory
 from joulecast.measurer.device_lock import hold_device
 from joulecast.operators import peak_memory
 from joulecast.records import Device, Execution, Network, Trial

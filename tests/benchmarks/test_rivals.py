@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from joulecast.estimators import ESTIMATORS, fit_profile, list_estimator_names
+from joulecast.estimators import ESTIMATORS, find_estimator, fit_profile, list_estimator_names
 from joulecast.estimators.base import Target
 from joulecast.families import draw_family, make_family
 from joulecast.records import Device, Observation, Profile, Trial
@@ -101,6 +101,6 @@ def test_forest_shares_the_campaign_of_the_process(scripts):
     target, device = Target(make_family("lenet5"), SETUP), make_simulated_device(3, noise=0.0)
     assert forest.campaign == "kernel-gp"
     seen = run_short_campaign(forest, target, 3, device)
-    process = ESTIMATORS["kernel-gp"]()
+    process = find_estimator("kernel-gp")
     assert forest.propose(target, seen).trial == process.propose(target, seen).trial
     assert Trial(target.network, SETUP).key not in {one.trial.key for one in seen[:1]}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.devices import find_data_sheet
+from joulecast.devices.data_sheets import find_data_sheet
 from joulecast.operators import network_work
 from joulecast.records import Observation, Setup
 from joulecast.system.errors import FileError, InputError

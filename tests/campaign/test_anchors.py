@@ -21,7 +21,7 @@ from joulecast.campaign.anchors import (
     run_anchors,
 )
 from joulecast.campaign.trial_log import TrialLog
-from joulecast.devices import find_data_sheet
+from joulecast.devices.data_sheets import find_data_sheet
 from joulecast.operators import network_work, peak_memory
 from joulecast.records import Device
 from joulecast.simulation.runtime import SimulatedRuntime

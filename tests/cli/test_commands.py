@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from joulecast.cli.commands import DeclaredType, PlotType
+from joulecast.cli.commands import PLOT, DeclaredType
 from joulecast.features.arguments import list_arguments
 from joulecast.features.compare import compare
 from joulecast.features.estimate import estimate_run
@@ -47,9 +47,9 @@ def test_lists_keep_each_value_once():
 
 
 def test_plots_are_chosen_by_suffix():
-    assert PlotType().convert("front.SVG", None, None) == "front.SVG"
+    assert DeclaredType(PLOT).convert("front.SVG", None, None) == "front.SVG"
     with pytest.raises(click.BadParameter, match=r"front\.txt"):
-        PlotType().convert("front.txt", None, None)
+        DeclaredType(PLOT).convert("front.txt", None, None)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_an_operation_of_unknown_duration_shows_what_it_does(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with show_activity("choosing channels"):
+    with show_activity({}, "choosing channels"):
         assert "choosing channels" in terminal.getvalue()
 
 

@@ -90,7 +90,7 @@ def test_text_says_whether_a_charge_suffices(profiled):
     assert "give the power of everything else" not in poor
     step = " ".join(profiled("estimate", *NET, "--battery", "15Wh").stdout.split())
     assert "Will it finish" not in step
-    assert "This charge holds 54.0 kJ, enough for about" in step and "--steps, or" in step
+    assert "This charge holds 54.0 kJ, enough for about" in step and "Give steps, or" in step
     assert "leaves no energy" in profiled.fails(
         "estimate", *NET, "--battery", "15Wh", "--charge", "5%", "--reserve", "10%"
     )
@@ -323,12 +323,10 @@ def test_unattributed_work_is_reported_and_not_estimated(profiled):
 
 def test_this_machine_is_the_default(profiled, monkeypatch):
     assert "this machine" in profiled.fails("estimate", "lenet5")
-    monkeypatch.setattr(
-        "joulecast.features.profiles.detect_device", lambda on: Device("simulated-7")
-    )
+    monkeypatch.setattr("joulecast.devices.detect.detect_device", lambda on: Device("simulated-7"))
     # Its profile was made by another framework.
     assert "has no profile yet" in profiled.fails("estimate", "lenet5")
-    monkeypatch.setattr("joulecast.features.profiles.name_framework", lambda on: "simulated")
+    monkeypatch.setattr("joulecast.runtimes.name_framework", lambda on: "simulated")
     assert profiled.json("estimate", NET[0], "--batch", "8") == profiled.json("estimate", *NET)
 
 

@@ -7,9 +7,8 @@ import pytest
 
 import joulecast
 from joulecast.cli.commands import DeclaredOption
-from joulecast.cli.harmless_settings import find_harmful
 from joulecast.cli.main import cli
-from joulecast.cli.settings import find_user_file, list_declared
+from joulecast.cli.settings import find_harmful, find_user_file, list_declared
 from joulecast.system.errors import FileError
 
 EVIL = "from pathlib import Path\nPath('was-run').touch()\n"

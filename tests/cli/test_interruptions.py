@@ -28,7 +28,7 @@ def make_net():
     [
         ("meters", "detect_meters", ("detect",), "interrupted"),
         ("features.estimate", "load_profile", ("estimate", "lenet5"), "interrupted"),
-        ("features.estimate", "probe_net", ("estimate", "lenet5", "--probe"), KEPT),
+        ("features.profile", "probe_layers", ("estimate", "lenet5", "--probe"), KEPT),
         ("features.profile", "run_profiling", ("profile", "lenet5"), KEPT),
         ("features.atlas", "profile_atlas", ("profile", "--atlas"), KEPT),
         ("features.evaluation_run", "measure_and_evaluate", ("evaluate", "lenet5"), KEPT),

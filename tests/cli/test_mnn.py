@@ -2,7 +2,7 @@
 
 import pytest
 
-from joulecast.devices import detect_device
+from joulecast.devices.detect import detect_device
 from joulecast.store import open_store
 
 pytest.importorskip("MNN")

@@ -7,7 +7,7 @@ https://docs.kernel.org/gpu/amdgpu/thermal.html.
 
 import pytest
 
-from joulecast.devices.detect import AmdGpu, detect_device, find_gpu, has_amd_gpus, list_amd_gpus
+from joulecast.devices.detect import detect_device, find_gpu, has_amd_gpus, list_amd_gpus
 from joulecast.meters import METERS, MeterSpec, make_meter
 from joulecast.system.errors import MissingError
 
@@ -45,10 +45,8 @@ def add_gpu(system, node, minor, version, unique_id, name="", vram=0, cap=750_00
 
 
 def test_gpus_come_in_the_order_of_their_nodes(system):
-    assert list_amd_gpus(system, {}) == [
-        AmdGpu("AMD Instinct MI300X", 206_141_652_992, 750.0, "7788"),
-        AmdGpu("AMD gfx1100", 25_753_026_560, 327.0, ""),
-    ]
+    found = [(one.processor, one.memory_bytes) for one in list_amd_gpus(system, {})]
+    assert found == [("AMD Instinct MI300X", 206_141_652_992), ("AMD gfx1100", 25_753_026_560)]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +60,7 @@ def test_gpus_come_in_the_order_of_their_nodes(system):
     ],
 )
 def test_only_visible_gpus_are_listed(system, environ, names):
-    assert [gpu.name for gpu in list_amd_gpus(system, environ)] == names
+    assert [gpu.processor for gpu in list_amd_gpus(system, environ)] == names
 
 
 def test_machine_without_rocm_has_none(tmp_path):

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.devices import (
-    DataSheet,
+from joulecast.devices.data_sheets import (
     add_data_sheet,
     find_data_sheet,
     find_user_folder,
@@ -17,6 +16,7 @@ from joulecast.devices import (
     match_data_sheet,
     read_data_sheet,
 )
+from joulecast.records import DataSheet
 from joulecast.store.files import read_profile, write_profile
 from joulecast.system.errors import FileError, InputError
 

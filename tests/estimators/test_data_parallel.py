@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulecast.devices import find_data_sheet, make_sheet_profile, read_data_sheet
+from joulecast.devices.data_sheets import find_data_sheet, make_sheet_profile, read_data_sheet
 from joulecast.estimators import Estimates
 from joulecast.estimators.data_parallel import (
     BUCKET_BYTES,
@@ -168,7 +168,7 @@ UNKNOWN = Profile(Device("simulated-7"), "simulated", "device", "simulated", ())
 @pytest.mark.parametrize(
     ("profile", "setup", "named"),
     [
-        (UNKNOWN, TRAINING, "--link-gb-s"),
+        (UNKNOWN, TRAINING, "link_gb_s"),
         (replace(A100, covers="cpu"), TRAINING, "PyTorch"),
         (replace(A100, runtime="mnn-3.0"), TRAINING, "PyTorch"),
         (replace(A100, runtime="onnxruntime-1.20"), TRAINING, "PyTorch"),

@@ -6,7 +6,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from joulecast.devices import find_data_sheet, make_sheet_profile
+from joulecast.devices.data_sheets import find_data_sheet, make_sheet_profile
 from joulecast.estimators import (
     ESTIMATORS,
     check_estimator,

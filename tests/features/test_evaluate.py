@@ -103,7 +103,7 @@ class FittedExact:
 
 
 with pytest.MonkeyPatch.context() as patch:
-    patch.setitem(ESTIMATORS, "exact", ExactEstimator)
+    patch.setitem(ESTIMATORS, "exact", f"{__name__}:ExactEstimator")
     PLAN = EvaluationPlan(
         "lenet5", SETUP, estimators=("exact", "exact-noprobe"), nets=4, seconds=20.0
     )
@@ -111,7 +111,7 @@ with pytest.MonkeyPatch.context() as patch:
 
 @pytest.fixture(autouse=True)
 def exact_estimator(monkeypatch):
-    monkeypatch.setitem(ESTIMATORS, "exact", ExactEstimator)
+    monkeypatch.setitem(ESTIMATORS, "exact", f"{__name__}:ExactEstimator")
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def count_trials(store):
 def finished(tmp_path_factory):
     """Return a finished evaluation, its profile, and how often each trial was run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(ESTIMATORS, "exact", ExactEstimator)
+        patch.setitem(ESTIMATORS, "exact", f"{__name__}:ExactEstimator")
         with open_store(tmp_path_factory.mktemp("whole") / "store.sqlite") as store:
             result = run(store)
             return result, load_only_profile(store), count_trials(store)

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import joulecast
-from joulecast.devices import detect_device
-from joulecast.features.arguments import convert_on, convert_shape, is_torch_device, list_arguments
+from joulecast.devices.detect import detect_device
+from joulecast.features.arguments import convert_on, is_torch_device, list_arguments
 from joulecast.features.profiles import find_profiles
 from joulecast.records import Setup
 from joulecast.store.files import write_profile
@@ -121,7 +121,7 @@ def test_numbers_of_numpy_and_pytorch_are_numbers():
     assert declared["batch"].convert(np.int64(8)) == 8
     assert declared["threads"].convert(torch.tensor(2)) == 2
     assert declared["level"].convert(np.float32(0.75)) == 0.75
-    assert convert_shape([np.int32(3), 8]) == (3, 8) and convert_shape(None) is None
+    assert declared["input_shape"].convert([np.int32(3), 8]) == (3, 8)
 
 
 def test_one_value_stands_for_a_list_of_one(profile):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import joulecast
-from joulecast.devices import list_data_sheets
+from joulecast.devices.data_sheets import list_data_sheets
 from joulecast.features.profiles import (
     find_device,
     find_profiles,
@@ -26,13 +26,13 @@ def store(tmp_path, monkeypatch):
     with open_store(place) as opened:
         for device in (GPU, replace(GPU, name="nvidia-h20x")):
             opened.import_profile(Profile(device, "torch-2.11.0", "gpu", "measured"))
-    monkeypatch.setattr("joulecast.features.profiles.detect_device", lambda on: GPU)
+    monkeypatch.setattr("joulecast.devices.detect.detect_device", lambda on: GPU)
     return place
 
 
 def detect(monkeypatch, **changes) -> None:
     here = replace(GPU, **changes)
-    monkeypatch.setattr("joulecast.features.profiles.detect_device", lambda on: here)
+    monkeypatch.setattr("joulecast.devices.detect.detect_device", lambda on: here)
 
 
 def test_the_profile_has_the_name_of_the_device(store):

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("MNN")
 
-from joulecast.devices import detect_device
+from joulecast.devices.detect import detect_device
 from joulecast.families import make_family
 from joulecast.mnn.engine import ENGINE, NN, OPTIM, draw_uniform, make_scalar
 from joulecast.mnn.runtime import MnnStep

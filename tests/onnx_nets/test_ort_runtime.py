@@ -11,7 +11,7 @@ pytest.importorskip("onnxruntime")
 import onnx
 import onnxruntime
 
-from joulecast.devices import detect_device
+from joulecast.devices.detect import detect_device
 from joulecast.families import make_family
 from joulecast.onnx_nets.ort_runtime import build_model
 from joulecast.onnx_nets.ort_sessions import open_session

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from joulecast.estimators import ESTIMATORS
+from joulecast.estimators import find_estimator
 from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.operators import KINDS, Kind, check_network, layer_work, make_layer, make_op
@@ -161,7 +161,7 @@ def test_layer_is_measured_on_a_simulated_device():
 
 @pytest.mark.parametrize("name", ["additive", "subtractive", "flops"])
 def test_estimators_estimate_the_kind(name):
-    estimator, network = ESTIMATORS[name](), make_network()
+    estimator, network = find_estimator(name), make_network()
     with make_simulated_measurer(make_simulated_device(7, noise=0.0)) as measurer:
         observations = list(map(measurer.measure, list_trials()))
         # After the first load, as campaigns do, when clock rates are up.

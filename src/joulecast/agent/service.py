@@ -40,7 +40,7 @@ from joulecast.agent.messages import (
     drop_trial,
     encode_message,
 )
-from joulecast.devices import detect_device, find_free_memory
+from joulecast.devices.detect import detect_device, find_free_memory
 from joulecast.measurer.device_lock import hold_device, is_device_lost
 from joulecast.measurer.local_devices import name_lock, open_local_measurer
 from joulecast.measurer.windows import IdleChecks

@@ -26,7 +26,7 @@ from joulecast.campaign.trial_log import (
     TrialLog,
     describe_profile,
 )
-from joulecast.devices import multiplies_bf16
+from joulecast.devices.detect import multiplies_bf16
 from joulecast.families import make_family
 from joulecast.measurer import TrialMeasurer
 from joulecast.operators import Work, make_layer, network_work

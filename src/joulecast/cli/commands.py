@@ -12,41 +12,38 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
 import click
 
-from joulecast.cli.interruptions import report_interruption
 from joulecast.cli.streams import find_descriptor, get_results
 from joulecast.features.arguments import Argument, Declaration, list_arguments
 from joulecast.system.errors import ArgumentError, FileError, InputError, JoulecastError
 
 if TYPE_CHECKING:
-    from joulecast.views.report import Report
-
     ParamType = click.ParamType[Any]
 else:
     # Generic in newer versions of Click only.
     ParamType = click.ParamType
 
-_RUNTIME = (
-    "Framework of the device: torch, mnn, onnx or a plug-in; `--runtime mnn` is `--on mnn:cpu`."
-)
 _AFTER_DASHES = "joulecast.cli.commands.after_dashes"
 STDERR = 2
+EXIT_INTERRUPTED = 130
 PLOT_SUFFIXES = (".html", ".svg", ".png", ".pdf")
 
 
 @dataclass(frozen=True)
-class CommandExtras:
+class VerbCommand:
     """What a command has beyond its verb.
 
     Attributes:
+        verb: Module and function in ``features``, which are imported when the command is used.
         has_plots: Whether its report may have plots.
         has_out: Whether ``--out`` writes the result; off for a verb with its own file.
         kept: What is kept if the user interrupts it, given the arguments; empty if nothing is.
@@ -56,71 +53,93 @@ class CommandExtras:
             shown, and returns the exit code.
     """
 
+    verb: str = ""
     has_plots: bool = False
     has_out: bool = True
     kept: Callable[[Mapping[str, Any]], str] = lambda _: ""
-    progress: Callable[[Mapping[str, Any]], Any] | None = None
+    progress: Callable[[Mapping[str, Any]], AbstractContextManager[Any]] | None = None
     passes_stdout: bool = False
     finish: str = ""
 
 
-def make_command(
-    name: str, verb: Callable[..., Any], extras: CommandExtras | None = None
-) -> click.Command:
-    """Return the command of a verb."""
-    extras = extras or CommandExtras()
-    shown = _list_report_arguments(verb)
-    arguments = list_arguments(verb)
-    options = [_make_option(one) for one in (*arguments, *shown) if not one.about.is_after_dashes]
-    mention = make_mention((*arguments, *shown))
-    names = {one.setting: one.name for one in (*arguments, *shown)}
+class CommandInterruptedError(click.ClickException):
+    """The user interrupted a command that leaves something behind."""
 
-    def run(
-        json: bool = False,
-        plot: str | None = None,
-        runtime: str | None = None,
-        **given: Any,
-    ) -> int:
+    exit_code = EXIT_INTERRUPTED
+
+
+def parse_plot_file(text: str) -> str:
+    """Return the file of a plot; its suffix chooses the format."""
+    if Path(text).suffix.lower() not in PLOT_SUFFIXES:
+        raise InputError(f"give a file that ends in {', '.join(PLOT_SUFFIXES)}")
+    return text
+
+
+RUNTIME = Declaration("runtime", str, None, Argument(
+    "Framework of the device: torch, mnn, onnx or a plug-in; `--runtime mnn` is `--on mnn:cpu`.",
+    metavar="NAME", harm="may run a plug-in",
+    is_harmless=lambda text: text in ("torch", "mnn", "onnx", "simulated"),
+))  # fmt: skip
+OUT = Declaration("out", str, None, Argument(
+    "Also write the result as JSON.", metavar="FILE", harm="writes a file", is_written=True
+))  # fmt: skip
+PLOT = Declaration("plot", str, None, Argument(
+    f"Also plot it: {', '.join(PLOT_SUFFIXES[:-1])} or {PLOT_SUFFIXES[-1]}.",
+    metavar="FILE", harm="writes a file", is_written=True, parse=parse_plot_file,
+))  # fmt: skip
+JSON = Declaration("json", bool, False, Argument("Print the result as JSON."))
+
+
+def make_command(name: str, verb: Callable[..., Any], extras: VerbCommand) -> click.Command:
+    """Return the command of a verb."""
+    arguments, shown = list_arguments(verb), _list_report_arguments(verb)
+    added = [RUNTIME] if any(one.name == "on" for one in arguments) else []
+    added += [*([OUT] if extras.has_out else []), *([PLOT] if extras.has_plots else []), JSON]
+    declared = (*arguments, *shown, *added)
+    names = {one.setting: one.name for one in declared}
+
+    def run(**given: Any) -> int:
         context = click.get_current_context()
-        given = {names.get(key, key): value for key, value in given.items()}
-        out = given.pop("out", None) if extras.has_out else None
-        named = given.get("device") or given.get("profile")
+        values = {names.get(key, key): value for key, value in given.items()}
+        view = {one.name: values.pop(one.name) for one in shown}
+        own = {one.name: values.pop(one.name) for one in added}
+        named, runtime = values.get("device") or values.get("profile"), own.get("runtime")
         if runtime is not None and named and is_typed(context, "runtime"):
             raise click.UsageError("give --device or --runtime, not both", context)
         if runtime is not None and not named:
             from joulecast.runtimes import join_runtime
 
-            given["on"] = join_runtime(runtime, given["on"] or "")
-        view = {one.name: given.pop(one.name) for one in shown}
+            values["on"] = join_runtime(runtime, values["on"] or "")
         # Click gives an empty tuple for an option that may be repeated.
-        values = {one: value for one, value in given.items() if value not in (None, ())}
+        values = {one: value for one, value in values.items() if value not in (None, ())}
         values.update(context.meta.get(_AFTER_DASHES, {}))
         if extras.passes_stdout:
             # The verb's own output is the result; JSON has stdout for itself.
-            values["stdout"] = STDERR if json else find_descriptor()
+            values["stdout"] = STDERR if own["json"] else find_descriptor()
         try:
-            with _report_progress(extras, values), report_interruption(extras.kept(values)):
+            with _watch(extras, values):
                 result = _call(verb, values, context)
         except JoulecastError as error:
-            message = error.describe(mention)
+            message = error.describe(make_mention(declared))
             if isinstance(error, ArgumentError):
                 raise click.UsageError(message, context) from error
             raise click.ClickException(message) from error
-        data = result.to_dict() if hasattr(result, "to_dict") else result
-        report: Report | None = None
-        if not json or plot:
-            report = result.report(**view)
+        out, plot = own.get("out"), own.get("plot")
+        data = None
+        if out or own["json"]:
+            data = result.to_dict() if hasattr(result, "to_dict") else result
         if out:
             write_json(out, data)
-        if plot and report is not None:
+        report: Any = result.report(**view) if plot or not own["json"] else None
+        if plot:
             if not report.plots:
                 raise click.ClickException("there is nothing to plot: leave --plot out")
             from joulecast.views.plots import save_plots
 
             save_plots(report.plots, Path(plot))
-        if json:
+        if own["json"]:
             print_json(data)
-        elif report is not None:
+        else:
             from joulecast.views.terminal import make_console, print_report
 
             print_report(report, make_console(get_results()))
@@ -129,17 +148,12 @@ def make_command(
         code: int = getattr(sys.modules[verb.__module__], extras.finish)(result)
         return code
 
-    if any(one.name == "on" for one in arguments):
-        options.append(_option("runtime", click.STRING, "NAME", _RUNTIME))
-    if extras.has_out:
-        options.append(_option("out", OutputFileType(), "FILE", "Also write the result as JSON."))
-        if extras.has_plots:
-            suffixes = ", ".join(PLOT_SUFFIXES[:-1]) + f" or {PLOT_SUFFIXES[-1]}"
-            options.append(_option("plot", PlotType(), "FILE", f"Also plot it: {suffixes}."))
-    options.append(click.Option(["--json"], is_flag=True, help="Print the result as JSON."))
-    has_dashes = any(one.about.is_after_dashes for one in arguments)
-    kind = CommandAfterDashes if has_dashes else click.Command
-    return kind(name, callback=run, params=options, help=_make_help(verb))
+    kind = click.Command
+    if any(one.about.is_after_dashes for one in arguments):
+        kind = CommandAfterDashes
+    options = [_make_option(one) for one in declared if not one.about.is_after_dashes]
+    text = re.split(r"\n(?:Args|Returns|Raises):", inspect.cleandoc(verb.__doc__ or ""))[0]
+    return kind(name, callback=run, params=options, help=text.replace("``", "").strip())
 
 
 def make_mention(arguments: Sequence[Declaration]) -> Callable[[str, str | None], str]:
@@ -150,20 +164,12 @@ def make_mention(arguments: Sequence[Declaration]) -> Callable[[str, str | None]
         known = declared.get(name)
         if known is None:
             return f"--{name.replace('_', '-')}" + ("" if value is None else f" {value}")
-        if known.about.is_positional or (known.is_required and known.is_positional):
+        if _is_positional(known):
             return name.upper()
         is_flag = known.type is bool or known.about.flag_value is not None
         return f"--{known.option}" + ("" if value is None or is_flag else f" {value}")
 
     return mention
-
-
-def _make_help(verb: Callable[..., Any]) -> str:
-    """Return the text of a verb's docstring up to its list of arguments."""
-    text = inspect.cleandoc(verb.__doc__ or "")
-    for heading in ("\nArgs:", "\nReturns:", "\nRaises:"):
-        text = text.partition(heading)[0]
-    return text.replace("``", "").strip()
 
 
 def _list_report_arguments(verb: Callable[..., Any]) -> tuple[Declaration, ...]:
@@ -201,34 +207,41 @@ def is_typed(context: click.Context, name: str) -> bool:
 
 
 @contextmanager
-def _report_progress(extras: CommandExtras, values: dict[str, Any]) -> Iterator[None]:
-    with extras.progress(values) if extras.progress else nullcontext() as callback:
-        if callback is not None:
-            values["on_progress"] = callback
-        yield
+def _watch(extras: VerbCommand, values: dict[str, Any]) -> Iterator[None]:
+    """Show the progress of a verb; an interruption becomes an error that says what is kept."""
+    try:
+        with extras.progress(values) if extras.progress else nullcontext() as callback:
+            if callback is not None:
+                values["on_progress"] = callback
+            yield
+    except KeyboardInterrupt as error:
+        kept = extras.kept(values)
+        if not kept:
+            raise
+        # The terminal shows ^C on the line of the message otherwise.
+        click.echo(err=True)
+        raise CommandInterruptedError(f"interrupted: {kept}") from error
 
 
 # ---------------------------------------------------------------------------------------------
 # Options
 
 
+def _is_positional(one: Declaration) -> bool:
+    return one.about.is_positional or (one.is_required and one.is_positional)
+
+
 def _make_option(one: Declaration) -> click.Parameter:
-    about = one.about
-    if about.is_positional or (one.is_required and one.is_positional):
-        is_several = get_origin(one.type) is tuple
+    about, is_several = one.about, get_origin(one.type) is tuple
+    if _is_positional(one):
+        count = -1 if is_several else 1
         return DeclaredArgument(
-            [one.name],
-            type=DeclaredType(one),
-            nargs=-1 if is_several else 1,
-            required=one.is_required,
+            [one.name], type=DeclaredType(one), nargs=count, required=one.is_required
         )
-    text = about.help
-    if about.default:
-        text += f"  [default: {about.default}]"
-    elif one.type in (int, float, str) and one.default not in (None, "", inspect.Parameter.empty):
-        text += (
-            f"  [default: {one.default:g}]" if one.type is float else f"  [default: {one.default}]"
-        )
+    default = about.default
+    if not default and one.type in (int, float, str) and one.default not in (None, ""):
+        default = f"{one.default:g}" if one.type is float else str(one.default)
+    text = about.help + (f"  [default: {default}]" if default and not one.is_required else "")
     names = [f"--{one.option}", one.setting]
     if about.flag_value is not None or one.type is bool:
         value = True if about.flag_value is None else about.flag_value
@@ -245,12 +258,8 @@ def _make_option(one: Declaration) -> click.Parameter:
         )
     option.about = about
     # Several lists become one.
-    option.is_flat = get_origin(one.type) is tuple
+    option.is_flat = is_several
     return option
-
-
-def _option(name: str, kind: ParamType, metavar: str, text: str) -> click.Option:
-    return click.Option([f"--{name}"], type=kind, metavar=metavar, help=text)
 
 
 class CommandAfterDashes(click.Command):
@@ -309,57 +318,23 @@ class DeclaredType(ParamType):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the value."""
         one = self.declaration
-        kind = one.type if get_origin(one.type) is not tuple else None
         try:
-            if one.about.parse is None and isinstance(value, str) and kind in (int, float):
-                value = _read_number(value, kind)
+            if one.about.parse is None and isinstance(value, str) and one.type in (int, float):
+                # The declaration says what is wrong with a text that is no number.
+                with suppress(ValueError):
+                    value = one.type(value)
             return one.convert(value)
         except InputError as error:
             text = error.describe(lambda name, _: "")
             self.fail(text.removeprefix(" is "), param, ctx)
 
 
-def _read_number(text: str, kind: Any) -> Any:
-    try:
-        return int(text) if kind is int else float(text)
-    except ValueError:
-        # The declaration says what is wrong with it.
-        return text
-
-
-class OutputFileType(ParamType):
-    """A file for a result; its folder must exist, which is checked before any work is done."""
-
-    name = "file"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        """Return the path."""
-        folder = Path(str(value)).parent
-        if not folder.is_dir():
-            self.fail(f"there is no folder {folder}: create it, or give another file", param, ctx)
-        return str(value)
-
-
-class PlotType(OutputFileType):
-    """A file for a plot; its suffix chooses the format."""
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        """Return the path."""
-        if Path(str(value)).suffix.lower() not in PLOT_SUFFIXES:
-            self.fail(f"{value!r}: give a file that ends in {', '.join(PLOT_SUFFIXES)}", param, ctx)
-        return super().convert(value, param, ctx)
-
-
 # ---------------------------------------------------------------------------------------------
-# Output
+# JSON
 
 
 def write_json(path: str, data: Any) -> None:
-    """Write a value to a file as JSON.
-
-    Raises:
-        FileError: The file cannot be written.
-    """
+    """Write a value to a file as JSON."""
     try:
         Path(path).write_text(format_json(data) + "\n", encoding="utf-8")
     except OSError as error:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from joulecast.cli.commands import print_json
-from joulecast.cli.progress import show_bar
 from joulecast.cli.streams import get_results, write_message
 from joulecast.system.errors import MeasurementError
 from joulecast.system.units import parse_duration
 
 if TYPE_CHECKING:
     from joulecast.fleet.fleet_devices import DeviceCheck
-    from joulecast.store.campaigns import StoredCampaign
 
 
 @click.command()
@@ -94,22 +91,3 @@ def up(
         # The terminal shows ^C on the line of the message otherwise.
         click.echo(err=True)
         write_message("The fleet is down. What was measured is stored; run it again to go on.")
-
-
-@contextmanager
-def show_fleet(_: Mapping[str, Any]) -> Iterator[Callable[[Sequence[StoredCampaign]], None]]:
-    """Yield a function that shows how far campaigns are."""
-    from joulecast.store.campaigns import DONE, RUNNING
-    from joulecast.views.words import plural
-
-    with show_bar() as update:
-
-        def tell(campaigns: Sequence[StoredCampaign]) -> None:
-            done = sum(one.state == DONE for one in campaigns)
-            running = [one for one in campaigns if one.state == RUNNING]
-            points = sum(one.points for one in campaigns)
-            detail = f"{running[0].device}: {running[0].reason}" if running else ""
-            text = f"{done} of {plural(len(campaigns), 'device')}  {plural(points, 'point')}"
-            update(done / len(campaigns), text, detail)
-
-        yield tell

@@ -18,6 +18,8 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import cache, partial
 from importlib import import_module
 from types import TracebackType
@@ -25,17 +27,7 @@ from typing import Any
 
 import click
 
-from joulecast.cli.commands import CommandExtras, make_command
-from joulecast.cli.fleet import show_fleet, up
-from joulecast.cli.interruptions import EXIT_INTERRUPTED, keep_if, keep_trials
-from joulecast.cli.progress import (
-    show_probing,
-    show_profiling,
-    show_pruning,
-    show_report,
-    show_reporting,
-    show_steps,
-)
+from joulecast.cli.commands import EXIT_INTERRUPTED, VerbCommand, make_command
 from joulecast.cli.settings import name_variables, read_settings
 from joulecast.cli.streams import (
     ReaderGoneError,
@@ -71,87 +63,92 @@ COMMANDS = {
         "prune": "Prune a net to an energy budget.",
         "plan": "Plan which job runs when on which device.",
     },
-    "Rate": {
-        "score": "Score a device by the energy of inferences, from A to G.",
-    },
-    "Validate": {
-        "evaluate": "Evaluate estimators on held-out random nets.",
-    },
+    "Rate": {"score": "Score a device by the energy of inferences, from A to G."},
+    "Validate": {"evaluate": "Evaluate estimators on held-out random nets."},
 }
-VERBS: dict[str, tuple[str, str, CommandExtras]] = {
-    "compare": ("compare", "compare", CommandExtras(has_plots=True, finish="check_ranked")),
-    "data attach": ("data", "attach_trace", CommandExtras(has_out=False)),
-    "data import": ("import_runs", "import_runs", CommandExtras(has_out=False)),
-    "data predict": ("import_runs", "predict_run", CommandExtras(has_out=False)),
-    "data export": ("data", "export_data", CommandExtras(has_out=False)),
-    "detect": ("detect", "detect", CommandExtras(has_out=False)),
-    "devices": ("catalogue", "show_devices", CommandExtras(has_out=False)),
-    "estimate": (
-        "estimate",
-        "estimate_run",
-        CommandExtras(kept=keep_if("probe"), progress=show_probing),
+
+
+def keep_if(argument: str = "") -> Callable[[Mapping[str, Any]], str]:
+    """Return what a command keeps: its measurements, if it has any because of an argument."""
+    kept = "what was measured is stored; run it again to resume"
+    return lambda values: kept if not argument or values.get(argument) else ""
+
+
+def keep_trials(values: Mapping[str, Any]) -> str:
+    """Return what a search keeps: its trials, if it has a storage."""
+    if values.get("train") is None:
+        return ""
+    if storage := values.get("storage"):
+        return f"finished trials are in {storage}; run it again to continue"
+    return "its trials are lost; give --storage to keep them"
+
+
+def show(what: str, *details: str, only_if: str = "") -> Callable[[Mapping[str, Any]], Any]:
+    """Return the progress of a command, whose module is imported when it is shown."""
+
+    def start(values: Mapping[str, Any]) -> Any:
+        if only_if and not values.get(only_if):
+            return nullcontext()
+        return getattr(import_module("joulecast.cli.progress"), f"show_{what}")(values, *details)
+
+    return start
+
+
+VERBS = {
+    "compare": VerbCommand("compare.compare", has_plots=True, finish="check_ranked"),
+    "data attach": VerbCommand("data.attach_trace", has_out=False),
+    "data import": VerbCommand("import_runs.import_runs", has_out=False),
+    "data predict": VerbCommand("import_runs.predict_run", has_out=False),
+    "data export": VerbCommand("data.export_data", has_out=False),
+    "detect": VerbCommand("detect.detect", has_out=False),
+    "devices": VerbCommand("catalogue.show_devices", has_out=False),
+    "estimate": VerbCommand(
+        "estimate.estimate_run",
+        kept=keep_if("probe"),
+        progress=show("activity", "measuring layers", only_if="probe"),
     ),
-    "fleet bundle": ("fleet_verbs", "bundle_fleet_agent", CommandExtras(has_out=False)),
-    "fleet status": ("fleet_verbs", "show_fleet_status", CommandExtras(has_out=False)),
-    "fleet profile": (
-        "fleet_verbs",
-        "profile_fleet",
-        CommandExtras(
-            kept=lambda _: "the fleet goes on; see `joulecast fleet status`",
-            progress=show_fleet,
-            finish="check_profiled",
-        ),
+    "fleet bundle": VerbCommand("fleet_verbs.bundle_fleet_agent", has_out=False),
+    "fleet status": VerbCommand("fleet_verbs.show_fleet_status", has_out=False),
+    "fleet profile": VerbCommand(
+        "fleet_verbs.profile_fleet",
+        kept=lambda _: "the fleet goes on; see `joulecast fleet status`",
+        progress=show("fleet"),
+        finish="check_profiled",
     ),
-    "fleet estimate": ("fleet_verbs", "forecast_on_fleet", CommandExtras()),
-    "evaluate": (
-        "evaluate",
-        "evaluate",
-        CommandExtras(has_plots=True, kept=keep_if(), progress=show_steps),
+    "fleet estimate": VerbCommand("fleet_verbs.forecast_on_fleet"),
+    "evaluate": VerbCommand(
+        "evaluate.evaluate", has_plots=True, kept=keep_if(), progress=show("report")
     ),
-    "generate": ("generate", "generate", CommandExtras()),
-    "inspect": ("inspect", "inspect_step", CommandExtras(has_out=False)),
-    "measure": (
-        "measure",
-        "measure_any",
-        CommandExtras(passes_stdout=True, finish="finish_measuring"),
+    "generate": VerbCommand("generate.generate"),
+    "inspect": VerbCommand("inspect.inspect_step", has_out=False),
+    "measure": VerbCommand("measure.measure_any", passes_stdout=True, finish="finish_measuring"),
+    "plan": VerbCommand("plan.plan", has_plots=True),
+    "profile": VerbCommand("profile.profile_device", kept=keep_if(), progress=show("profiling")),
+    "prune": VerbCommand(
+        "prune.prune",
+        kept=keep_if("probe"),
+        progress=show("activity", "choosing channels, minutes for large nets"),
     ),
-    "plan": ("plan", "plan", CommandExtras(has_plots=True)),
-    "profile": (
-        "profile",
-        "profile_device",
-        CommandExtras(kept=keep_if(), progress=show_profiling),
+    "score": VerbCommand(
+        "score.score",
+        has_plots=True,
+        kept=keep_if(),
+        progress=show("report"),
+        finish="check_label",
     ),
-    "prune": (
-        "prune",
-        "prune",
-        CommandExtras(kept=keep_if("probe"), progress=show_pruning),
+    "search": VerbCommand(
+        "search.search", has_plots=True, kept=keep_trials, progress=show("report")
     ),
-    "score": (
-        "score",
-        "score",
-        CommandExtras(has_plots=True, kept=keep_if(), progress=show_steps, finish="check_label"),
-    ),
-    "search": (
-        "search",
-        "search",
-        CommandExtras(
-            has_plots=True,
-            kept=keep_trials,
-            progress=lambda _: show_report(),
-        ),
-    ),
-    "profiles list": ("stored_profiles", "list_profiles", CommandExtras(has_out=False)),
-    "profiles show": ("stored_profiles", "show_profile", CommandExtras(has_out=False)),
-    "profiles export": ("stored_profiles", "export_profile", CommandExtras(has_out=False)),
-    "profiles import": ("stored_profiles", "import_profile", CommandExtras(has_out=False)),
-    "profiles remove": ("stored_profiles", "remove_profile", CommandExtras(has_out=False)),
-    "report": (
-        "report",
-        "write_report",
-        CommandExtras(has_out=False, progress=show_reporting),
+    "profiles list": VerbCommand("stored_profiles.list_profiles", has_out=False),
+    "profiles show": VerbCommand("stored_profiles.show_profile", has_out=False),
+    "profiles export": VerbCommand("stored_profiles.export_profile", has_out=False),
+    "profiles import": VerbCommand("stored_profiles.import_profile", has_out=False),
+    "profiles remove": VerbCommand("stored_profiles.remove_profile", has_out=False),
+    "report": VerbCommand(
+        "report.write_report", has_out=False, progress=show("activity", "preparing the report")
     ),
 }
-"""Commands that are made of a verb: module and function in ``features``, and what they add."""
+"""Commands that are made of a verb."""
 GROUPS = {
     "fleet": "Profile many devices at once, and choose among them.",
     "data": "Attach power traces to recorded campaigns, import and export measured runs.",
@@ -294,15 +291,18 @@ def _load_command(name: str) -> click.Command:
 
 
 def _make_command(name: str) -> click.Command:
-    module, function, extras = VERBS[name]
+    module, function = VERBS[name].verb.split(".")
     verb = getattr(import_module(f"joulecast.features.{module}"), function)
-    return make_command(name.rpartition(" ")[2], verb, extras)
+    return make_command(name.rpartition(" ")[2], verb, VERBS[name])
 
 
 def _make_group(name: str) -> click.Group:
     """Return a command that has commands of its own; settings of its table apply to each."""
     inner = [_make_command(one) for one in VERBS if one.startswith(f"{name} ")]
-    inner += [up] if name == "fleet" else []
+    if name == "fleet":
+        from joulecast.cli.fleet import up
+
+        inner.append(up)
 
     def share_settings() -> None:
         context = click.get_current_context()

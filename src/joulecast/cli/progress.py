@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from joulecast.system.printable import make_printable
@@ -13,6 +13,7 @@ from joulecast.system.units import format_duration, format_share
 if TYPE_CHECKING:
     from joulecast.campaign import Progress
     from joulecast.features.progress_report import ProgressReport
+    from joulecast.store.campaigns import StoredCampaign
 
 _DETAIL_SIZE = 44
 _MINUTE_S = 59.5
@@ -54,69 +55,56 @@ def show_bar() -> Iterator[UpdateBar]:
 
 
 @contextmanager
-def show_activity(text: str) -> Iterator[None]:
+def show_activity(_: Mapping[str, Any], text: str) -> Iterator[None]:
     """Show what an operation of unknown duration is doing while a block runs."""
     with show_bar() as update:
         update(None, text, "")
         yield
 
 
-def show_pruning(values: Mapping[str, Any]) -> AbstractContextManager[None]:
-    """Show that channels are being chosen."""
-    return show_activity("choosing channels, minutes for large nets")
-
-
-def show_steps(
-    values: Mapping[str, Any],
-) -> AbstractContextManager[Callable[[ProgressReport], None]]:
-    """Show how much of an operation is done."""
-    return show_report()
-
-
 @contextmanager
-def show_report() -> Iterator[Callable[[ProgressReport], None]]:
+def show_report(_: Mapping[str, Any]) -> Iterator[Callable[[ProgressReport], None]]:
     """Yield the callback of an operation that reports how much of it is done."""
     with show_bar() as update:
         yield lambda now: update(now.done / now.total, format_report(now), now.detail)
 
 
-def show_reporting(values: Mapping[str, Any]) -> AbstractContextManager[None]:
-    """Show that a report is being prepared."""
-    return show_activity("preparing the report")
-
-
-def show_probing(values: Mapping[str, Any]) -> AbstractContextManager[None]:
-    """Show that layers are measured, if a probe does so before an estimate."""
-    return show_activity("measuring layers") if values.get("probe") else nullcontext()
-
-
-def show_profiling(
-    values: Mapping[str, Any],
-) -> AbstractContextManager[Callable[[Progress], None]]:
-    """Show the progress of a campaign: for a net, or of a list of trials."""
-    is_list = values.get("atlas") or values.get("anchors")
-    return show_atlas() if is_list else show_campaign(values.get("points"))
-
-
 @contextmanager
-def show_campaign(points: int | None) -> Iterator[Callable[[Progress], None]]:
-    """Yield the callback of a profiling campaign that ends after ``points``, if not None."""
+def show_profiling(values: Mapping[str, Any]) -> Iterator[Callable[[Progress], None]]:
+    """Yield the callback of a campaign: for a net, or of a list of trials."""
+    is_list, points = values.get("atlas") or values.get("anchors"), values.get("points")
     seen: list[Progress] = []
     with show_bar() as update:
 
         def tell(now: Progress) -> None:
             seen.append(now)
-            share = share_done(now, seen[0], points)
-            update(share, format_campaign(now, seen[0], points), now.reason)
+            if is_list:
+                share = None if now.total is None else share_done(now, now, None)
+                update(share, format_atlas(now), now.reason)
+            else:
+                share = share_done(now, seen[0], points)
+                update(share, format_campaign(now, seen[0], points), now.reason)
 
         yield tell
 
 
 @contextmanager
-def show_atlas() -> Iterator[Callable[[Progress], None]]:
-    """Yield the callback of a campaign of an atlas."""
+def show_fleet(_: Mapping[str, Any]) -> Iterator[Callable[[Sequence[StoredCampaign]], None]]:
+    """Yield a function that shows how far campaigns are."""
+    from joulecast.store.campaigns import DONE, RUNNING
+    from joulecast.views.words import plural
+
     with show_bar() as update:
-        yield lambda now: update(_share_passed(now), format_atlas(now), now.reason)
+
+        def tell(campaigns: Sequence[StoredCampaign]) -> None:
+            done = sum(one.state == DONE for one in campaigns)
+            running = [one for one in campaigns if one.state == RUNNING]
+            points = sum(one.points for one in campaigns)
+            detail = f"{running[0].device}: {running[0].reason}" if running else ""
+            text = f"{done} of {plural(len(campaigns), 'device')}  {plural(points, 'point')}"
+            update(done / len(campaigns), text, detail)
+
+        yield tell
 
 
 def format_atlas(now: Progress) -> str:
@@ -157,13 +145,6 @@ def share_done(now: Progress, first: Progress, points: int | None) -> float | No
     if left_s is None:
         return None
     whole_s = now.elapsed_s + left_s
-    return now.elapsed_s / whole_s if whole_s else 0.0
-
-
-def _share_passed(now: Progress) -> float | None:
-    if now.left_s is None or now.total is None:
-        return None
-    whole_s = now.elapsed_s + now.left_s
     return now.elapsed_s / whole_s if whole_s else 0.0
 
 

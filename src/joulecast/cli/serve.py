@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import click
 
 from joulecast.agent.addresses import read_token
-from joulecast.cli.commands import CommandExtras, make_command, print_json
+from joulecast.cli.commands import VerbCommand, make_command, print_json
 from joulecast.cli.streams import write_message
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
@@ -98,4 +98,4 @@ def _announce(values: Mapping[str, Any]) -> Iterator[Callable[[str], None]]:
         yield lambda address: write_message(f"The dashboard is at {address}; Ctrl+C ends it.")
 
 
-serve = make_command("serve", serve_pages, CommandExtras(has_out=False, progress=_announce))
+serve = make_command("serve", serve_pages, VerbCommand(has_out=False, progress=_announce))

@@ -6,15 +6,16 @@
     [estimate]                  # for one command
     grid = "de"
 
-The result is Click's ``default_map``. ./joulecast.toml may come from somebody else: it may only set
-what can do no harm, unless the user trusts the folder.
+The result is Click's ``default_map``. ./joulecast.toml comes with a folder, perhaps from somebody
+else. Unless the user trusts that folder, it may choose sizes, names and numbers, but not run
+programs or code, write files elsewhere, or connect to servers.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
@@ -22,23 +23,21 @@ from typing import Any
 import click
 
 from joulecast.cli.commands import DeclaredOption
-from joulecast.cli.harmless_settings import find_harmful
 from joulecast.features.arguments import Argument
 from joulecast.system.errors import InputError
-from joulecast.system.files import read_toml, show_value
 
 FILE_NAME = "joulecast.toml"
+HARMLESS = frozenset({"check", "device_name", "json", "patience", "stdio", "workers"})
+"""Options that no verb declares: sizes, names and numbers."""
+_REASONS = {"listen": "may let others measure here"}
 _MOST_ITEMS = 100
 
 
 def name_variables(command: click.Command) -> None:
     """Let every option of a command read its variable: ``--store`` reads JOULECAST_STORE."""
-    for param in command.params:
-        if isinstance(param, click.Option) and param.name and param.envvar is None:
-            param.envvar = f"JOULECAST_{param.name.rstrip('_').upper()}"
-    if isinstance(command, click.Group):
-        for inner in command.commands.values():
-            name_variables(inner)
+    for option in _list_options(command):
+        if option.envvar is None:
+            option.envvar = f"JOULECAST_{(option.name or '').rstrip('_').upper()}"
 
 
 def read_settings(
@@ -46,31 +45,40 @@ def read_settings(
 ) -> dict[str, Any]:
     """Return defaults of every command's options; ./joulecast.toml overrides the user's file.
 
-    Args:
-        commands: Names of all commands.
-        find: Returns the command of a name; called only where there are settings to check.
+    Commands are only found, and imported, where there are settings to check.
     """
     settings: dict[str, Any] = {name: {} for name in commands}
-    options_of = functools.cache(lambda name: _list_options(find(name)))
+
+    @cache
+    def list_options(name: str) -> dict[str, click.Option]:
+        return {one.name or "": one for one in _list_options(find(name))}
+
     for path in (find_user_file(), Path(FILE_NAME)):
-        found = _read_file(path)
+        try:
+            is_missing = not path.is_file()
+        except OSError:
+            # A folder that may not be searched; reading says so.
+            is_missing = False
+        if is_missing:
+            continue
+        from joulecast.system.files import read_toml
+
+        found = read_toml(path)
         shared = {key: value for key, value in found.items() if not isinstance(value, dict)}
         tables = {key: value for key, value in found.items() if isinstance(value, dict)}
-        for name in tables:
-            if name not in settings:
-                known = ", ".join(settings)
-                raise InputError(f"{path}: there is no command [{name}]; choose from {known}")
-        _check_names(path, shared, tables, list(settings), options_of)
-        _check_printable(path, found)
+        _check_names(path, shared, tables, list(settings), list_options)
+        for key, value in found.items():
+            if _has_controls([key, value]):
+                # Help would show them as a default.
+                raise InputError(f"{path}: {key} has control characters: correct or remove it")
         if found and path == Path(FILE_NAME):
-            _check_harmless(path, [shared, *tables.values()], list_declared(map(find, commands)))
+            _check_harmless(path, [shared, *tables.values()], list_declared(map(find, settings)))
         for name, options in settings.items():
-            values = _as_names({**shared, **tables.get(name, {})})
-            for key, value in values.items():
-                typed = _as_typed(path, key, value)
+            for key, value in {**shared, **tables.get(name, {})}.items():
+                typed, known = _as_typed(path, key, value), list_options(name).get(_as_name(key))
                 # Options that are given once take several values as one text.
-                is_joined = isinstance(typed, list) and key not in _list_repeated(find(name))
-                options[key] = ",".join(typed) if is_joined else typed
+                is_joined = isinstance(typed, list) and not (known and known.multiple)
+                options[_as_name(key)] = ",".join(typed) if is_joined else typed
     return settings
 
 
@@ -80,13 +88,29 @@ def find_user_file() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "joulecast" / FILE_NAME
 
 
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        is_missing = not path.is_file()
-    except OSError:
-        # A folder that may not be searched; reading says so.
-        is_missing = False
-    return {} if is_missing else read_toml(path)
+def list_declared(commands: Iterable[click.Command | None]) -> dict[str, list[Argument]]:
+    """Return the declarations of options by name."""
+    found: dict[str, list[Argument]] = {}
+    for command in commands:
+        for option in _list_options(command):
+            if isinstance(option, DeclaredOption):
+                found.setdefault(option.name or "", []).append(option.about)
+    return found
+
+
+def find_harmful(
+    options: Mapping[str, Any], declared: Mapping[str, Sequence[Argument]]
+) -> tuple[str, str] | None:
+    """Return the first option that could do harm, and why; None if there is none."""
+    for name, value in options.items():
+        texts = list(map(str, value if isinstance(value, list) else [value]))
+        for about in declared.get(name, ()):
+            check = about.is_harmless
+            if about.harm and not (check and all(map(check, texts))):
+                return name, about.harm
+        if name not in declared and name not in HARMLESS:
+            return name, _REASONS.get(name, "writes a file")
+    return None
 
 
 def _check_names(
@@ -94,46 +118,22 @@ def _check_names(
     shared: dict[str, Any],
     tables: dict[str, dict[str, Any]],
     commands: list[str],
-    options_of: Callable[[str], set[str]],
+    list_options: Callable[[str], Mapping[str, click.Option]],
 ) -> None:
-    """Raise InputError for a misspelt option, which would otherwise be ignored silently."""
+    """Raise InputError for a misspelt command or option, which would be ignored silently."""
+    for name in tables:
+        if name not in commands:
+            known = ", ".join(commands)
+            raise InputError(f"{path}: there is no command [{name}]; choose from {known}")
     for key in shared:
         # Commands are imported one by one, until one has the option.
-        if not any(_as_name(key) in options_of(name) for name in commands):
+        if not any(_as_name(key) in list_options(name) for name in commands):
             raise InputError(f"{path}: no command has an option {key!r}; correct or remove it")
     for name, table in tables.items():
         for key in table:
-            if _as_name(key) not in options_of(name):
-                known = ", ".join(sorted(options_of(name)))
+            if _as_name(key) not in list_options(name):
+                known = ", ".join(sorted(list_options(name)))
                 raise InputError(f"{path}: [{name}] has no option {key!r}; it has {known}")
-
-
-def _check_printable(path: Path, values: Mapping[str, Any]) -> None:
-    """Raise InputError for control characters, which help would show as a default."""
-    for key, value in values.items():
-        if _has_controls(key) or _has_controls(value):
-            raise InputError(f"{path}: {key} has control characters: correct or remove it")
-
-
-def _has_controls(value: Any) -> bool:
-    if isinstance(value, dict):
-        return _has_controls(list(value)) or _has_controls(list(value.values()))
-    if isinstance(value, list):
-        return any(map(_has_controls, value))
-    return isinstance(value, str) and not value.isprintable()
-
-
-def list_declared(commands: Iterable[click.Command | None]) -> dict[str, list[Argument]]:
-    """Return the declarations of options by name."""
-    found: dict[str, list[Argument]] = {}
-    queue = list(commands)
-    while queue:
-        command = queue.pop()
-        queue += command.commands.values() if isinstance(command, click.Group) else ()
-        for param in command.params if command else ():
-            if isinstance(param, DeclaredOption) and param.name:
-                found.setdefault(param.name, []).append(param.about)
-    return found
 
 
 def _check_harmless(
@@ -141,37 +141,39 @@ def _check_harmless(
 ) -> None:
     """Raise InputError for an option that could do harm in a folder that is not trusted."""
     for options in tables:
-        found = find_harmful(_as_names(options), declared)
+        values = {_as_name(key): value for key, value in options.items()}
+        found = find_harmful(values, declared)
         if found is None:
             continue
-        # Imported where it is needed, because every command reads settings.
         from joulecast.features.trust import check_trusted
+        from joulecast.system.files import show_value
 
         try:
             # The file may be a link to a trusted one, whose relative names mean others here.
             check_trusted(path, path.parent)
         except InputError as error:
             name, reason = found
-            shown = show_value(_as_names(options)[name])
             raise InputError(
-                f"{path}: {name} = {shown} {reason}: remove it and give --{name} on the command "
-                f"line; {error}"
+                f"{path}: {name} = {show_value(values[name])} {reason}: remove it and give "
+                f"--{name} on the command line; {error}"
             ) from error
 
 
-def _list_options(command: click.Command | None) -> set[str]:
-    """Return the names of the options of a command and of its subcommands."""
+def _has_controls(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        return any(map(_has_controls, value))
+    return isinstance(value, str) and not value.isprintable()
+
+
+def _list_options(command: click.Command | None) -> list[click.Option]:
+    """Return the options of a command and of its subcommands, without ``--help``."""
     if command is None:
-        return set()
+        return []
+    own = [one for one in command.params if isinstance(one, click.Option) and one.name != "help"]
     inner = command.commands.values() if isinstance(command, click.Group) else ()
-    own = {param.name for param in command.params if isinstance(param, click.Option) and param.name}
-    return own.union(*map(_list_options, inner)) - {"help"}
-
-
-def _list_repeated(command: click.Command | None) -> set[str | None]:
-    """Return the names of the options of a command that can be given several times."""
-    params = command.params if command else []
-    return {param.name for param in params if isinstance(param, click.Option) and param.multiple}
+    return own + [option for one in inner for option in _list_options(one)]
 
 
 def _as_name(key: str) -> str:
@@ -188,9 +190,7 @@ def _as_typed(path: Path, key: str, value: Any) -> Any:
     if isinstance(value, list) and len(value) <= _MOST_ITEMS and not is_nested:
         return [str(one) for one in value]
     if isinstance(value, (list, dict)):
+        from joulecast.system.files import show_value
+
         raise InputError(f"{path}: {key} is {show_value(value)}: give a text, a number or a list")
     return str(value)
-
-
-def _as_names(options: dict[str, Any]) -> dict[str, Any]:
-    return {_as_name(key): value for key, value in options.items()}

@@ -104,24 +104,14 @@ class ResultStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write a text, perhaps later.
-
-        Raises:
-            FileError: It cannot be written.
-            ReaderGoneError: Nobody reads it.
-        """
+        """Write a text, perhaps later."""
         if self._is_closed and text:
             raise FileError("stdout is closed: redirect it to a file, or to /dev/null")
         with self._explain_errors():
             return self._stream.write(text)
 
     def flush(self) -> None:
-        """Write everything now.
-
-        Raises:
-            FileError: It cannot be written.
-            ReaderGoneError: Nobody reads it.
-        """
+        """Write everything now."""
         with self._explain_errors():
             self._stream.flush()
 

@@ -18,15 +18,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from joulecast.records import DataSheet, Device, Profile
+from joulecast.records import DATASHEET, DataSheet, Device, Profile
 from joulecast.records.codec import Range
-from joulecast.records.data_sheet import (
-    BYTES_PER_S,
-    CLOCK_HZ,
-    PEAK_FLOPS,
-    PEAK_PRECISIONS,
-    POWER_W,
-)
+from joulecast.records.data_sheet import BYTES_PER_S, CLOCK_HZ, PEAK_FLOPS, PEAK_PRECISIONS, POWER_W
 from joulecast.system.errors import FileError, InputError
 from joulecast.system.files import MOST_TOML_BYTES, read_limited, read_toml, write_atomically
 from joulecast.system.toml_tables import Json, list_tables, parse_table, parse_text
@@ -42,51 +36,15 @@ _CACHE_BYTES = Range(2**14, 2**40)
 
 
 def read_data_sheet(path: str | os.PathLike[str]) -> DataSheet:
-    """Return the data sheet in a user's TOML file.
-
-    Raises:
-        FileError: The file cannot be read or is not TOML.
-        InputError: A figure is missing, unknown or more than physics allows.
-    """
+    """Return the data sheet in a user's TOML file."""
     where = os.fspath(path)
     return parse_data_sheet(where, read_toml(Path(where)), f"given in {Path(where).name}")
 
 
-def read_data_sheets(path: Path) -> list[DataSheet]:
-    """Return the data sheets of a file with a table ``[[device]]`` for each."""
-    return [
-        parse_data_sheet(f"{path}: {where}", row, "")
-        for where, row in list_tables(read_toml(path), "device")
-    ]
-
-
 def parse_data_sheet(where: str, table: Mapping[str, Any], source: str) -> DataSheet:
-    """Return the data sheet in a TOML table.
-
-    Args:
-        where: What messages call the table.
-        table: Its keys and values.
-        source: Where figures are from if the table does not say it.
-
-    Raises:
-        InputError: A figure is missing, unknown or more than physics allows.
-    """
-    _refuse_missing(where, table)
-    values = parse_table(where, table, _PARSERS)
-    figures = {_FIELDS.get(key, key): value for key, value in values.items()}
-    peaks = _parse_peaks(where, figures.pop("tflops"))
-    sources = _find_sources(where, table, figures.pop("source", source), figures.pop("sources", {}))
-    figures.setdefault("title", figures["name"])
-    try:
-        return DataSheet(flops_per_s=peaks, sources=sources, **figures)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
-
-
-def _refuse_missing(where: str, table: Mapping[str, Any]) -> None:
-    peaks = table.get("tflops")
+    """Return the data sheet in a TOML table; ``source`` is that of figures that name none."""
     missing = [key for key in NEEDED if key not in table]
-    if not isinstance(peaks, dict) or "fp32" not in peaks:
+    if not isinstance(table.get("tflops"), dict) or "fp32" not in table["tflops"]:
         missing.append("tflops.fp32")
     if missing:
         verb = "is" if len(missing) == 1 else "are"
@@ -95,25 +53,22 @@ def _refuse_missing(where: str, table: Mapping[str, Any]) -> None:
             f"{where}: {', '.join(missing)} {verb} missing: estimates in every precision need "
             f"{', '.join(NEEDED)} and tflops.fp32; those in another need its peak too ({others})"
         )
-
-
-def _parse_peaks(where: str, table: Json) -> dict[str, float]:
-    parse = partial(_parse_figure, scale=1e12, limits=PEAK_FLOPS)
-    return parse_table(f"{where}: tflops", table, dict.fromkeys(PEAK_PRECISIONS, parse))
-
-
-def _find_sources(
-    where: str, table: Mapping[str, Any], usual: str, others: Mapping[str, Any]
-) -> dict[str, str]:
-    """Return the source of every figure that a table gives, by field."""
-    keys, peaks = [key for key in table if key in _FIGURES], [*table["tflops"]]
+    values = parse_table(where, table, _PARSERS)
+    figures = {_FIELDS.get(key, key): value for key, value in values.items()}
+    parse_peak = partial(_parse_figure, scale=1e12, limits=PEAK_FLOPS)
+    parsers = dict.fromkeys(PEAK_PRECISIONS, parse_peak)
+    peaks = parse_table(f"{where}: tflops", figures.pop("tflops"), parsers)
+    keys = [key for key in table if key in _FIGURES]
     known = dict.fromkeys([*keys, "tflops", *peaks], parse_text)
-    named = parse_table(f"{where}: sources", others, known)
-    of_peaks = {"tflops": usual, **named}["tflops"]
-    return {
-        **{_FIELDS.get(key, key): named.get(key, usual) for key in keys},
-        **{key: named.get(key, of_peaks) for key in peaks},
-    }
+    named = parse_table(f"{where}: sources", figures.pop("sources", {}), known)
+    usual = figures.pop("source", source)
+    sources = {_FIELDS.get(key, key): named.get(key, usual) for key in keys}
+    sources |= {key: named.get(key, named.get("tflops", usual)) for key in peaks}
+    figures.setdefault("title", figures["name"])
+    try:
+        return DataSheet(flops_per_s=peaks, sources=sources, **figures)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 # ---------------------------------------------------------------------------------------------
@@ -201,11 +156,7 @@ def find_user_folder() -> Path:
 
 
 def read_user_sheets() -> dict[Path, DataSheet]:
-    """Return the data sheet in every TOML file of the user's folder.
-
-    Raises:
-        InputError: A file cannot be used, or two describe devices of one name.
-    """
+    """Return the data sheet in every TOML file of the user's folder."""
     sheets: dict[Path, DataSheet] = {}
     for path in sorted(find_user_folder().glob("*.toml")):
         sheet = read_data_sheet(path)
@@ -218,26 +169,6 @@ def read_user_sheets() -> dict[Path, DataSheet]:
     return sheets
 
 
-def keep_user_sheet(name: str, source: Path) -> Path:
-    """Copy a TOML file into the user's folder, in place of one that describes the same device.
-
-    Raises:
-        FileError: The folder cannot be written.
-    """
-    folder = find_user_folder()
-    content = read_limited(source, MOST_TOML_BYTES)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(
-            f"{folder} cannot be created ({error.strerror}): allow it, or set XDG_CONFIG_HOME"
-        ) from error
-    earlier = [path for path, sheet in read_user_sheets().items() if sheet.name == name]
-    path = earlier[0] if earlier else folder / f"{name}.toml"
-    write_atomically(content, path)
-    return path
-
-
 SHIPPED = Path(__file__).parent / "devices.toml"
 
 # Words that makers add to a name and that identify nothing.
@@ -247,11 +178,7 @@ _LEAST_SIMILAR = 0.6
 
 
 def list_data_sheets() -> tuple[DataSheet, ...]:
-    """Return the shipped data sheets, then those that the user added.
-
-    Raises:
-        InputError: A file of the user cannot be used.
-    """
+    """Return the shipped data sheets, then those that the user added."""
     own = read_user_sheets()
     for path, sheet in own.items():
         _refuse_shipped_name(str(path), sheet)
@@ -262,24 +189,24 @@ def add_data_sheet(path: str | os.PathLike[str]) -> tuple[DataSheet, Path]:
     """Add the device in a TOML file to the user's own; return its data sheet and where it is kept.
 
     An earlier file of the same device is replaced.
-
-    Raises:
-        InputError: The file cannot be used, or the catalogue has a device of this name.
     """
-    sheet = read_data_sheet(path)
+    sheet, folder = read_data_sheet(path), find_user_folder()
     _refuse_shipped_name(os.fspath(path), sheet)
-    return sheet, keep_user_sheet(sheet.name, Path(path))
+    content = read_limited(Path(path), MOST_TOML_BYTES)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(
+            f"{folder} cannot be created ({error.strerror}): allow it, or set XDG_CONFIG_HOME"
+        ) from error
+    earlier = [kept for kept, one in read_user_sheets().items() if one.name == sheet.name]
+    kept = earlier[0] if earlier else folder / f"{sheet.name}.toml"
+    write_atomically(content, kept)
+    return sheet, kept
 
 
 def find_data_sheet(name: str) -> DataSheet:
-    """Return the data sheet of a device.
-
-    Args:
-        name: The device's name, title or alias, what its driver calls it, or a part of its name.
-
-    Raises:
-        InputError: No device, or several, have this name; the message lists those that come near.
-    """
+    """Return the data sheet of a device."""
     found = match_data_sheet(name)
     if found is not None:
         return found
@@ -310,27 +237,24 @@ def is_named(sheet: DataSheet, name: str) -> bool:
 
 def search_data_sheets(name: str) -> list[DataSheet]:
     """Return the devices of the catalogue with words in their names that begin like a text."""
-    wanted = _simplify(name)
-    return [one for one in list_data_sheets() if wanted and _has_part(one, wanted)]
+    wanted, found = _simplify(name), []
+    for sheet in list_data_sheets() if wanted else ():
+        words = _list_words(sheet.name)
+        if any("".join(words[at:]).startswith(wanted) for at in range(len(words))):
+            found.append(sheet)
+    return found
 
 
 def suggest_devices(name: str) -> str:
     """Return what to do about a name that no device has, with those that come near."""
-    near = _list_near_names(name, list_data_sheets())
+    wanted, scores = _simplify(name), {}
+    for one in list_data_sheets():
+        ratios = [SequenceMatcher(None, wanted, text).ratio() for text in _list_spellings(one)]
+        scores[one.name] = max(ratios)
+    near = sorted(scores, key=lambda one: -scores[one])[:_MOST_NEAR]
+    near = [one for one in near if scores[one] >= _LEAST_SIMILAR]
     listed = f"did you mean {', '.join(near)}? " if near else ""
     return f"{listed}`joulecast devices` lists all, and a TOML file can describe yours"
-
-
-def _list_near_names(name: str, known: Iterable[DataSheet]) -> list[str]:
-    wanted = _simplify(name)
-    scores = {
-        one.name: max(
-            SequenceMatcher(None, wanted, spelling).ratio() for spelling in _list_spellings(one)
-        )
-        for one in known
-    }
-    near = sorted(scores, key=lambda one: -scores[one])[:_MOST_NEAR]
-    return [one for one in near if scores[one] >= _LEAST_SIMILAR]
 
 
 def _refuse_shipped_name(where: str, sheet: DataSheet) -> None:
@@ -343,7 +267,8 @@ def _refuse_shipped_name(where: str, sheet: DataSheet) -> None:
 
 @lru_cache(maxsize=1)
 def _read_shipped() -> tuple[DataSheet, ...]:
-    return tuple(read_data_sheets(SHIPPED))
+    tables = list_tables(read_toml(SHIPPED), "device")
+    return tuple(parse_data_sheet(f"{SHIPPED}: {where}", row, "") for where, row in tables)
 
 
 def _match_exactly(name: str, known: Iterable[DataSheet]) -> DataSheet | None:
@@ -352,11 +277,6 @@ def _match_exactly(name: str, known: Iterable[DataSheet]) -> DataSheet | None:
 
 def _list_spellings(sheet: DataSheet) -> set[str]:
     return {_simplify(one) for one in (sheet.name, sheet.title, *sheet.aliases)}
-
-
-def _has_part(sheet: DataSheet, wanted: str) -> bool:
-    words = _list_words(sheet.name)
-    return any("".join(words[at:]).startswith(wanted) for at in range(len(words)))
 
 
 def _simplify(name: str) -> str:
@@ -368,16 +288,9 @@ def _list_words(name: str) -> list[str]:
     return [one for one in re.findall(r"[a-z0-9]+", name.lower()) if one not in _NOISE]
 
 
-DATASHEET = "datasheet"
-"""Provenance of what rests on a data sheet."""
-
-
 def make_sheet_profile(sheet: DataSheet) -> Profile:
     """Return a profile that consists of a data sheet; estimates from it are for PyTorch."""
     device = Device(
-        sheet.name,
-        sheet.title,
-        sheet.memory_bytes,
-        power_mode=f"limit {sheet.power_limit_w:g}W",
+        sheet.name, sheet.title, sheet.memory_bytes, power_mode=f"limit {sheet.power_limit_w:g}W"
     )
     return Profile(device, "torch", sheet.covers, DATASHEET, data_sheet=sheet)

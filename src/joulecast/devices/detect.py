@@ -27,14 +27,14 @@ import platform
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from joulecast.records import Device
 from joulecast.system.errors import InputError, MissingError
 
 _NODES = "class/kfd/kfd/topology/nodes"
-# HIP reads the first of them that is set.
 _VISIBLE = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _ON = re.compile(r"(cpu|cuda)(?::([0-9]+))?")
 # What Linux calls the instructions on x86 and ARM.
@@ -55,19 +55,7 @@ def detect_device(
     system: Path = Path("/sys"),
     root: Path = Path("/"),
 ) -> Device:
-    """Return the device behind ``cpu``, ``cuda`` or ``cuda:1``.
-
-    Args:
-        on: Name of the device.
-        environ: Contains CUDA_VISIBLE_DEVICES.
-        proc: Folder in which Linux describes processor and memory.
-        system: Folder in which Linux describes frequency governors.
-        root: Folder of ``/etc`` and ``/var``, where a Jetson keeps its power mode.
-
-    Raises:
-        InputError: The name is not that of one device.
-        MissingError: The device was not found.
-    """
+    """Return the device behind ``cpu``, ``cuda`` or ``cuda:1``."""
     _, index = parse_on(on)
     if is_jetson(proc):
         return _detect_jetson(index, proc, system, root)
@@ -77,11 +65,7 @@ def detect_device(
 
 
 def parse_on(on: str) -> tuple[str, int | None]:
-    """Return type and index: ``cpu`` → (cpu, None), ``cuda:1`` → (cuda, 1), ``cuda`` → (cuda, 0).
-
-    Raises:
-        InputError: The name is not that of one device.
-    """
+    """Return type and index: ``cpu`` → (cpu, None), ``cuda:1`` → (cuda, 1), ``cuda`` → index 0."""
     if "," in on or "+" in on:
         raise InputError(f"{on!r} names several devices: give one device at a time, like cuda:0")
     match = _ON.fullmatch(on.strip())
@@ -201,65 +185,37 @@ def _describe_clock(name: str, folder: Path, prefix: str, per_mhz: float) -> str
 # AMD GPUs
 
 
-class AmdGpu(NamedTuple):
-    """What the driver tells about a GPU.
-
-    Attributes:
-        name: Product name, or that of its architecture where the card has none: ``AMD gfx942``.
-        memory_bytes: Its own memory; 0 if it is unknown.
-        limit_w: The power limit that is in force; 0 if it is unknown.
-        unique_id: Identifies the card; empty if it has none.
-    """
-
-    name: str
-    memory_bytes: int
-    limit_w: float
-    unique_id: str
-
-
-def list_amd_gpus(system: Path, environ: Mapping[str, str]) -> list[AmdGpu]:
-    """Return the GPUs that programs see, in the order in which they see them.
-
-    Args:
-        system: Folder in which Linux describes devices.
-        environ: Contains HIP_VISIBLE_DEVICES.
-    """
-    gpus = list(_find_gpus(system))
+def list_amd_gpus(system: Path, environ: Mapping[str, str]) -> list[Device]:
+    """Return the GPUs that programs see, in the order in which they see them."""
+    gpus = []
+    driver = _read(system / "module/amdgpu/version").strip()
+    nodes = (system / _NODES).glob("[0-9]*")
+    for node in sorted(nodes, key=lambda path: int(path.name)):
+        texts = dict(re.findall(r"^(\w+) (\d+)$", _read(node / "properties"), re.MULTILINE))
+        # Processors are nodes as well; they have no vector units of a GPU.
+        if int(texts.get("simd_count", 0)) == 0:
+            continue
+        card = system / f"class/drm/renderD{texts.get('drm_render_minor')}/device"
+        # The name that compilers use, where the card has none: 90402 → gfx942.
+        version = int(texts.get("gfx_target_version", 0))
+        short = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+        name = _read(card / "product_name").strip() or f"AMD {short if version else 'GPU'}"
+        memory_bytes = _read_number(card / "mem_info_vram_total")
+        caps_uw = [_read_number(path) for path in sorted(card.glob("hwmon/hwmon*/power1_cap"))]
+        unit = _name_unit(texts["unique_id"]) if int(texts.get("unique_id", 0)) else ""
+        mode = _describe_limit(caps_uw[0] / 1e6 if caps_uw else 0.0)
+        gpus.append(Device(make_slug(name), name, memory_bytes, driver, mode, unit))
+    # HIP reads the first of them that is set, and stops at the first number that does not exist.
     visible = next((environ[name] for name in _VISIBLE if name in environ), None)
     if visible is None:
         return gpus
     numbers = [int(part) if part.strip().isdecimal() else -1 for part in visible.split(",")]
-    # HIP stops at the first number that does not exist.
-    valid = [0 <= number < len(gpus) for number in numbers]
-    return [gpus[number] for number in numbers[: (*valid, False).index(False)]]
+    known = takewhile(lambda number: 0 <= number < len(gpus), numbers)
+    return [gpus[number] for number in known]
 
 
-def _find_gpus(system: Path) -> Iterator[AmdGpu]:
-    nodes = (system / _NODES).glob("[0-9]*")
-    for node in sorted(nodes, key=lambda path: int(path.name)):
-        properties = dict(re.findall(r"^(\w+) (\d+)$", _read(node / "properties"), re.MULTILINE))
-        # Processors are nodes as well; they have no vector units of a GPU.
-        if int(properties.get("simd_count", 0)) == 0:
-            continue
-        card = system / f"class/drm/renderD{properties.get('drm_render_minor')}/device"
-        unique_id = properties.get("unique_id", "0")
-        yield AmdGpu(
-            _read(card / "product_name").strip() or f"AMD {_name_architecture(properties)}",
-            _read_number(card / "mem_info_vram_total"),
-            _read_limit_w(card),
-            "" if unique_id == "0" else unique_id,
-        )
-
-
-def _name_architecture(properties: Mapping[str, str]) -> str:
-    """Return the name that compilers use: 90402 → ``gfx942``."""
-    version = int(properties.get("gfx_target_version", 0))
-    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version else "GPU"
-
-
-def _read_limit_w(card: Path) -> float:
-    caps = [_read_number(path) for path in sorted(card.glob("hwmon/hwmon*/power1_cap"))]
-    return caps[0] / 1e6 if caps else 0.0
+def _describe_limit(limit_w: float) -> str:
+    return f"limit {limit_w:.0f}W" if limit_w else ""
 
 
 def _read_number(path: Path) -> int:
@@ -280,15 +236,7 @@ def _detect_amd(index: int, environ: Mapping[str, str], system: Path) -> Device:
             f"cuda:{index} was not found: ROCm shows {len(gpus)} GPUs; check amd-smi list and "
             "HIP_VISIBLE_DEVICES"
         )
-    gpu = gpus[index]
-    return Device(
-        make_slug(gpu.name),
-        gpu.name,
-        gpu.memory_bytes,
-        _read(system / "module/amdgpu/version").strip(),
-        f"limit {gpu.limit_w:.0f}W" if gpu.limit_w else "",
-        _name_unit(gpu.unique_id) if gpu.unique_id else "",
-    )
+    return gpus[index]
 
 
 # ---------------------------------------------------------------------------------------------
@@ -301,12 +249,7 @@ def find_gpu(
     proc: Path = Path("/proc"),
     system: Path = Path("/sys"),
 ) -> str | None:
-    """Return NVML's UUID of the GPU behind ``cuda:1``; None for ``cpu``, a Jetson or an AMD GPU.
-
-    Raises:
-        InputError: The name is not that of one device, or it is ambiguous.
-        MissingError: The GPU was not found.
-    """
+    """Return NVML's UUID of the GPU behind ``cuda:1``; None for ``cpu``, a Jetson or an AMD GPU."""
     _, index = parse_on(on)
     if index is None or is_jetson(proc) or has_amd_gpus(proc, system):
         return None
@@ -319,10 +262,9 @@ def visible_gpu(index: int, environ: Mapping[str, str] = os.environ) -> str:
     variable = environ.get("CUDA_VISIBLE_DEVICES")
     if variable is None:
         return str(index)
-    entries = [entry.strip() for entry in variable.split(",")]
+    entries = (entry.strip() for entry in variable.split(","))
     # CUDA stops at the first invalid entry; -1 is the usual way to hide all GPUs.
-    valid = [re.fullmatch(r"[0-9]+|(?:GPU|MIG)-.+", entry) is not None for entry in entries]
-    visible = entries[: (*valid, False).index(False)]
+    visible = list(takewhile(re.compile(r"(?:[0-9]+|(?:GPU|MIG)-.+)$").match, entries))
     if index >= len(visible):
         raise MissingError(
             f"cuda:{index} was not found: CUDA_VISIBLE_DEVICES={variable!r} shows {len(visible)} "
@@ -369,7 +311,7 @@ def _detect_gpu(on: str, environ: Mapping[str, str]) -> Device:
             processor,
             int(nvml.nvmlDeviceGetMemoryInfo(handle if slice_ is None else slice_).total),
             _text(nvml.nvmlSystemGetDriverVersion()),
-            f"limit {limit_w:.0f}W" if limit_w else "",
+            _describe_limit(limit_w),
             _name_unit(_text(nvml.nvmlDeviceGetUUID(handle))),
         )
 

@@ -12,25 +12,23 @@ Other distributions add estimators through the entry-point group ``joulecast.est
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from joulecast.estimators.base import Estimator as Estimator
 from joulecast.estimators.base import FitComponent, Fitted
-from joulecast.estimators.estimates import Estimates as Estimates
 from joulecast.estimators.fitted_profile import (
     STARTS_FROM_SHEETS,
     find_starting_sheet,
     make_starting_estimator,
 )
+from joulecast.estimators.fitted_profile import Estimates as Estimates
 from joulecast.estimators.fitted_profile import FittedProfile as FittedProfile
-from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.gp.lognormal import interval_log_sd, normal_quantile
-from joulecast.records import Estimate, Network, Profile, Setup, find_fit_count
+from joulecast.records import Estimate, Network, Observation, Profile, Setup, find_fit_count
 from joulecast.system.errors import InputError, MissingError
-from joulecast.system.plugins import ESTIMATOR_GROUP, Plugins, load_plugins
 
 DEFAULT = "additive"
 AUTO = "auto"
@@ -40,28 +38,17 @@ AUTO = "auto"
 _BY_RUNTIME = {"onnxruntime": "kernel-gp", "torch_compile": "kernel-gp"}
 
 
-def _import_later(module: str, name: str) -> Callable[..., Estimator]:
-    """Return a function that makes an estimator and imports its module only then."""
-
-    def make_estimator(**options: Any) -> Estimator:
-        make = getattr(import_module(f"joulecast.estimators.{module}"), name)
-        estimator: Estimator = make(**options)
-        return estimator
-
-    return make_estimator
-
-
-# Importing all of them takes longer than an estimate with one.
-ESTIMATORS: dict[str, Callable[..., Estimator]] = {
-    "additive": _import_later("additive.estimator", "AdditiveEstimator"),
-    "subtractive": _import_later("subtractive.estimator", "SubtractiveEstimator"),
-    "subtractive-blocks": _import_later("subtractive.estimator", "BlockSubtractiveEstimator"),
-    "ampere": _import_later("subtractive.estimator", "PaperEstimator"),
-    "kernel-gp": _import_later("kernels.estimator", "KernelProcessEstimator"),
-    "flops": _import_later("whole_networks", "FlopsEstimator"),
-    "flops-linear": _import_later("whole_networks", "LinearFlopsEstimator"),
-    "work-linear": _import_later("whole_networks", "LinearWorkEstimator"),
-    "constant": _import_later("whole_networks", "ConstantEstimator"),
+# Module and class: importing all of them takes longer than an estimate with one.
+ESTIMATORS = {
+    "additive": f"{__name__}.additive.estimator:AdditiveEstimator",
+    "subtractive": f"{__name__}.subtractive.estimator:SubtractiveEstimator",
+    "subtractive-blocks": f"{__name__}.subtractive.estimator:BlockSubtractiveEstimator",
+    "ampere": f"{__name__}.subtractive.estimator:PaperEstimator",
+    "kernel-gp": f"{__name__}.kernels.estimator:KernelProcessEstimator",
+    "flops": f"{__name__}.whole_networks:FlopsEstimator",
+    "flops-linear": f"{__name__}.whole_networks:LinearFlopsEstimator",
+    "work-linear": f"{__name__}.whole_networks:LinearWorkEstimator",
+    "constant": f"{__name__}.whole_networks:ConstantEstimator",
 }
 
 _WITH_DEVIATIONS = ("subtractive", "subtractive-blocks", "ampere")
@@ -80,21 +67,18 @@ def find_estimator(name: str = DEFAULT) -> Estimator:
 
     After a colon, names of the paper's method list deviations from the paper that are switched:
     ``subtractive:stop`` stops as the paper does, ``ampere:stop`` as we do.
-
-    Raises:
-        InputError: No estimator or no deviation has this name.
-        MissingError: The estimator's plug-in cannot be loaded.
     """
-    if name in ESTIMATORS:
-        return ESTIMATORS[name]()
     base, *changes = name.split(":")
-    if base in _WITH_DEVIATIONS and changes:
-        return ESTIMATORS[base](changes=tuple(changes))
+    estimator: Estimator
+    if base in ESTIMATORS and (not changes or base in _WITH_DEVIATIONS):
+        make = resolve_name(ESTIMATORS[base])
+        estimator = make(changes=tuple(changes)) if changes else make()
+        return estimator
     plugins = _load_plugins()
     if name not in plugins:
         known = ", ".join(list_estimator_names())
         raise InputError(f"there is no estimator {name!r}: give one of {known}")
-    estimator: Estimator = plugins[name]()
+    estimator = plugins[name]()
     if estimator.name != name:
         raise MissingError(
             f"the plug-in {name!r} makes an estimator called {estimator.name!r}: give its entry "
@@ -118,24 +102,9 @@ def check_estimator(name: str) -> None:
 
 
 def estimate_network(
-    profile: Profile,
-    network: Network,
-    setup: Setup,
-    estimator: str = AUTO,
-    level: float = 0.95,
+    profile: Profile, network: Network, setup: Setup, estimator: str = AUTO, level: float = 0.95
 ) -> Estimate:
-    """Estimate the energy of one step of a network on the profile's device.
-
-    Args:
-        profile: Observations of the device.
-        network: The network.
-        setup: How it is trained or run.
-        estimator: Name of the estimator.
-        level: Probability of the interval.
-
-    Raises:
-        MissingError: The profile holds nothing that the estimator can learn from.
-    """
+    """Estimate the energy of one step of a network on the profile's device."""
     return fit_profile(profile, estimator).estimate([network], setup, level)[0]
 
 
@@ -144,10 +113,6 @@ def fit_profile(profile: Profile, estimator: str = AUTO) -> FittedProfile:
 
     The profile's stored fit is used if it was fitted to as many observations as there are now. A
     device of which little or nothing was measured starts from its data sheet.
-
-    Raises:
-        InputError: Nothing was measured, and the estimator cannot start from a data sheet.
-        MissingError: The profile holds nothing that the estimator can learn from.
     """
     name = choose_estimator(estimator, profile.runtime)
     sheet = find_starting_sheet(profile)
@@ -161,11 +126,9 @@ def fit_profile(profile: Profile, estimator: str = AUTO) -> FittedProfile:
                 f"the profile of {profile.device.name} holds nothing that {name} can learn from: "
                 "run `joulecast profile NET` on that device first"
             )
-        fitted = method.fit(drop_contradicted(profile.observations), stored)
-        return FittedProfile(profile, method, fitted)
+        return FittedProfile(profile, method, method.fit(_list_believed(profile), stored))
     method = make_starting_estimator(name, sheet)
-    fitted = method.fit(drop_contradicted(profile.observations))
-    return FittedProfile(profile, method, fitted, sheet)
+    return FittedProfile(profile, method, method.fit(_list_believed(profile)), sheet)
 
 
 def describe_fits(profile: Profile) -> dict[str, tuple[FitComponent, ...]]:
@@ -186,17 +149,7 @@ def describe_fits(profile: Profile) -> dict[str, tuple[FitComponent, ...]]:
 def update_estimate(
     estimate: Estimate, energy_j: float, steps: int, sd_share: float = 0.03
 ) -> Estimate:
-    """Update an estimate with the measured energy of a run's first steps.
-
-    Args:
-        estimate: The estimate before the run.
-        energy_j: Energy of the first steps together.
-        steps: Number of these steps.
-        sd_share: Standard deviation of the rest of the run around its first steps, as a share.
-
-    Raises:
-        InputError: The energy or the number of steps is not positive.
-    """
+    """Update an estimate with the measured energy of a run's first steps."""
     if energy_j <= 0 or steps < 1:
         raise InputError(
             f"{energy_j} J in {steps} steps: give an energy above 0 and at least 1 step"
@@ -204,22 +157,30 @@ def update_estimate(
     log_sd = interval_log_sd(estimate.energy_j, estimate.interval_j, estimate.level)
     gain = log_sd**2 / (log_sd**2 + sd_share**2)
     factor = math.exp(gain * math.log(energy_j / steps / estimate.energy_j))
-    mean_j = estimate.energy_j * factor
+    mean_j, device_j = estimate.energy_j * factor, estimate.device_energy_j
     half = math.exp(normal_quantile(estimate.level) * log_sd * math.sqrt(1.0 - gain))
-    device_energy_j = estimate.device_energy_j
     return replace(
         estimate,
         energy_j=mean_j,
         interval_j=(mean_j / half, mean_j * half),
-        layers=tuple(replace(layer, energy_j=layer.energy_j * factor) for layer in estimate.layers),
-        blocks=tuple(replace(block, energy_j=block.energy_j * factor) for block in estimate.blocks),
-        device_energy_j=None if device_energy_j is None else device_energy_j * factor,
+        layers=tuple(replace(one, energy_j=one.energy_j * factor) for one in estimate.layers),
+        blocks=tuple(replace(one, energy_j=one.energy_j * factor) for one in estimate.blocks),
+        device_energy_j=None if device_j is None else device_j * factor,
         uncertainty_sources={FIRST_STEPS: 1.0},
     )
 
 
-def _load_plugins() -> Plugins:
+def _load_plugins() -> Mapping[str, Any]:
+    from joulecast.system.plugins import ESTIMATOR_GROUP, load_plugins
+
     return load_plugins(ESTIMATOR_GROUP, frozenset(ESTIMATORS))
+
+
+def _list_believed(profile: Profile) -> tuple[Observation, ...]:
+    """Return the observations of a profile without those that others contradict."""
+    from joulecast.estimators.plausibility import drop_contradicted
+
+    return drop_contradicted(profile.observations)
 
 
 def load_fit(profile: Profile, method: Estimator) -> Fitted | None:
@@ -235,5 +196,5 @@ def _is_current(profile: Profile, method: Estimator, stored: Fitted) -> bool:
     if find_fit_count(profile.fits, method.name) == len(profile.observations):
         return True
     # Without that number, or where it counts a store's own observations alone, they must be parsed.
-    count = sum(map(method.uses, drop_contradicted(profile.observations)))
+    count = sum(map(method.uses, _list_believed(profile)))
     return count in (0, stored.observation_count)

@@ -19,15 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.operators import Work, layer_work
-from joulecast.records import (
-    Layer,
-    LayerEstimate,
-    Network,
-    Observation,
-    Setup,
-    Trial,
-    stable_hash,
-)
+from joulecast.records import Layer, LayerEstimate, Network, Observation, Setup, Trial, stable_hash
 from joulecast.records.codec import Record
 
 Json = dict[str, Any]
@@ -249,10 +241,6 @@ def predict_groups(
     """Predict each group of networks by itself and return all in the order of their numbers.
 
     Errors of different groups are independent.
-
-    Args:
-        predict: Predicts the networks of these numbers.
-        groups: Numbers from 0 to n - 1, each in one group.
     """
     if len(groups) == 1:
         return predict(groups[0])

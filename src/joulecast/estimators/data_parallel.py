@@ -44,8 +44,12 @@ import numpy as np
 
 from joulecast.estimators.additive.observations import find_idle_power
 from joulecast.estimators.additive.roofline import find_power_priors
-from joulecast.estimators.estimates import Estimates
-from joulecast.estimators.fitted_profile import add_sources, explain_memory, match_device_sheet
+from joulecast.estimators.fitted_profile import (
+    Estimates,
+    add_sources,
+    explain_memory,
+    match_device_sheet,
+)
 from joulecast.gp.lognormal import interval_log_sd, lognormal_interval
 from joulecast.operators import count_gradients, layer_work
 from joulecast.operators.kind import WEIGHT_BYTES
@@ -58,7 +62,7 @@ from joulecast.records import (
     Setup,
     weakest_provenance,
 )
-from joulecast.system.errors import InputError
+from joulecast.system.errors import InputError, arg
 from joulecast.system.units import (
     format_bytes,
     format_duration,
@@ -94,24 +98,19 @@ class Ring:
     - w: 3 accesses of HBM at 3.9 pJ/bit (O'Connor et al., MICRO 2017) and a link at about 10.
 
     ``benchmarks/devices/data_parallel.md`` compares all of it with published measurements.
-
-    Attributes:
-        backward: The backward pass of the last batch before the update, in the order in which it
-            runs.
-        backward_share: The backward pass over its estimated duration.
     """
 
     gpus: int  # N
     link_bytes_per_s: float  # β
     step_s: float  # T
-    backward: Sequence[BackwardPart]
+    backward: Sequence[BackwardPart]  # of the last batch before the update, as it runs
     waiting_w: float  # P_w
     efficiency: float  # η
     hop_s: float = 3e-6  # α
     contention_share: float = 0.19  # κ
     speed_sd_share: float = 0.02  # σ
     byte_j: float = 0.18e-9  # w
-    backward_share: float = 1.0
+    backward_share: float = 1.0  # the backward pass over its estimated duration
 
 
 class AllReduceCost(NamedTuple):
@@ -162,13 +161,9 @@ def find_spread(ring: Ring) -> tuple[float, float]:
     """Return standard deviations of ``added_s`` and ``added_j``, one assumption at a time."""
     log_sds = {
         "efficiency": 0.8 if ring.link_bytes_per_s < SHARED_LINK_BYTES_PER_S else 0.15,
-        "hop_s": 0.7,
-        "contention_share": 0.6,
-        "speed_sd_share": 0.6,
-        "byte_j": 0.5,
-        "waiting_w": 0.4,
-        "backward_share": 0.2,
-    }
+        "hop_s": 0.7, "contention_share": 0.6, "speed_sd_share": 0.6, "byte_j": 0.5,
+        "waiting_w": 0.4, "backward_share": 0.2,
+    }  # fmt: skip
     variance_s = variance_j = 0.0
     for name, log_sd in log_sds.items():
         low, high = (
@@ -205,52 +200,36 @@ _ALONE = ("mnn", "onnx")
 
 @dataclass(frozen=True)
 class GpuGroup:
-    """Equal GPUs of one machine.
-
-    Attributes:
-        link_bytes_per_s: Bandwidth from one of them to the others, in one direction.
-        waiting_w: Power of one that waits; None if it is not known.
-    """
+    """Equal GPUs of one machine."""
 
     gpus: int
-    link_bytes_per_s: float
-    waiting_w: float | None = None
+    link_bytes_per_s: float  # in one direction
+    waiting_w: float | None = None  # of one that waits, if it is known
 
 
 def find_gpu_group(
     profile: Profile, setup: Setup, gpus: int, link_bytes_per_s: float | None = None
 ) -> GpuGroup | None:
-    """Return GPUs like that of a profile, connected as the catalogue says; None for one.
-
-    Args:
-        profile: Profile of one of them.
-        setup: How each of them trains.
-        gpus: Their number.
-        link_bytes_per_s: Bandwidth between them instead of the catalogue's.
-
-    Raises:
-        InputError: The device is not a GPU, the network is not trained, or the bandwidth is not
-            known.
-    """
+    """Return GPUs like that of a profile, connected as the catalogue says; None for one."""
     if gpus == 1:
         return None
     name = profile.device.name
     if profile.covers.startswith("cpu") or profile.runtime.startswith(_ALONE):
         raise InputError(
-            f"--gpus {gpus} needs a GPU that PyTorch trains on, and {name} with {profile.runtime} "
-            "is not one: give another device"
+            f"{arg('gpus', gpus)} needs a GPU that PyTorch trains on, and {name} with "
+            f"{profile.runtime} is not one: give another device"
         )
     if setup.phase == "inference":
         raise InputError(
-            f"--gpus {gpus} is for training: GPUs that run inference share nothing, so each takes "
-            "the energy and time of one; leave --gpus and --parallel out"
+            f"{arg('gpus', gpus)} is for training: GPUs that run inference share nothing, so each "
+            f"takes the energy and time of one; leave {arg('gpus')} and {arg('parallel')} out"
         )
     sheet = profile.data_sheet or match_device_sheet(profile.device)
     link = link_bytes_per_s or (sheet and sheet.link_bytes_per_s)
     if not link:
         raise InputError(
-            f"the bandwidth between GPUs of {name} is not known: give --link-gb-s, in GB/s and one "
-            "direction (450 for NVLink of an H100, 300 of an A100, 32 for PCIe 4.0, 16 for 3.0)"
+            f"the bandwidth between GPUs of {name} is not known: give {arg('link_gb_s')}, in GB/s "
+            "and one direction (450 for NVLink of an H100, 300 of an A100, 32 for PCIe 4.0)"
         )
     # A device waits as it does between two steps: idle, at active clocks.
     waiting_w = find_idle_power(profile.observations)
@@ -291,11 +270,7 @@ def replicate_step(
 ) -> tuple[Estimate, float]:
     """Return the estimate of a step on several GPUs, and the sd of the energy that they add.
 
-    Args:
-        step: Estimate of one GPU, with its layers.
-        network: The network.
-        setup: How each GPU trains it; ``batch`` is that of one GPU.
-        group: The GPUs; for None or one GPU the estimate stays the same.
+    The estimate and the setup are those of one GPU; without others they stay the same.
     """
     if group is None or group.gpus == 1:
         return step, 0.0
@@ -306,19 +281,10 @@ def replicate_step(
     ring = make_ring(gpus, link, step.duration_s, _list_backward(step, network, setup), waiting_w)
     cost, (sd_s, sd_j) = model_all_reduce(ring), find_spread(ring)
     part = DataParallel(
-        gpus,
-        setup.samples_per_step * gpus,
-        int(cost.gradient_bytes),
-        cost.buckets,
-        link,
-        ring.efficiency,
-        cost.all_reduce_s,
-        cost.exposed_s,
-        cost.added_s,
-        cost.added_j,
-        waiting_w,
+        gpus, setup.samples_per_step * gpus, int(cost.gradient_bytes), cost.buckets, link,
+        ring.efficiency, cost.all_reduce_s, cost.exposed_s, cost.added_s, cost.added_j, waiting_w,
         step.provenance,
-    )
+    )  # fmt: skip
     energy_j, duration_s = gpus * step.energy_j + part.added_j, step.duration_s + part.added_s
     step_sd_j = gpus * step.energy_j * interval_log_sd(step.energy_j, step.interval_j, step.level)
     ends_s = step.duration_interval_s
@@ -366,11 +332,8 @@ def _list_backward(step: Estimate, network: Network, setup: Setup) -> list[Backw
         gradients = count_gradients(layer, setup) if setup.accumulate else 0
         # By FLOPs, or by bytes if it has none.
         work = layer_work(layer, setup)
-        share = 0.0
-        if work.total.flops:
-            share = work.backward.flops / work.total.flops
-        elif work.total.size_bytes:
-            share = work.backward.size_bytes / work.total.size_bytes
+        name = "flops" if work.total.flops else "size_bytes"
+        share = getattr(work.backward, name) / (getattr(work.total, name) or 1)
         parts.append(BackwardPart(layer_s * share, float(gradients * WEIGHT_BYTES)))
     return parts
 

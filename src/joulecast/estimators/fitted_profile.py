@@ -5,18 +5,28 @@ Work that layers do not count makes an estimate uncertain:
     u    share of a step's work that belongs to no layer, or that no cost rule counts
     E    energy of the step, whose relative variance grows by u²
 
-Observations of such networks get the same variance when an estimator learns from them.
+Observations of such networks get the same variance when an estimator learns from them. Estimates of
+several networks have the joint distribution of their errors:
+
+    A, B          energies of two networks with means a, b
+    ln A, ln B    jointly normal,  cov(ln A, ln B) = ln(1 + cov(A, B) / (a b))
+
+Probabilities are log-normal, like the intervals, and all of them follow from this one covariance.
+Two networks on one device share most of their errors, so their difference and ratio are known far
+better than either energy. Equal queries are evaluated once: their estimates and draws are equal to
+the last digit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import overload
 
 import numpy as np
 
-from joulecast.devices import DATASHEET, match_data_sheet
 from joulecast.estimators.base import (
     UNIT_SD_SHARE,
     Estimator,
@@ -25,10 +35,11 @@ from joulecast.estimators.base import (
     Prediction,
     predict_means,
 )
-from joulecast.estimators.estimates import Estimates
+from joulecast.gp import lognormal
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.operators import peak_memory
 from joulecast.records import (
+    DATASHEET,
     FLOAT_PRECISIONS,
     BlockEstimate,
     DataSheet,
@@ -102,8 +113,40 @@ class FittedProfile:
             for network, setup in zip(networks, setups, strict=True)
         ]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        own_networks, own_setups = [key[0] for key in numbers], [key[1] for key in numbers]
-        distinct = self._estimate_distinct(own_networks, own_setups, level, joint, details)
+        networks, setups = [key[0] for key in numbers], [key[1] for key in numbers]
+        prediction = self.fitted.predict(networks, setups, joint=joint, per_layer=details)
+        if np.isnan(prediction.energy_j).any():
+            raise MissingError(
+                f"{self.profile.device.name} has durations but no energies for this setup: attach "
+                "a power trace with `joulecast data attach`, or profile it with a meter"
+            )
+        factors, estimates = [], []
+        for at, (network, setup) in enumerate(zip(networks, setups, strict=True)):
+            # Sources of error that multiply all of an energy, with their relative sds.
+            own = {UNIT_VARIATION: UNIT_SD_SHARE} if self.profile.shipped else {}
+            name, share = find_uncounted_share(network)
+            is_seen = share >= MIN_UNCOUNTED_SHARE
+            if is_seen and not is_step_measured(network, setup, self.profile.observations):
+                own[name] = share
+            one = self._make_estimate(prediction, at, own, level)
+            if details:
+                one = replace(one, peak_memory_bytes=peak_memory(network, setup))
+                own_notes = prediction.notes[at] if prediction.notes else ()
+                notes = list_estimate_notes(one, network, own_notes)
+                one = replace(one, blocks=estimate_blocks(network, one.layers), notes=notes)
+            factors.append(own)
+            estimates.append(one)
+        variance, means = prediction.energy_sd_j**2, prediction.energy_j
+        added, cov = np.zeros(len(networks)), prediction.energy_cov
+        for name in dict.fromkeys(name for own in factors for name in own):
+            sds = np.array([own.get(name, 0.0) for own in factors])
+            added += sds**2 * (variance + means**2)
+            if prediction.energy_cov is not None and cov is not None:
+                # One factor for all: they run on one unit, and variants of a network lack the same
+                # operators.
+                products = prediction.energy_cov + np.outer(means, means)
+                cov = cov + np.outer(sds, sds) * products
+        distinct = Estimates(tuple(estimates), variance + added, cov, tuple(range(len(networks))))
         return distinct.select([numbers[key] for key in keys])
 
     def predict_means(self, networks: Sequence[Network], setups: Setup | Sequence[Setup]) -> Floats:
@@ -121,62 +164,11 @@ class FittedProfile:
             check_sheet_precision(self.profile, setup)
         return listed
 
-    def _estimate_distinct(
-        self,
-        networks: Sequence[Network],
-        setups: Sequence[Setup],
-        level: float,
-        joint: bool,
-        details: bool,
-    ) -> Estimates:
-        prediction = self.fitted.predict(networks, setups, joint=joint, per_layer=details)
-        if np.isnan(prediction.energy_j).any():
-            raise MissingError(
-                f"{self.profile.device.name} has durations but no energies for this setup: attach "
-                "a power trace with `joulecast data attach`, or profile it with a meter"
-            )
-        variance, means = prediction.energy_sd_j**2, prediction.energy_j
-        factors, estimates = [], []
-        for at, (network, setup) in enumerate(zip(networks, setups, strict=True)):
-            factors.append(self._find_factors(network, setup))
-            estimate = self._make_estimate(prediction, at, factors[at], level)
-            if details:
-                blocks = estimate_blocks(network, estimate.layers)
-                memory_bytes = peak_memory(network, setup)
-                estimate = replace(estimate, peak_memory_bytes=memory_bytes, blocks=blocks)
-                own_notes = prediction.notes[at] if prediction.notes else ()
-                notes = list_estimate_notes(estimate, network, own_notes)
-                estimate = replace(estimate, notes=notes)
-            estimates.append(estimate)
-        cov, squares = prediction.energy_cov, variance + means**2
-        added = np.zeros(len(networks))
-        for name in dict.fromkeys(name for own in factors for name in own):
-            sds = np.array([own.get(name, 0.0) for own in factors])
-            added += sds**2 * squares
-            if prediction.energy_cov is not None and cov is not None:
-                # One factor for all: they run on one unit, and variants of a network lack the same
-                # operators.
-                products = prediction.energy_cov + np.outer(means, means)
-                cov = cov + np.outer(sds, sds) * products
-        return Estimates(tuple(estimates), variance + added, cov, tuple(range(len(networks))))
-
-    def _find_factors(self, network: Network, setup: Setup) -> dict[str, float]:
-        """Return sources of error that multiply all of an energy, with their relative sds."""
-        factors = {UNIT_VARIATION: UNIT_SD_SHARE} if self.profile.shipped else {}
-        name, share = find_uncounted_share(network)
-        if share >= MIN_UNCOUNTED_SHARE and not is_step_measured(
-            network, setup, self.profile.observations
-        ):
-            factors[name] = share
-        return factors
-
     def _make_estimate(
         self, prediction: Prediction, index: int, factors: Mapping[str, float], level: float
     ) -> Estimate:
-        energy_j, duration_s = (
-            float(prediction.energy_j[index]),
-            float(prediction.duration_s[index]),
-        )
+        energy_j = float(prediction.energy_j[index])
+        duration_s = float(prediction.duration_s[index])
         variance = float(prediction.energy_sd_j[index]) ** 2
         # Variances of products: a factor of mean 1 multiplies the energy.
         added = {name: sd**2 * (variance + energy_j**2) for name, sd in factors.items()}
@@ -211,6 +203,106 @@ class FittedProfile:
         )
 
 
+@dataclass(frozen=True)
+class Estimates(Sequence[Estimate]):
+    """The energy of one step of each of n networks on one device.
+
+    Attributes:
+        estimates: The estimates, in the order of the networks.
+        variance: Variance of each energy, n.
+        cov: Joint covariance of the energies, n x n; None unless it was requested.
+        first_occurrence: For each network the position of the first one that equals it.
+    """
+
+    estimates: tuple[Estimate, ...]
+    variance: Floats
+    cov: Floats | None
+    first_occurrence: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.estimates)
+
+    @overload
+    def __getitem__(self, index: int) -> Estimate: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Estimate]: ...
+    def __getitem__(self, index: int | slice) -> Estimate | Sequence[Estimate]:
+        return self.estimates[index]
+
+    def __iter__(self) -> Iterator[Estimate]:
+        return iter(self.estimates)
+
+    @property
+    def energy_j(self) -> Floats:
+        """Mean energies, n."""
+        return np.array([estimate.energy_j for estimate in self.estimates])
+
+    @property
+    def log_covariance(self) -> Floats:
+        """Joint covariance of the logarithms of the energies, n x n."""
+        if self.cov is None:
+            raise InputError("ratios and draws need the joint covariance: estimate with joint=True")
+        return lognormal.log_covariance(self.energy_j, self.cov)
+
+    @property
+    def log_variance(self) -> Floats:
+        """Variance of the logarithm of each energy, n."""
+        return lognormal.log_variance(self.energy_j, self.variance)
+
+    def log_ratio_variance(self, reference: int, others: Sequence[int]) -> Floats:
+        """Return the variance of the logarithm of each ratio of an energy to the reference's."""
+        cov, index = self.log_covariance, np.asarray(others, int)
+        return np.asarray(
+            cov[reference, reference] + cov[index, index] - 2.0 * cov[reference, index]
+        )
+
+    def probability_within(self, limits_j: Sequence[float]) -> Floats:
+        """Return the probability that each energy is at most its limit."""
+        margins = np.log(np.asarray(limits_j) / self.energy_j)
+        return lognormal.probability_below(margins, self.log_variance)
+
+    def probability_ratio_within(
+        self, reference: int, others: Sequence[int], ratios: Sequence[float]
+    ) -> Floats:
+        """Return the probability that each energy is at most its ratio times the reference's."""
+        means, index = self.energy_j, np.asarray(others, int)
+        margins = np.log(np.asarray(ratios) * means[reference] / means[index])
+        return lognormal.probability_below(margins, self.log_ratio_variance(reference, others))
+
+    def probability_less(
+        self, one: int, others: Estimates, other: int, ratio: float = 1.0
+    ) -> float:
+        """Return the probability that ``self[one]`` is at most ``ratio`` times ``others[other]``.
+
+        Estimates of another device share no errors with these.
+        """
+        if others is self:
+            return float(self.probability_ratio_within(other, [one], [ratio])[0])
+        margin = math.log(ratio * others.energy_j[other] / self.energy_j[one])
+        variance = float(self.log_variance[one] + others.log_variance[other])
+        return lognormal.probability_below(margin, variance)
+
+    def draw(self, count: int, seed: int = 0) -> Floats:
+        """Draw the energies jointly, count x n."""
+        # Equal networks are drawn once: rounding would make their draws differ.
+        first, back = np.unique(self.first_occurrence, return_inverse=True)
+        covariance = self.log_covariance[np.ix_(first, first)]
+        values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        normal = np.random.default_rng(seed).standard_normal((count, len(root)))
+        return np.asarray((self.energy_j[first] * np.exp(normal @ root.T))[:, back])
+
+    def select(self, positions: Sequence[int]) -> Estimates:
+        """Return the estimates at some positions, which may repeat."""
+        first = {position: index for index, position in reversed(list(enumerate(positions)))}
+        return Estimates(
+            tuple(self.estimates[position] for position in positions),
+            self.variance[list(positions)],
+            None if self.cov is None else self.cov[np.ix_(positions, positions)],
+            tuple(first[position] for position in positions),
+        )
+
+
 def add_sources(
     sources: Mapping[str, float], variance: float, added: Mapping[str, float]
 ) -> dict[str, float]:
@@ -227,20 +319,14 @@ def estimate_blocks(network: Network, layers: Sequence[LayerEstimate]) -> tuple[
     """Return the energy of blocks, equal ones together; none without energies of layers."""
     if len(layers) != len(network.layers):
         return ()
-    return tuple(
-        BlockEstimate(
-            block.name,
-            block.count,
-            block.layer_count,
-            sum(
-                layer.energy_j
-                for start in block.starts
-                for layer in layers[start : start + block.layer_count]
-            ),
-            block.starts,
+    found = []
+    for block in find_equal_blocks(network):
+        inside = [layers[start : start + block.layer_count] for start in block.starts]
+        energy_j = sum(layer.energy_j for own in inside for layer in own)
+        found.append(
+            BlockEstimate(block.name, block.count, block.layer_count, energy_j, block.starts)
         )
-        for block in find_equal_blocks(network)
-    )
+    return tuple(found)
 
 
 # Shares of FLOPs, bytes or parameters above which a note is worth reading.
@@ -256,15 +342,11 @@ def list_estimate_notes(
 ) -> tuple[str, ...]:
     """Return what a user should know about an estimate, the most important first."""
     notes = [*explain_memory(estimate), *prediction_notes]
-    shares = {
-        name: getattr(network.totals, f"unattributed_{what}_share", 0.0)
-        for what, name in _WORK.items()
-    }
-    parts = [
-        f"{format_share(share)} of the {name}"
-        for name, share in shares.items()
-        if share > _MIN_UNATTRIBUTED_SHARE
-    ]
+    parts = []
+    for what, name in _WORK.items():
+        share = getattr(network.totals, f"unattributed_{what}_share", 0.0)
+        if share > _MIN_UNATTRIBUTED_SHARE:
+            parts.append(f"{format_share(share)} of the {name}")
     if parts:
         notes.append(
             f"{', '.join(parts)} belong to no layer and are not in the estimate, which is too low: "
@@ -382,6 +464,8 @@ def check_sheet_precision(profile: Profile, setup: Setup) -> None:
 
 def match_device_sheet(device: Device) -> DataSheet | None:
     """Return the data sheet of a device, by its driver's name or its own; None if none matches."""
+    from joulecast.devices.data_sheets import match_data_sheet
+
     for name in (device.processor, device.name):
         if name and (sheet := match_data_sheet(name)) is not None:
             return sheet
@@ -395,11 +479,7 @@ def rests_on_sheet(profile: Profile) -> bool:
 
 
 def make_starting_estimator(name: str, sheet: DataSheet) -> Estimator:
-    """Return an estimator that starts from a data sheet.
-
-    Raises:
-        InputError: The estimator needs observations.
-    """
+    """Return an estimator that starts from a data sheet."""
     if name not in STARTS_FROM_SHEETS:
         raise InputError(
             f"{name} needs measurements, and {sheet.title} has none: use the estimator "

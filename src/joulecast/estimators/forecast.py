@@ -108,19 +108,7 @@ def will_finish(
     reserve_share: float = 0.0,
     rest_w: float = 0.0,
 ) -> BatteryForecast:
-    """Forecast whether a run finishes on a battery.
-
-    Args:
-        estimate: Energy and duration of one step.
-        steps: Number of steps.
-        battery_j: Energy of the full battery.
-        charge_share: Share of it that is charged.
-        reserve_share: Share of it that must remain.
-        rest_w: Power that the battery supplies and the estimate's meter does not see.
-
-    Raises:
-        InputError: The charge is not above the reserve, or ``rest_w`` is negative.
-    """
+    """Forecast whether a run finishes on a battery."""
     if not 0 <= rest_w < math.inf:
         raise InputError(f"rest_w is {rest_w:g} W: give a power of at least 0")
     available_j = battery_j * (charge_share - reserve_share)

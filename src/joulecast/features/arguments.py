@@ -29,21 +29,12 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ParamSpec,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from joulecast.features.budgets import MAX_COUNT as MAX_COUNT
 from joulecast.records.trial import OPTIMIZERS, PRECISIONS
@@ -152,38 +143,28 @@ class Declaration:
         return self._convert_one(value, self.type)
 
     def _convert_one(self, value: Any, kind: Any) -> Any:
-        if kind not in _CONVERTERS:
-            if isinstance(value, str):
-                self._check_choice(value)
-            return value
-        converted = _CONVERTERS[kind](value)
-        if converted is None:
-            raise ArgumentError(f"{arg(self.name)} is {value!r}: give {_NOUNS[kind]}")
-        self._check_choice(converted)
-        if isinstance(converted, (int, float)) and not isinstance(converted, bool):
-            self._check_range(converted)
-        return converted
-
-    def _check_choice(self, value: Any) -> None:
-        choices = self.about.choices
-        if choices and value not in choices:
-            close = get_close_matches(str(value), choices, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(choices)}"
-            raise ArgumentError(f"{arg(self.name)} is {value!r}: {hint}")
-
-    def _check_range(self, value: float) -> None:
-        about = self.about
+        about, name = self.about, arg(self.name)
+        if kind in _CONVERTERS:
+            converted = _CONVERTERS[kind](value)
+            if converted is None:
+                raise ArgumentError(f"{name} is {value!r}: give {_NOUNS[kind]}")
+            value = converted
+        if about.choices and isinstance(value, str) and value not in about.choices:
+            close = get_close_matches(value, about.choices, n=1)
+            choices = f"choose from {', '.join(about.choices)}"
+            hint = f"did you mean {close[0]}?" if close else choices
+            raise ArgumentError(f"{name} is {value!r}: {hint}")
         limits = (
             (about.least, operator.ge, "at least"),
             (about.most, operator.le, "at most"),
             (about.above, operator.gt, "more than"),
             (about.below, operator.lt, "less than"),
         )
-        if all(limit is None or holds(value, limit) for limit, holds, _ in limits):
-            return
-        words = [f"{word} {limit:,}" for limit, _, word in limits if limit is not None]
-        noun = _NOUNS[int] if isinstance(value, int) else _NOUNS[float]
-        raise ArgumentError(f"{arg(self.name)} is {value}: give {noun}, {' and '.join(words)}")
+        given = [(limit, holds, word) for limit, holds, word in limits if limit is not None]
+        if kind in (int, float) and not all(holds(value, limit) for limit, holds, _ in given):
+            words = " and ".join(f"{word} {limit:,}" for limit, _, word in given)
+            raise ArgumentError(f"{name} is {value}: give {_NOUNS[kind]}, {words}")
+        return value
 
 
 if TYPE_CHECKING:
@@ -201,16 +182,15 @@ def verb(function: Callable[Params, Result]) -> Callable[Params, Result]:
 
     @functools.wraps(function)
     def call(*args: Params.args, **keywords: Params.kwargs) -> Result:
-        declared = {one.name: one for one in list_arguments(function)}
         signature = _get_signature(function)
         _check_names(function.__name__, keywords, signature)
         bound = signature.bind(*args, **keywords)
-        for name, value in bound.arguments.items():
-            if name in declared:
-                converted = declared[name].convert(value)
-                if converted is None and declared[name].is_required:
-                    raise ArgumentError(f"{arg(name)} is missing")
-                bound.arguments[name] = declared[name].default if converted is None else converted
+        for one in list_arguments(function):
+            if one.name in bound.arguments:
+                value = one.convert(bound.arguments[one.name])
+                if value is None and one.is_required:
+                    raise ArgumentError(f"{arg(one.name)} is missing")
+                bound.arguments[one.name] = one.default if value is None else value
         return function(*bound.args, **bound.kwargs)
 
     call.__doc__ = _document(function)
@@ -220,14 +200,7 @@ def verb(function: Callable[Params, Result]) -> Callable[Params, Result]:
 def select(
     function: Callable[Params, Result], choose: Callable[[Result], Chosen], name: str, doc: str
 ) -> Callable[Params, Chosen]:
-    """Return a verb that takes the same arguments and returns a part of the result.
-
-    Args:
-        function: The verb.
-        choose: Returns the part.
-        name: Name of the new verb.
-        doc: What it does; its arguments are added.
-    """
+    """Return a verb that takes the same arguments and returns a part of the result."""
 
     @functools.wraps(function)
     def call(*args: Params.args, **keywords: Params.kwargs) -> Chosen:
@@ -254,14 +227,14 @@ def list_arguments(function: Callable[..., Any]) -> tuple[Declaration, ...]:
                 hint = eval(hint, function.__globals__)
             except NameError:
                 continue
-        if get_origin(hint) is Annotated:
-            kind, *rest = get_args(hint)
-            about = next((one for one in rest if isinstance(one, Argument)), None)
-            if about is not None:
-                is_positional = parameter.kind is not inspect.Parameter.KEYWORD_ONLY
-                found.append(
-                    Declaration(name, _drop_none(kind), parameter.default, about, is_positional)
-                )
+        if get_origin(hint) is not Annotated or not isinstance(get_args(hint)[1], Argument):
+            continue
+        kind, about, *_ = get_args(hint)
+        if get_origin(kind) in (UnionType, Union):
+            rest = [one for one in get_args(kind) if one is not NoneType]
+            kind = rest[0] if len(rest) == 1 else Any
+        is_positional = parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+        found.append(Declaration(name, kind, parameter.default, about, is_positional))
     return tuple(found)
 
 
@@ -279,8 +252,7 @@ def _document(function: Callable[..., Any]) -> str:
 
     lines = []
     for one in declared:
-        text = re.sub(r"--([a-z][a-z-]*)", name_argument, one.about.help)
-        text += f" Default: {one.about.default}." if one.about.default else ""
+        text = one.about.help + (f" Default: {one.about.default}." if one.about.default else "")
         lines.append(f"    {one.name}: {re.sub('--([a-z][a-z-]*)', name_argument, text)}")
     return "\n".join([inspect.cleandoc(function.__doc__ or ""), "", "Args:", *lines])
 
@@ -288,14 +260,6 @@ def _document(function: Callable[..., Any]) -> str:
 @functools.cache
 def _get_signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
-
-
-def _drop_none(kind: Any) -> Any:
-    """Return the only type of a union beside None; Any for a union of several."""
-    if get_origin(kind) in (UnionType, Union):
-        rest = [one for one in get_args(kind) if one is not NoneType]
-        return rest[0] if len(rest) == 1 else Any
-    return kind
 
 
 def _check_names(verb_name: str, keywords: Mapping[str, Any], signature: inspect.Signature) -> None:
@@ -326,23 +290,6 @@ def convert_on(value: Any) -> str:
     return name
 
 
-def convert_shape(value: Any) -> tuple[int, ...] | None:
-    """Return the shape of one sample as a tuple of sizes; None if none is given."""
-    if value is None:
-        return None
-    sizes = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
-    counts = [_convert_count(size) for size in sizes]
-    if not counts or not all(count is not None and count >= 1 for count in counts):
-        raise ArgumentError(
-            f"{arg('input_shape')} is {value!r}: give the sizes of one sample, like (3, 96, 96)"
-        )
-    return tuple(count for count in counts if count is not None)
-
-
-def _convert_flag(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
 def _convert_count(value: Any) -> int | None:
     try:
         return None if isinstance(value, bool) else operator.index(value)
@@ -366,7 +313,7 @@ def _convert_text(value: Any) -> str | None:
 
 
 _CONVERTERS: dict[Any, Callable[[Any], Any]] = {
-    bool: _convert_flag,
+    bool: lambda value: value if isinstance(value, bool) else None,
     int: _convert_count,
     float: _convert_number,
     str: _convert_text,
@@ -422,8 +369,7 @@ Net = Annotated[
     Any, Argument("A family, file.py:make_net, a .json or a .onnx file.", harm="may run code")
 ]
 Batch = Annotated[
-    int | None,
-    Argument("Batch size.", least=1, default="the net's own; 1 with --inference"),
+    int | None, Argument("Batch size.", least=1, default="the net's own; 1 with --inference")
 ]
 InputShape = Annotated[
     tuple[int, ...] | None,
@@ -435,22 +381,12 @@ Precision = Annotated[
     Argument("Number format; int8 needs --inference.", choices=PRECISIONS, default="fp32"),
 ]
 Loss = Annotated[
-    Any,
-    Argument(
-        "Loss function.",
-        choices=("cross_entropy", "mse"),
-        default="cross_entropy",
-    ),
+    Any, Argument("Loss function.", choices=("cross_entropy", "mse"), default="cross_entropy")
 ]
-Accumulate = Annotated[
-    int | None,
-    Argument(
-        "Batches whose gradients are added up before each update; a step is one update.",
-        least=1,
-        metavar="N",
-        default="1",
-    ),
-]
+Accumulate = Annotated[int | None, Argument(
+    "Batches whose gradients are added up before each update; a step is one update.", least=1,
+    metavar="N", default="1",
+)]  # fmt: skip
 Compiled = Annotated[
     bool | None,
     Argument("Compile the net with torch.compile.", option="compile", setting="compiled"),
@@ -465,133 +401,73 @@ Processor = Annotated[
 CudaGraphs = Annotated[
     bool | None, Argument("Capture the step once as a CUDA graph, and replay it.")
 ]
-Phase = Annotated[
-    str | None,
-    Argument(
-        "Run the net instead of training it: forward passes alone.",
-        choices=("train", "inference"),
-        option="inference",
-        flag_value="inference",
-    ),
-]
-DeviceName = Annotated[
-    Any,
-    Argument(
-        "Device with a profile, or of `joulecast devices`, or a TOML data sheet.",
-        default="this machine",
-        metavar="NAME",
-    ),
-]
-ProfileFile = Annotated[
-    str | None,
-    Argument("Profile file, instead of --device.", metavar="FILE"),
-]
-On = Annotated[
-    str | None,
-    Argument(
-        "Device of this machine: cpu, cuda:0, mnn:cpu, onnx:cpu, simulated:7, or an agent: "
-        "http://board:8377.",
-        default="cpu",
-        metavar="NAME",
-        is_joined=True,
-        harm="may run a plug-in",
-        is_harmless=_matches(rf"{_ON}(?:,{_ON})*"),
-    ),
-]
-Meter = Annotated[
-    str | None,
-    Argument(
-        "Meter (see `joulecast detect`); nvml+rapl adds both readings.",
-        default="auto",
-        metavar="NAME",
-        harm="may run a program",
-        is_harmless=_matches(rf"{_METER}(?:\+{_METER})*"),
-    ),
-]
+Phase = Annotated[str | None, Argument(
+    "Run the net instead of training it: forward passes alone.", choices=("train", "inference"),
+    option="inference", flag_value="inference",
+)]  # fmt: skip
+DeviceName = Annotated[Any, Argument(
+    "Device with a profile, or of `joulecast devices`, or a TOML data sheet.",
+    default="this machine", metavar="NAME",
+)]  # fmt: skip
+ProfileFile = Annotated[str | None, Argument("Profile file, instead of --device.", metavar="FILE")]
+On = Annotated[str | None, Argument(
+    "Device of this machine: cpu, cuda:0, mnn:cpu, onnx:cpu, simulated:7, or an agent: "
+    "http://board:8377.", default="cpu", metavar="NAME", is_joined=True, harm="may run a plug-in",
+    is_harmless=_matches(rf"{_ON}(?:,{_ON})*"),
+)]  # fmt: skip
+Meter = Annotated[str | None, Argument(
+    "Meter (see `joulecast detect`); nvml+rapl adds both readings.", default="auto",
+    metavar="NAME", harm="may run a program", is_harmless=_matches(rf"{_METER}(?:\+{_METER})*"),
+)]  # fmt: skip
 Rounds = Annotated[int, Argument("Windows of each measurement.", least=1)]
-Warmup = Annotated[
-    int,
-    Argument(
-        "Steps or inferences before the windows.",
-        least=0,
-        metavar="N",
-        default="until their time settles",
-    ),
-]
-WindowRuns = Annotated[
-    int,
-    Argument(
-        "Minimum steps or inferences per window.",
-        least=0,
-        metavar="N",
-        default="as many as fit in 0.1 s",
-    ),
-]
+Warmup = Annotated[int, Argument(
+    "Steps or inferences before the windows.", least=0, metavar="N",
+    default="until their time settles",
+)]  # fmt: skip
+WindowRuns = Annotated[int, Argument(
+    "Minimum steps or inferences per window.", least=0, metavar="N",
+    default="as many as fit in 0.1 s",
+)]  # fmt: skip
 RecordedName = Annotated[str, Argument("Record the device under another name.", metavar="NAME")]
-Store = Annotated[
-    str | None,
-    Argument(
-        "The store: a file, or a postgresql:// URL.",
-        metavar="PATH",
-        harm="is not in this folder",
-        is_harmless=_is_store_here,
-    ),
-]
-Estimator = Annotated[
-    str,
-    Argument(
-        "Estimator: additive, subtractive (the paper's method) or ampere (exactly the paper's).",
-        metavar="NAME",
-        default="additive; kernel-gp where the runtime fuses",
-    ),
-]
-Level = Annotated[
-    float,
-    Argument(
-        "Probability of the interval.", above=0.0, below=1.0, metavar="95%", parse=parse_share,
-        default="95%",
-    ),
-]  # fmt: skip
-Confidence = Annotated[
-    float,
-    Argument(
-        "Probability with which the budget is kept.", above=0.0, below=1.0, metavar="50%",
-        parse=parse_share, default="50%",
-    ),
-]  # fmt: skip
+Store = Annotated[str | None, Argument(
+    "The store: a file, or a postgresql:// URL.", metavar="PATH", harm="is not in this folder",
+    is_harmless=_is_store_here,
+)]  # fmt: skip
+Estimator = Annotated[str, Argument(
+    "Estimator: additive, subtractive (the paper's method) or ampere (exactly the paper's).",
+    metavar="NAME", default="additive; kernel-gp where the runtime fuses",
+)]  # fmt: skip
+Level = Annotated[float, Argument(
+    "Probability of the interval.", above=0.0, below=1.0, metavar="95%", parse=parse_share,
+    default="95%",
+)]  # fmt: skip
+Confidence = Annotated[float, Argument(
+    "Probability with which the budget is kept.", above=0.0, below=1.0, metavar="50%",
+    parse=parse_share, default="50%",
+)]  # fmt: skip
 Steps = Annotated[int | None, Argument("Steps of the run.", least=1, most=MAX_COUNT)]
 Inferences = Annotated[
-    int | None,
-    Argument("With --inference: inferences of the run.", least=1, most=MAX_COUNT),
+    int | None, Argument("With --inference: inferences of the run.", least=1, most=MAX_COUNT)
 ]
 Epochs = Annotated[int | None, Argument("Passes over --samples.", least=1, most=MAX_COUNT)]
 Samples = Annotated[int | None, Argument("Samples of an epoch.", least=1, most=MAX_COUNT)]
 Grid = Annotated[
-    str | None,
-    Argument("Also print CO2e: grams per kWh, or a region.", metavar="400|de"),
+    str | None, Argument("Also print CO2e: grams per kWh, or a region.", metavar="400|de")
 ]
 Price = Annotated[str | None, Argument("Also print the cost: price per kWh.", metavar="0.30EUR")]
 Seed = Annotated[int, Argument("Random seed.")]
-Gpus = Annotated[
-    int | None,
-    Argument(
-        "GPUs of one machine that train together; --batch is per GPU.",
-        least=1,
-        metavar="N",
-        default="1",
-    ),
-]
+Gpus = Annotated[int | None, Argument(
+    "GPUs of one machine that train together; --batch is per GPU.", least=1, metavar="N",
+    default="1",
+)]  # fmt: skip
 Parallel = Annotated[
     str,
     Argument("How --gpus share the work: data, as DistributedDataParallel does.", metavar="data"),
 ]
-LinkGbS = Annotated[
-    float | None,
-    Argument(
-        "Bandwidth between --gpus in one direction.", above=0.0, metavar="GB/S",
-        default="the catalogue's",
-    ),
-]  # fmt: skip
+LinkGbS = Annotated[float | None, Argument(
+    "Bandwidth between --gpus in one direction.", above=0.0, metavar="GB/S",
+    default="the catalogue's",
+)]  # fmt: skip
 Progress = Callable[[Any], None] | None
 
 

@@ -118,15 +118,7 @@ class EnergyBudget(Record):
 
 
 def parse_budget(text: str, length: RunLength | None = None) -> EnergyBudget:
-    """Return the budget of a text like ``50%``, ``5J/step`` or ``2Wh/run``.
-
-    Args:
-        text: A share of the original, or energy in joules or watt-hours.
-        length: Length of a run.
-
-    Raises:
-        InputError: The text is not a budget, is not above 0, or is for a run of unknown length.
-    """
+    """Return the budget of a text like ``50%``, ``5J/step`` or ``2Wh/run``."""
     if not isinstance(text, str):
         raise InputError(f"the budget is {text!r}: {_EXAMPLES}, as text")
     stripped, is_run = text.strip(), length is not None and length.is_run

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from joulecast.devices import (
-    DATASHEET,
-    DataSheet,
+from joulecast.devices.data_sheets import (
     add_data_sheet,
     find_data_sheet,
     is_named,
@@ -19,29 +17,17 @@ from joulecast.devices import (
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
 from joulecast.features.profiles import SHORT_KEY
-from joulecast.records import PROVENANCES, Json
+from joulecast.records import DATASHEET, PROVENANCES, DataSheet, Json
+from joulecast.store import ProfileSummary, open_store
 from joulecast.system.errors import ArgumentError, arg
 from joulecast.views.report import Answer, Report, Reportable, Text, make_table
 
-if TYPE_CHECKING:
-    from joulecast.store import ProfileSummary
-
-_COLUMNS = (
-    "device",
-    ">memory",
-    ">fp32",
-    ">tf32",
-    ">bf16",
-    ">fp16",
-    ">bandwidth",
-    ">power",
-    "profile",
-)
 _LISTED_PEAKS = ("fp32", "tf32", "bf16", "fp16")
+_PEAK_COLUMNS = tuple(f">{name}" for name in _LISTED_PEAKS)
+_COLUMNS = ("device", ">memory", *_PEAK_COLUMNS, ">bandwidth", ">power", "profile")
 _UNKNOWN = {"idle_w": "unknown: assumed from the power limit and the type of memory"}
-_UNITS = "Peaks in TFLOP/s, dense, with sums in fp32; memory in GiB, bandwidth in GB/s, power in W."
 _NOTES = (
-    _UNITS,
+    "Peaks in TFLOP/s, dense, with sums in fp32; memory in GiB, bandwidth in GB/s, power in W.",
     "profile: where estimates come from; datasheet: it was never measured.",
     "`joulecast devices NAME` shows every figure and its source; `--add FILE.toml` adds yours.",
 )
@@ -111,14 +97,12 @@ class CatalogueDevice(Reportable):
     def report(self) -> Report:
         """Return every figure with its source."""
         sheet = self.data_sheet
-        rows = _list_figures(sheet)
-        found = (sheet.sources[field] for *_, field in rows if field in sheet.sources)
-        numbers = {text: number for number, text in enumerate(dict.fromkeys(found), start=1)}
+        numbers: dict[str, int] = {}
         cells = []
-        for label, value, field in rows:
+        for label, value, field in _list_figures(sheet):
             source = _UNKNOWN.get(field, "unknown")
-            if field in sheet.sources:
-                source = f"[{numbers[sheet.sources[field]]}]"
+            if text := sheet.sources.get(field):
+                source = f"[{numbers.setdefault(text, len(numbers) + 1)}]"
             cells.append((label, value, source))
         facts = (sheet.vendor, sheet.architecture, str(sheet.year or ""))
         return Report(
@@ -149,36 +133,19 @@ def list_devices(*, store: str | None = None) -> tuple[CatalogueDevice, ...]:
 
 
 def find_catalogue_device(name: str, store: str | None = None) -> CatalogueDevice:
-    """Return one device of the catalogue, or the one that a ``.toml`` file describes.
-
-    Raises:
-        InputError: No device, or several, have this name.
-    """
+    """Return one device of the catalogue, or the one that a ``.toml`` file describes."""
     sheet = read_data_sheet(name) if name.endswith(".toml") else find_data_sheet(name)
     return _describe(sheet, _list_profiles(store))
 
 
 def summarise_sheet(sheet: DataSheet) -> ProfileSummary:
     """Return the summary of the profile that a data sheet becomes."""
-    from joulecast.store import ProfileSummary
-
-    profile = make_sheet_profile(sheet)
-    return ProfileSummary(
-        profile.key,
-        profile.device.name,
-        profile.device.power_mode,
-        profile.runtime,
-        profile.covers,
-        profile.provenance,
-        observation_count=0,
-        estimators=("additive",),
-        changed_at_s=0.0,
-    )
+    one = make_sheet_profile(sheet)
+    facts = (one.device.name, one.device.power_mode, one.runtime, one.covers, one.provenance)
+    return ProfileSummary(one.key, *facts, 0, ("additive",), changed_at_s=0.0)
 
 
 def _list_profiles(store: str | None) -> Sequence[ProfileSummary]:
-    from joulecast.store import open_store
-
     with open_store(store, create=False) as opened:
         return opened.list_profiles()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from joulecast.devices import detect_device
+from joulecast.devices.detect import detect_device
 from joulecast.features.arguments import Argument, verb
 from joulecast.records import Device
 from joulecast.system.errors import JoulecastError

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, choose_setup_fields, verb
+from joulecast.features.arguments import Argument, verb
 from joulecast.features.budgets import RunLength
 from joulecast.features.estimate_report import RunEstimate
-from joulecast.features.nets import NetRequest, ResolvedNet, require_torch
+from joulecast.features.nets import NetRequest, require_torch
 from joulecast.features.options import (
     DEFAULT_PROFILE_SECONDS,
     EstimateOptions,
@@ -29,37 +29,20 @@ from joulecast.features.parallel import ParallelOptions, make_gpu_group
 from joulecast.features.profiles import load_profile
 from joulecast.features.run import (
     DataWait,
-    RunCost,
     RunSchedule,
     add_up_run,
-    average_step,
     find_wait,
     make_bill,
     time_loader,
 )
-from joulecast.records import (
-    INT8_PRECISIONS,
-    Estimate,
-    Network,
-    Profile,
-    Setup,
-    name_step,
-)
+from joulecast.records import INT8_PRECISIONS, Estimate, Network, Profile, Setup, name_step
 from joulecast.runtimes import explain_runtime_difference
 from joulecast.system.errors import ArgumentError, InputError, arg
-from joulecast.system.units import (
-    format_energy,
-    parse_energy,
-    parse_share,
-)
-from joulecast.views.words import (
-    is_inference,
-)
+from joulecast.system.units import format_energy, parse_energy, parse_share
 
 if TYPE_CHECKING:
     from joulecast.estimators.fitted_profile import FittedProfile
 
-Json = dict[str, Any]
 # More digits than any number of steps has.
 _MOST_DIGITS = 15
 
@@ -67,18 +50,12 @@ _MOST_DIGITS = 15
 def parse_seen(text: str) -> tuple[float, int]:
     """Return energy and number of steps of a text like ``12J/100``."""
     energy, _, steps = text.partition("/")
-    is_count = steps.strip().isdecimal() and len(steps) <= _MOST_DIGITS
-    if not is_count or int(steps) < 1:
+    if not steps.strip().isdecimal() or len(steps) > _MOST_DIGITS or int(steps) < 1:
         raise InputError("give the joules and the number of steps, like 12J/100")
     return parse_energy(energy), int(steps)
 
 
-Probe = Annotated[
-    bool,
-    Argument(
-        "First measure the net's unseen layers on the device --on.",
-    ),
-]
+Probe = Annotated[bool, Argument("First measure the net's unseen layers on the device --on.")]
 ProbeSeconds = Annotated[
     float | None, Argument("Longest duration of a probe.", least=0.0, default="600")
 ]
@@ -88,42 +65,28 @@ EvalEvery = Annotated[
 EvalSamples = Annotated[
     int | None, Argument("Samples of each evaluation.", least=1, most=given.MAX_COUNT)
 ]
-Loader = Annotated[
-    Any,
-    Argument(
-        "Function that returns a data loader: time it here, and add what the device waits.",
-        metavar="FILE.py:FUNCTION",
-        harm="runs code",
-    ),
-]
+Loader = Annotated[Any, Argument(
+    "Function that returns a data loader: time it here, and add what the device waits.",
+    metavar="FILE.py:FUNCTION", harm="runs code",
+)]  # fmt: skip
 Runs = Annotated[
     int, Argument("Number of identical runs, as in a sweep.", least=1, most=given.MAX_COUNT)
 ]
-Seen = Annotated[
-    Any,
-    Argument(
-        "Measured energy and number of the first steps, to update the estimate.",
-        metavar="12J/100",
-        parse=parse_seen,
-    ),
-]
+Seen = Annotated[Any, Argument(
+    "Measured energy and number of the first steps, to update the estimate.",
+    metavar="12J/100", parse=parse_seen,
+)]  # fmt: skip
 Battery = Annotated[
     str | None, Argument("Also print whether this battery suffices.", metavar="15Wh")
 ]
-Charge = Annotated[
-    float | None,
-    Argument(
-        "Charged share of --battery.", metavar="60%", least=0.0, most=1.0, parse=parse_share,
-        default="100%",
-    ),
-]  # fmt: skip
-Reserve = Annotated[
-    float | None,
-    Argument(
-        "Share of --battery that must remain.", metavar="10%", least=0.0, most=1.0,
-        parse=parse_share, default="0%",
-    ),
-]  # fmt: skip
+Charge = Annotated[float | None, Argument(
+    "Charged share of --battery.", metavar="60%", least=0.0, most=1.0, parse=parse_share,
+    default="100%",
+)]  # fmt: skip
+Reserve = Annotated[float | None, Argument(
+    "Share of --battery that must remain.", metavar="10%", least=0.0, most=1.0,
+    parse=parse_share, default="0%",
+)]  # fmt: skip
 RestW = Annotated[
     float | None, Argument("Watts drawn from --battery that the meter does not see.", least=0.0)
 ]
@@ -164,16 +127,12 @@ def estimate(
     A step trains the net on a batch; with ``phase="inference"`` it is one forward pass, and its
     duration is the latency.
     """
+    request = NetRequest.of(locals())
     # Before anything is read or measured.
     group = make_gpu_group(gpus, parallel, link_gb_s)
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    request = NetRequest(net, inputs, setup, input_shape, fields, checkpoint)
     options = EstimateOptions(estimator, level, store)
     source = find_source(request, options, device, on, meter, probe, probe_seconds)
-    return source.estimate(source.setup, group)
+    return estimate_fitted(*source, level, group)
 
 
 @verb
@@ -227,6 +186,7 @@ def estimate_run(
     A step is forward, loss, backward and update on a batch that is already in memory. For an
     inference the net is not trained: it is one forward pass, and its duration is the latency.
     """
+    request = NetRequest.of(locals())
     length = find_run_length(steps, inferences, epochs, samples, phase)
     for name, value in (("charge", charge), ("reserve", reserve), ("rest_w", rest_w)):
         if value is not None and battery is None:
@@ -250,77 +210,40 @@ def estimate_run(
     group = make_gpu_group(gpus, parallel, link_gb_s)
     if device and profile:
         raise ArgumentError(f"give {arg('device')} or {arg('profile')}, not both")
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    request = NetRequest(net, inputs, setup, input_shape, fields, checkpoint)
-    options = EstimateOptions(estimator, level, store)
-    source = find_source(
-        request, options, device or profile or "", on, meter, probe, probe_seconds, length, group
+    options, device = EstimateOptions(estimator, level, store), device or profile or ""
+    fitted, network, setup = find_source(
+        request, options, device, on, meter, probe, probe_seconds, length, group
     )
-    step, warnings = source.estimate(source.setup, group), []
-    if seen is not None:
-        first = (*seen, name_step(source.setup))
-        warnings, step = check_first_steps(step, *first), update_run(step, *first)
-    schedule, evaluation = _plan_evaluations(source, step, length, eval_every, eval_samples, loader)
-    schedule = replace(schedule, runs=runs)
-    wait = None if loader is None else _time_wait(step, source, loader)
-    cost = add_up_run(step, source.setup, schedule, evaluation, wait)
-    return make_run_estimate(
-        source.network, source.setup, step, cost, source.profile, is_plain=is_plain, grid=grid,
-        price=price, battery=battery, charge_share=charge, reserve_share=reserve, rest_w=rest_w,
-        warnings=warnings,
-    )  # fmt: skip
-
-
-def make_run_estimate(
-    network: Network,
-    setup: Setup,
-    step: Estimate,
-    cost: RunCost,
-    profile: Profile | None = None,
-    *,
-    is_plain: bool = True,
-    grid: str | None = None,
-    price: str | None = None,
-    battery: str | None = None,
-    charge_share: float | None = None,
-    reserve_share: float | None = None,
-    rest_w: float | None = None,
-    warnings: Iterable[str] = (),
-) -> RunEstimate:
-    """Return the estimate of a run in every unit that is asked for."""
-    finish = None
-    if battery is not None:
-        # Imports NumPy.
-        from joulecast.estimators.forecast import will_finish
-
-        finish = will_finish(
-            average_step(step, cost),
-            cost.schedule.steps * cost.schedule.runs,
-            parse_energy(battery),
-            1.0 if charge_share is None else charge_share,
-            reserve_share or 0.0,
-            rest_w or 0.0,
+    if setup.phase == "inference" and (eval_every or loader is not None):
+        raise InputError(
+            f"evaluation and a loader belong to training: leave {arg('eval_every')} and "
+            f"{arg('loader')} out"
         )
-    totals = make_bill(1, grid, price).compute_totals(
-        cost.energy_j, cost.interval_j, cost.duration_s
-    )
+    step, warnings = estimate_fitted(fitted, network, setup, level, group), []
+    if seen is not None:
+        first = (*seen, name_step(setup))
+        warnings, step = check_first_steps(step, *first), update_run(step, *first)
+    schedule = RunSchedule(length.count_steps(step.gpus * setup.samples_per_step), runs=runs)
+    evaluation = None
+    if eval_every is not None and eval_samples is not None:
+        # Each GPU evaluates its share of the samples.
+        batches = math.ceil(eval_samples / (step.gpus * setup.batch))
+        count, usual = schedule.steps // eval_every, Setup()
+        schedule = replace(schedule, evaluations=count, evaluation_batches=batches)
+        forward = replace(
+            setup,
+            phase="inference",
+            accumulate=usual.accumulate,
+            optimizer=usual.optimizer,
+            loss=usual.loss,
+        )
+        evaluation = estimate_fitted(fitted, network, forward, level)
+    wait = None if loader is None else _time_wait(step, fitted.profile, setup, loader)
+    cost = add_up_run(step, setup, schedule, evaluation, wait)
     return RunEstimate(
-        network,
-        setup,
-        step,
-        cost,
-        profile,
-        totals,
-        is_plain,
-        grid,
-        battery,
-        rest_w,
-        finish,
-        tuple(warnings),
-    )
+        network, setup, step, cost, fitted.profile, is_plain, grid, price, battery,
+        1.0 if charge is None else charge, reserve or 0.0, rest_w or 0.0, tuple(warnings),
+    )  # fmt: skip
 
 
 def update(estimate: Estimate, *, energy_j: float, steps: int) -> Estimate:
@@ -351,20 +274,6 @@ _SEEN_STEPS = given.Declaration("steps", int, 1, Argument("Number of steps.", le
 # From a net and a device to an estimate
 
 
-@dataclass(frozen=True)
-class Source:
-    """What an estimate rests on: a profile, a net with its setup, and how to estimate."""
-
-    profile: Profile
-    network: Network
-    setup: Setup
-    options: EstimateOptions
-
-    def estimate(self, setup: Setup, group: ParallelOptions | None = None) -> Estimate:
-        """Estimate one step of the net with a setup, on one GPU or several."""
-        return estimate_net(self.profile, self.network, setup, self.options, group)
-
-
 def find_source(
     request: NetRequest,
     options: EstimateOptions,
@@ -375,12 +284,8 @@ def find_source(
     probe_seconds: float | None = None,
     length: RunLength | None = None,
     group: ParallelOptions | None = None,
-) -> Source:
-    """Find the profile of a device, and read a net; a probe measures the net's layers first.
-
-    Raises:
-        ArgumentError: Arguments contradict each other.
-    """
+) -> tuple[FittedProfile, Network, Setup]:
+    """Fit the profile of a device, and read a net; a probe measures the net's layers first."""
     if probe and device:
         raise ArgumentError(
             f"a probe measures on the device {arg('on')}: leave {arg('device')} and "
@@ -400,28 +305,34 @@ def find_source(
         # A run that is too long is refused before anything is measured.
         length.count_steps(group.gpus * setup.samples_per_step)
     if probe:
+        # What measures takes a moment to import.
+        from joulecast.features.profile import probe_layers
+
+        limit_s = DEFAULT_PROFILE_SECONDS if probe_seconds is None else probe_seconds
+        limits = ProfileOptions(seconds=limit_s, estimator=options.estimator)
         measuring = MeasureOptions(on or "cpu", meter or "auto")
-        profile = probe_net(net, setup, measuring, options, probe_seconds)
+        profile = probe_layers((net.network,), setup, measuring, options.store, limits)
     elif isinstance(device, Profile):
         profile = device
     else:
         profile = load_profile(device, on=on or "cpu", store=options.store)
-    return Source(profile, net.network, setup, options)
+    return fit_for_setup(profile, setup, options.estimator), net.network, setup
 
 
 def estimate_net(
-    profile: Profile,
-    network: Network,
-    setup: Setup,
-    options: EstimateOptions,
-    group: ParallelOptions | None = None,
+    profile: Profile, network: Network, setup: Setup, options: EstimateOptions
 ) -> Estimate:
     """Estimate one step of a network from a profile."""
+    fitted = fit_for_setup(profile, setup, options.estimator)
+    return estimate_fitted(fitted, network, setup, options.level)
+
+
+def fit_for_setup(profile: Profile, setup: Setup, estimator: str) -> FittedProfile:
+    """Fit an estimator, which may take minutes, unless the device cannot run the setup."""
     from joulecast.estimators import fit_profile
 
     check_precision(profile, setup)
-    fitted = fit_profile(profile, options.estimator)
-    return estimate_fitted(fitted, network, setup, options.level, group)
+    return fit_profile(profile, estimator)
 
 
 def estimate_fitted(
@@ -441,22 +352,6 @@ def estimate_fitted(
         found, _ = replicate_step(found, network, setup, gpus)
     difference = explain_runtime_difference(fitted.profile.runtime)
     return replace(found, notes=(*found.notes, difference)) if difference else found
-
-
-def probe_net(
-    net: ResolvedNet,
-    setup: Setup,
-    measuring: MeasureOptions,
-    options: EstimateOptions,
-    seconds: float | None = None,
-) -> Profile:
-    """Measure the layers of a net that its device has not seen; return the device's profile."""
-    # What measures takes a moment to import.
-    from joulecast.features.profile import probe_layers
-
-    limit_s = DEFAULT_PROFILE_SECONDS if seconds is None else seconds
-    limits = ProfileOptions(seconds=limit_s, estimator=options.estimator)
-    return probe_layers((net.network,), setup, measuring, options.store, limits)
 
 
 def check_precision(profile: Profile, setup: Setup) -> None:
@@ -508,11 +403,7 @@ def find_run_length(
     samples: int | None,
     phase: str | None,
 ) -> RunLength:
-    """Return the length of a run; inferences are steps of inference.
-
-    Raises:
-        ArgumentError: It has two lengths, or half of one.
-    """
+    """Return the length of a run; inferences are steps of inference."""
     if inferences is not None:
         if phase != "inference":
             raise ArgumentError(f"{arg('inferences')} needs {arg('phase', 'inference')}")
@@ -521,40 +412,7 @@ def find_run_length(
     return RunLength(steps if inferences is None else inferences, epochs, samples)
 
 
-def _plan_evaluations(
-    source: Source,
-    step: Estimate,
-    length: RunLength,
-    eval_every: int | None,
-    eval_samples: int | None,
-    loader: Any,
-) -> tuple[RunSchedule, Estimate | None]:
-    """Return how often each part of a run takes place, and the estimate of evaluating a batch."""
-    setup = source.setup
-    if is_inference(setup) and (eval_every or loader is not None):
-        raise InputError(
-            f"evaluation and a loader belong to training: leave {arg('eval_every')} and "
-            f"{arg('loader')} out"
-        )
-    schedule = RunSchedule(length.count_steps(step.gpus * setup.samples_per_step))
-    if eval_every is None or eval_samples is None:
-        return schedule, None
-    # Each GPU evaluates its share of the samples.
-    batches = math.ceil(eval_samples / (step.gpus * setup.batch))
-    count = schedule.steps // eval_every
-    default = Setup()
-    forward = replace(
-        setup,
-        phase="inference",
-        accumulate=default.accumulate,
-        optimizer=default.optimizer,
-        loss=default.loss,
-    )
-    schedule = replace(schedule, evaluations=count, evaluation_batches=batches)
-    return schedule, source.estimate(forward)
-
-
-def _time_wait(step: Estimate, source: Source, loader: Any) -> DataWait:
+def _time_wait(step: Estimate, profile: Profile, setup: Setup, loader: Any) -> DataWait:
     """Time a data loader on this machine; return how long the device waits for its batches."""
     from joulecast.estimators.additive.observations import find_idle_power
 
@@ -565,6 +423,5 @@ def _time_wait(step: Estimate, source: Source, loader: Any) -> DataWait:
         loader = call_maker(loader, "returns a data loader")
     if not isinstance(loader, Iterable):
         raise InputError(f"the loader is a {type(loader).__name__}: give one that gives batches")
-    loading = time_loader(loader, source.setup.batch)
-    idle_w = find_idle_power(source.profile.observations)
-    return find_wait(loading, step.duration_s, source.setup, idle_w)
+    idle_w = find_idle_power(profile.observations)
+    return find_wait(time_loader(loader, setup.batch), step.duration_s, setup, idle_w)

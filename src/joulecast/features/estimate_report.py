@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features.arguments import Argument
-from joulecast.features.run import (
-    EVALUATION,
-    WAITING,
-    RunCost,
-    RunPart,
-)
+from joulecast.features.run import EVALUATION, WAITING, RunCost, RunPart, average_step, make_bill
 from joulecast.records import (
     BlockEstimate,
     DataParallel,
@@ -85,15 +80,13 @@ _FINISHES = {
 
 @dataclass(frozen=True)
 class RunEstimate(Reportable):
-    """What a run, or a sweep of equal runs, is estimated to cost.
+    """What a run, or a sweep of equal runs, is estimated to cost, in every unit asked for.
 
     Attributes:
         step: Estimate of one step.
         run: What all runs cost, with their parts.
         profile: What the estimate rests on; None if it is not at hand.
-        totals: Totals of all runs as JSON values, in every unit that was asked for.
         is_plain: Whether it is one run of steps alone.
-        finish: Whether the run finishes on a battery; None without one.
         warnings: What must not be missed.
     """
 
@@ -101,14 +94,37 @@ class RunEstimate(Reportable):
     setup: Setup
     step: Estimate
     run: RunCost
-    profile: Profile | None
-    totals: Json
+    profile: Profile | None = None
     is_plain: bool = True
     grid: str | None = None
+    price: str | None = None
     battery: str | None = None
-    rest_w: float | None = None
-    finish: BatteryForecast | None = None
+    charge_share: float = 1.0
+    reserve_share: float = 0.0
+    rest_w: float = 0.0
     warnings: tuple[str, ...] = ()
+    totals: Json = field(init=False)
+    finish: BatteryForecast | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        cost = self.run
+        totals = make_bill(1, self.grid, self.price).compute_totals(
+            cost.energy_j, cost.interval_j, cost.duration_s
+        )
+        object.__setattr__(self, "totals", totals)
+        if self.battery is not None:
+            # Imports NumPy.
+            from joulecast.estimators.forecast import will_finish
+
+            finish = will_finish(
+                average_step(self.step, cost),
+                cost.schedule.steps * cost.schedule.runs,
+                parse_energy(self.battery),
+                self.charge_share,
+                self.reserve_share,
+                self.rest_w,
+            )
+            object.__setattr__(self, "finish", finish)
 
     @property
     def energy_j(self) -> float:
@@ -196,11 +212,11 @@ class RunEstimate(Reportable):
         enough = f"enough for about {plural(finish.steps_left, name_step(self.setup))}"
         caveat = "" if self.rest_w else (
             f" The meter covers {self.step.covers}: give the power of everything else on the "
-            "battery with --rest-w."
+            "battery too."
         )  # fmt: skip
         if self.run.schedule.steps * self.run.schedule.runs == 1:
-            option = "--inferences" if is_inference(self.setup) else "--steps"
-            hint = f"Give {option}, or --epochs and --samples, to ask about a whole run."
+            noun = name_step(self.setup)
+            hint = f"Give {noun}s, or epochs and samples, to ask about a whole run."
             return f"This charge holds {available}, {enough}. {hint}{caveat}"
         answer = next(text for text, least in _FINISHES.items() if finish.probability >= least)
         answer = answer.format(share=f"{100 * finish.probability:.1f} %")
@@ -369,7 +385,7 @@ def _explain_interval(step: Estimate) -> list[str]:
     half = math.log(step.interval_j[1] / step.energy_j)
     narrowed = math.expm1(half * math.sqrt(1.0 - untimed))
     return [
-        f"{text} On the device, --probe would measure these layers first and narrow the interval "
+        f"{text} On the device, a probe would measure these layers first and narrow the interval "
         f"from ± {format_share(math.expm1(half))} to about ± {format_share(narrowed)}."
     ]
 

@@ -18,20 +18,22 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from joulecast.devices import DATASHEET, DataSheet, find_data_sheet, make_sheet_profile
+from joulecast.devices.data_sheets import find_data_sheet, make_sheet_profile
 from joulecast.families import FAMILIES, is_family, parse_params
 from joulecast.features.catalogue import summarise_sheet
-from joulecast.features.estimate import estimate_fitted, make_run_estimate
+from joulecast.features.estimate import estimate_fitted
+from joulecast.features.estimate_report import RunEstimate
 from joulecast.features.nets import choose_batch, resolve_built_in
 from joulecast.features.parallel import ParallelOptions
 from joulecast.features.profiles import list_unmeasured, match_name
 from joulecast.features.run import RunSchedule, add_up_run
-from joulecast.records import Estimate, Network, Setup
+from joulecast.records import DATASHEET, DataSheet, Estimate, Network, Setup
+from joulecast.store import ProfileSummary, open_store
+from joulecast.store.profiles import match_profiles
 from joulecast.system.errors import InputError, NetError
 
 if TYPE_CHECKING:
     from joulecast.estimators.fitted_profile import FittedProfile
-    from joulecast.store import ProfileSummary
 
 MOST_SERVED_LAYERS, MOST_DISTINCT_LAYERS = 5_000, 1_000
 """Layers of a network: an estimate of more would take long and gigabytes (3,000 distinct: 34 s)."""
@@ -93,13 +95,9 @@ class EstimateAnswer:
         price: str | None = None,
         battery: str | None = None,
     ) -> dict[str, Any]:
-        """Return a run of so many steps as JSON values: those of `joulecast estimate`, and more.
-
-        Raises:
-            InputError: A unit cannot be read, or a total is too large for a number.
-        """
+        """Return a run of so many steps as JSON values: those of `joulecast estimate`, and more."""
         cost = add_up_run(self.estimate, self.setup, RunSchedule(steps))
-        run = make_run_estimate(
+        run = RunEstimate(
             self.network, self.setup, self.estimate, cost, grid=grid, price=price, battery=battery
         )
         found = run.to_dict()
@@ -135,23 +133,11 @@ class EstimateService:
         self._estimates: BoundedCache[Any, EstimateAnswer] = BoundedCache(_KEPT_ESTIMATES)
 
     def answer(self, question: EstimateQuestion) -> EstimateAnswer:
-        """Return the estimate of one step.
-
-        Raises:
-            InputError: The net, the setup or an option cannot be used, or several devices match.
-            MissingError: There is no profile of the device.
-            StoreError: The store cannot be read.
-        """
+        """Return the estimate of one step."""
         network, setup = resolve_question(question)
         summary = self.find_device(question.device)
-        key = (
-            identify_profile(summary),
-            question.estimator,
-            question.level,
-            question.parallel,
-            setup,
-            _label(network),
-        )
+        asked = (question.estimator, question.level, question.parallel, setup)
+        key = (identify_profile(summary), *asked, _label(network))
         known = self._estimates.get(key)
         if known is not None:
             return replace(known, is_repeated=True)
@@ -168,8 +154,6 @@ class EstimateService:
 
     def list_profiles(self) -> tuple[ProfileSummary, ...]:
         """Return summaries of all profiles, at most a second old."""
-        from joulecast.store import open_store
-
         with self._lock:
             if self._now() - self._listed_at_s >= _LIST_S:
                 with open_store(self._store, create=False) as opened:
@@ -178,23 +162,11 @@ class EstimateService:
             return self._summaries
 
     def find_profile(self, device: str) -> ProfileSummary:
-        """Return the best profile of a device.
-
-        Raises:
-            InputError: Several devices match.
-            MissingError: None matches.
-        """
-        from joulecast.store.profiles import match_profiles
-
+        """Return the best profile of a device."""
         return match_profiles(self.list_profiles(), device, {})[0]
 
     def find_device(self, device: str) -> ProfileSummary:
-        """Return the best profile of a device, or that of a data sheet of the catalogue.
-
-        Raises:
-            InputError: Several devices match.
-            MissingError: None matches.
-        """
+        """Return the best profile of a device, or that of a data sheet of the catalogue."""
         found = match_name(self.list_profiles(), device)
         return summarise_sheet(found) if isinstance(found, DataSheet) else found[0]
 
@@ -209,7 +181,6 @@ class EstimateService:
 
     def _find_fit(self, summary: ProfileSummary, estimator: str) -> FittedProfile:
         from joulecast.estimators import fit_profile
-        from joulecast.store import open_store
 
         # Fitting takes seconds to minutes, which nobody else should have to wait for.
         if estimator not in ("auto", *summary.estimators):
@@ -228,12 +199,7 @@ class EstimateService:
 
 
 def resolve_question(question: EstimateQuestion) -> tuple[Network, Setup]:
-    """Return the network of a question, and its setup with the batch size that applies.
-
-    Raises:
-        InputError: A field of the setup is invalid, or the network is too large.
-        NetError: There is no such family, or a parameter is invalid.
-    """
+    """Return the network of a question, and its setup with the batch size that applies."""
     fields = dict(question.setup)
     setup = Setup(**fields)
     batch = fields.get("batch")
@@ -241,7 +207,10 @@ def resolve_question(question: EstimateQuestion) -> tuple[Network, Setup]:
         network = question.net
         batch = batch or choose_batch(setup.phase)
     else:
-        _check_depth(question.net)
+        params = parse_params(question.net) if is_family(question.net) else {}
+        for key, value in params.items():
+            if is_depth(key) and value > MOST_SERVED_DEPTH:
+                raise InputError(f"{key} is {value}: give at most {MOST_SERVED_DEPTH} blocks")
         found = resolve_built_in(question.net, batch, question.input_shape, phase=setup.phase)
         if found is None:
             raise NetError(
@@ -249,7 +218,12 @@ def resolve_question(question: EstimateQuestion) -> tuple[Network, Setup]:
                 "network"
             )
         network, batch = found.network, found.batch
-    _check_size(network)
+    count, distinct = len(network.layers), len(set(network.layers))
+    if count > MOST_SERVED_LAYERS or distinct > MOST_DISTINCT_LAYERS:
+        raise InputError(
+            f"the network has {count:,} layers, {distinct:,} of them distinct: give one of at most "
+            f"{MOST_SERVED_LAYERS:,} and {MOST_DISTINCT_LAYERS:,}"
+        )
     return network, replace(setup, batch=batch)
 
 
@@ -307,25 +281,6 @@ class BoundedCache(Generic[Key, Value]):
         finally:
             with self._lock:
                 self._making.pop(key, None)
-
-
-def _check_depth(name: str) -> None:
-    """Raise InputError for numbers of blocks that would make a network of many megabytes."""
-    if not is_family(name):
-        return
-    for key, value in parse_params(name).items():
-        if is_depth(key) and value > MOST_SERVED_DEPTH:
-            raise InputError(f"{key} is {value}: give at most {MOST_SERVED_DEPTH} blocks")
-
-
-def _check_size(network: Network) -> None:
-    """Raise InputError for a network that would take long to estimate."""
-    count, distinct = len(network.layers), len(set(network.layers))
-    if count > MOST_SERVED_LAYERS or distinct > MOST_DISTINCT_LAYERS:
-        raise InputError(
-            f"the network has {count:,} layers, {distinct:,} of them distinct: give one of at most "
-            f"{MOST_SERVED_LAYERS:,} and {MOST_DISTINCT_LAYERS:,}"
-        )
 
 
 def _label(network: Network) -> Hashable:

@@ -17,18 +17,17 @@ import copy
 import os
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from joulecast.families import FAMILIES, draw_family, is_family, make_family
-from joulecast.features.arguments import convert_shape
-from joulecast.features.trust import check_trusted
+from joulecast.features.arguments import choose_setup_fields
 from joulecast.operators import checkpoint_blocks, is_half_precision
 from joulecast.records import Network, Setup
-from joulecast.system.errors import InputError, MissingError, NetError
+from joulecast.system.errors import InputError, MissingError, NetError, arg
 from joulecast.system.units import format_shape
 
 DEFAULT_BATCH = 32
@@ -81,6 +80,15 @@ class NetRequest:
     setup_options: Mapping[str, Any] = field(default_factory=dict)
     checkpoint: bool = False
 
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> NetRequest:
+        """Return the net and the fields of a setup among the arguments of a verb: its locals."""
+        inputs, setup, shape = map(arguments.get, ("inputs", "setup", "input_shape"))
+        named = {one.name: arguments.get(one.name) for one in fields(Setup)}
+        options = choose_setup_fields(**named)
+        is_checkpointed = arguments.get("checkpoint", False)
+        return cls(arguments["net"], inputs, setup, shape, options, is_checkpointed)
+
     @property
     def name(self) -> str:
         """The name of the net; empty where it is a module or a Network."""
@@ -106,10 +114,8 @@ class NetRequest:
             network = checkpoint_blocks(self.net) if self.checkpoint else self.net
             found = ResolvedNet(network, batch or choose_batch(setup.phase))
         else:
-            shape = convert_shape(self.input_shape)
-            found = resolve_name(
-                self.name, batch, shape, phase=setup.phase, checkpoint=self.checkpoint
-            )
+            options = {"phase": setup.phase, "checkpoint": self.checkpoint}
+            found = resolve_name(self.name, batch, self.input_shape, **options)
         return found, replace(setup, batch=found.batch)
 
 
@@ -133,32 +139,49 @@ def resolve_name(
         checkpoint: Put repeated blocks under activation checkpointing.
         named_in: The file that the name is from, if it is not from the user: a callable is then
             imported only if the user trusts the file's folder.
-
-    Raises:
-        InputError: It is a callable, and its file is not trusted.
-        NetError: There is no such net, or it does not import or run.
-        FileError: The network file or ONNX file is damaged.
-        MissingError: It needs PyTorch or the package onnx, which is not installed.
     """
     if batch is not None and batch < 1:
         raise InputError(f"batch is {batch}: give a whole number of at least 1")
     check_checkpoint(checkpoint, phase)
-    if found := resolve_built_in(name, batch, input_shape, phase=phase):
-        return _checkpoint_net(found, checkpoint)
-    if name.endswith(".json"):
-        file = _read_file(name, batch or choose_batch(phase), input_shape)
-        return _checkpoint_net(file, checkpoint)
-    if name.endswith(".onnx"):
-        return _checkpoint_net(_read_onnx(name, batch, input_shape, phase), checkpoint)
-    if ":" in name:
+    found = resolve_built_in(name, batch, input_shape, phase=phase)
+    if found is None and name.endswith(".json"):
+        from joulecast.store.files import read_network
+
+        network = read_network(name)
+        _check_input(network, input_shape, ", or write the file again for another shape")
+        found = ResolvedNet(network, batch or choose_batch(phase))
+    elif found is None and name.endswith(".onnx"):
+        found = _read_onnx(name, batch, input_shape, phase)
+    elif found is None and ":" in name:
         if named_in is not None:
-            _check_trusted(name, named_in)
-        return _read_callable(name, batch, input_shape, checkpoint)
-    if name.endswith(".py"):
+            from joulecast.features.trust import check_trusted
+
+            location = name.rpartition(":")[0]
+            try:
+                # A module is looked for in the current folder first.
+                check_trusted(named_in, location if location.endswith(".py") else os.curdir)
+            except InputError as error:
+                raise InputError(f"net is {name!r}, which runs code: {error}") from error
+        require_torch(f"reading {name}")
+        from joulecast.torch_nets.load import load_net, read_named_net
+
+        network, own_batch = read_named_net(name, batch, input_shape, checkpoint)
+        load = partial(load_net, name, batch, input_shape, checkpoint=checkpoint)
+        return ResolvedNet(network, own_batch, load)
+    if found is None and name.endswith(".py"):
         raise NetError(f"{name} is a file: name the function that makes the net, {name}:make_net")
-    raise NetError(
-        f"there is no net {name!r}: give a family ({', '.join(FAMILIES)}), file.py:make_net, "
-        "package.module:make_net, a network's .json or an .onnx file"
+    if found is None:
+        raise NetError(
+            f"there is no net {name!r}: give a family ({', '.join(FAMILIES)}), file.py:make_net, "
+            "package.module:make_net, a network's .json or an .onnx file"
+        )
+    if not checkpoint:
+        return found
+    draw = found.draw_members
+    return replace(
+        found,
+        network=checkpoint_blocks(found.network),
+        draw_members=lambda: tuple(map(checkpoint_blocks, draw())),
     )
 
 
@@ -168,25 +191,28 @@ def resolve_built_in(
     """Return the net that a family or a reference application stands for; None for other names.
 
     No file is opened and no code is run, whatever the name.
-
-    Raises:
-        NetError: A parameter or the input shape is invalid.
     """
     if is_family(name):
         default = choose_batch(phase, FAMILIES[name.partition(":")[0]].batch)
         network = make_family(name, input_shape)
         draw_members = partial(_draw_members, name, network)
         return ResolvedNet(network, batch or default, draw_members=draw_members)
-    if application := _find_reference_application(name):
-        _check_input(application, input_shape)
-        return ResolvedNet(application, batch or choose_batch(phase))
-    return None
+    # Few names are reference applications.
+    from joulecast.features import reference_applications as applications
+
+    if name not in applications.list_reference_applications():
+        return None
+    network = applications.build_reference_application(name)
+    _check_input(network, input_shape)
+    return ResolvedNet(network, batch or choose_batch(phase))
 
 
 def check_checkpoint(checkpoint: bool, phase: str) -> None:
     """Raise InputError for checkpoints of inference, which keeps no activations."""
     if checkpoint and phase == "inference":
-        raise InputError("inference keeps no activations to checkpoint: leave --checkpoint out")
+        raise InputError(
+            f"inference keeps no activations to checkpoint: leave {arg('checkpoint')} out"
+        )
 
 
 def check_family(name: str) -> None:
@@ -201,23 +227,12 @@ def has_torch() -> bool:
 
 
 def require_torch(purpose: str, extra: str = "torch") -> None:
-    """Raise MissingError unless PyTorch is installed.
-
-    Args:
-        purpose: What needs it, for the message.
-        extra: The extra of Joulecast that installs it.
-    """
+    """Raise MissingError unless PyTorch is installed."""
     require_packages(purpose, {"torch": "PyTorch"}, extra)
 
 
 def require_packages(purpose: str, packages: Mapping[str, str], extra: str) -> None:
-    """Raise MissingError unless all packages are installed.
-
-    Args:
-        purpose: What needs them, for the message.
-        packages: The titles of packages by the name that is imported.
-        extra: The extra of Joulecast that installs them.
-    """
+    """Raise MissingError unless all packages are installed."""
     missing = [title for name, title in packages.items() if not find_spec(name)]
     if missing:
         raise MissingError(
@@ -241,33 +256,11 @@ def build_module(network: Network, seed: int) -> Any:
     return build_seeded(network, seed)
 
 
-def _check_trusted(name: str, named_in: str) -> None:
-    """Raise InputError unless the user trusts a callable's file, and the file that names it."""
-    location = name.rpartition(":")[0]
-    # A module is looked for in the current folder first.
-    code = location if location.endswith(".py") else os.curdir
-    try:
-        check_trusted(named_in, code)
-    except InputError as error:
-        raise InputError(f"net is {name!r}, which runs code: {error}") from error
-
-
 def _draw_members(name: str, network: Network) -> tuple[Network, ...]:
     """Return the network and random narrower members of its family, as the paper profiles them."""
     rng = random.Random(0)
     drawn = (draw_family(name, rng.randint, network.input.shape) for _ in range(_MEMBER_COUNT))
     return (network, *drawn)
-
-
-def _checkpoint_net(net: ResolvedNet, checkpoint: bool) -> ResolvedNet:
-    """Return a net that Joulecast builds, with its blocks checkpointed if they should be."""
-    if not checkpoint:
-        return net
-
-    def draw_members() -> tuple[Network, ...]:
-        return tuple(map(checkpoint_blocks, net.draw_members()))
-
-    return replace(net, network=checkpoint_blocks(net.network), draw_members=draw_members)
 
 
 def _read_module(request: NetRequest, loss: Any, batch: int | None) -> ResolvedNet:
@@ -300,27 +293,9 @@ def _read_module(request: NetRequest, loss: Any, batch: int | None) -> ResolvedN
     return ResolvedNet(network, loaded.batch, load)
 
 
-def _find_reference_application(name: str) -> Network | None:
-    # Few names are reference applications.
-    from joulecast.features.reference_applications import (
-        build_reference_application,
-        list_reference_applications,
-    )
-
-    return build_reference_application(name) if name in list_reference_applications() else None
-
-
 def choose_batch(phase: str, trained: int = DEFAULT_BATCH) -> int:
     """Return the usual batch size of a phase: inference answers one request at a time."""
     return INFERENCE_BATCH if phase == "inference" else trained
-
-
-def _read_file(name: str, batch: int, input_shape: Shape | None) -> ResolvedNet:
-    from joulecast.store.files import read_network
-
-    network = read_network(name)
-    _check_input(network, input_shape, ", or write the file again for another shape")
-    return ResolvedNet(network, batch)
 
 
 def _check_input(network: Network, input_shape: Shape | None, hint: str = "") -> None:
@@ -339,14 +314,3 @@ def _read_onnx(name: str, batch: int | None, input_shape: Shape | None, phase: s
     found = read_onnx_net(name, input_shape, batch, choose_batch(phase))
     file = OnnxFile(Path(name), input_shape)
     return ResolvedNet(found.network, found.batch, lambda: file, form="onnx")
-
-
-def _read_callable(
-    name: str, batch: int | None, input_shape: Shape | None, checkpoint: bool
-) -> ResolvedNet:
-    require_torch(f"reading {name}")
-    from joulecast.torch_nets.load import load_net, read_named_net
-
-    network, own_batch = read_named_net(name, batch, input_shape, checkpoint)
-    load = partial(load_net, name, batch, input_shape, checkpoint=checkpoint)
-    return ResolvedNet(network, own_batch, load)

@@ -33,11 +33,7 @@ _MOST = 1e15
 
 
 def read_outside_profile(path: str | os.PathLike[str]) -> Profile:
-    """Return the profile in a file; using impossible observations or fits raises FileError.
-
-    Raises:
-        FileError: The file is missing, damaged, not a profile, or written by a newer version.
-    """
+    """Return the profile in a file; using impossible observations or fits raises FileError."""
     profile = read_profile(os.fspath(path))
     fits, observations = profile.fits, profile.observations
     counts = {name: find_fit_count(fits, name) for name in fits}

@@ -59,11 +59,7 @@ class ParallelOptions:
 
 
 def make_gpu_group(gpus: int | None, parallel: str, link_gb_s: float | None) -> ParallelOptions:
-    """Return on how many GPUs a net is trained.
-
-    Raises:
-        ArgumentError: Something is said about GPUs whose number is missing.
-    """
+    """Return on how many GPUs a net is trained."""
     for name, value in (("parallel", parallel), ("link_gb_s", link_gb_s)):
         if value and gpus is None:
             raise ArgumentError(f"{arg(name)} needs {arg('gpus')}")

@@ -13,26 +13,12 @@ import logging
 import os
 from collections.abc import Sequence
 from types import NoneType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from joulecast.agent.addresses import is_remote
-from joulecast.devices import (
-    ALL,
-    DataSheet,
-    detect_device,
-    find_data_sheet,
-    is_named,
-    list_data_sheets,
-    make_sheet_profile,
-    match_data_sheet,
-    read_data_sheet,
-    search_data_sheets,
-    suggest_devices,
-)
 from joulecast.features.arguments import MESSAGES, convert_on, is_torch_device
-from joulecast.features.outside_profiles import read_outside_profile
-from joulecast.records import Device, Profile
-from joulecast.runtimes import find_hardware, name_framework, open_runtime
+from joulecast.records import DataSheet, Device, Profile
+from joulecast.store import open_store
+from joulecast.store.profiles import match_profiles
 from joulecast.system.errors import InputError, JoulecastError, MissingError
 
 if TYPE_CHECKING:
@@ -45,10 +31,7 @@ SHORT_KEY = 8
 
 
 def load_profile(
-    device: DeviceLike | None = "",
-    *,
-    on: DeviceLike = "cpu",
-    store: str | None = None,
+    device: DeviceLike | None = "", *, on: DeviceLike = "cpu", store: str | None = None
 ) -> Profile:
     """Return the profile of a device.
 
@@ -68,13 +51,20 @@ def load_profile(
     """
     if is_torch_device(device):
         device, on = "", device or on
-    name, on = _convert_name(device), convert_on(on)
+    if not isinstance(device, (str, os.PathLike, NoneType)):
+        raise InputError(
+            f"device is {device!r}: give the name of a device with a profile, a profile's file, "
+            "or a torch.device of this machine"
+        )
+    name, on = os.fspath(device or ""), convert_on(on)
     if name.endswith(".json"):
+        from joulecast.features.outside_profiles import read_outside_profile
+
         return read_outside_profile(name)
     if name.endswith(".toml"):
-        return make_sheet_profile(read_data_sheet(name))
-    from joulecast.store import open_store
+        from joulecast.devices.data_sheets import read_data_sheet
 
+        return _make_sheet_profile(read_data_sheet(name))
     with open_store(store, create=False) as opened:
         known = opened.list_profiles()
         if name:
@@ -83,18 +73,20 @@ def load_profile(
             here, framework = find_device(on)
             name, matches = here.name, _match_device(known, here, framework, on)
         if isinstance(matches, DataSheet):
-            return make_sheet_profile(matches)
+            return _make_sheet_profile(matches)
         if len(matches) > 1:
-            _MESSAGES.info(_describe_choice(name, matches))
+            best, count = matches[0], len(matches) - 1
+            facts = (best.device, best.power_mode, best.runtime, best.covers, best.provenance)
+            others = "1 other matches" if count == 1 else f"{count} others match"
+            _MESSAGES.info(
+                f"Using profile {best.key[:SHORT_KEY]} ({', '.join(filter(None, facts))}); "
+                f"{others} {name!r}: choose one of `joulecast profiles list` with --device KEY."
+            )
         return opened.load_profile(matches[0].key)
 
 
 def load_observed_profile(device: DeviceLike | None, *, store: str | None = None) -> Profile:
-    """Return the profile of a device, for what needs its observations.
-
-    Raises:
-        MissingError: The device was never measured, or there is no such device.
-    """
+    """Return the profile of a device, for what needs its observations."""
     profile = load_profile(device, store=store)
     if profile.data_sheet is not None and not profile.observations:
         raise MissingError(
@@ -105,15 +97,13 @@ def load_observed_profile(device: DeviceLike | None, *, store: str | None = None
 
 
 def find_device(on: str) -> tuple[Device, str]:
-    """Return the device ``on`` and its framework: of this machine, simulated or by its agent.
+    """Return the device ``on`` and its framework: of this machine, simulated or by its agent."""
+    # Most estimates name a device, and need no connection.
+    from joulecast.agent.addresses import is_remote
+    from joulecast.devices.detect import detect_device
+    from joulecast.runtimes import find_hardware, name_framework, open_runtime
 
-    Raises:
-        InputError: The name is not that of one device.
-        MissingError: The device was not found.
-        DeviceAwayError: The agent of the device does not answer.
-    """
     if is_remote(on):
-        # Most estimates need no connection.
         from joulecast.features.measurers import open_remote
         from joulecast.features.options import MeasureOptions
 
@@ -135,26 +125,24 @@ def find_observed_profile(device: DeviceLike | Profile, store: str | None = None
 
 
 def find_profiles(
-    devices: DeviceLike | Profile | Sequence[DeviceLike | Profile],
-    store: str | None = None,
+    devices: DeviceLike | Profile | Sequence[DeviceLike | Profile], store: str | None = None
 ) -> dict[str, Profile | str]:
-    """Return the profile of every device, or the reason why there is none.
+    """Return the profile of every device, or the reason why there is none, unless none has one.
 
-    Args:
-        devices: Devices (see ``load_profile``) and profiles, or one of them; ``all`` stands for
-            every profile and every other device of the catalogue.
-        store: Path or URL of the store, if not the usual one.
-
-    Raises:
-        JoulecastError: No device has a profile.
+    ``all`` stands for every profile and every other device of the catalogue.
     """
+    from joulecast.devices.data_sheets import ALL
+
     found: dict[str, Profile | str] = {}
     errors: list[JoulecastError] = []
     one = cast("DeviceLike | Profile", devices)
     wanted = list(devices) if isinstance(devices, (list, tuple)) else [one]
     if ALL in wanted:
+        with open_store(store, create=False) as opened:
+            known = opened.list_profiles()
         place = wanted.index(ALL)
-        wanted[place : place + 1] = _list_all(store)
+        keys, names = [one.key for one in known], [one.name for one in list_unmeasured(known)]
+        wanted[place : place + 1] = [*keys, *names]
     for device in wanted or ("",):
         if isinstance(device, Profile):
             found[device.key] = device
@@ -172,8 +160,6 @@ def find_profiles(
 
 def identify_profile(profile: Profile, store: str | None = None) -> str:
     """Return what identifies a profile: the name of its device if unique, else its short key."""
-    from joulecast.store import open_store
-
     with open_store(store, create=False) as opened:
         named = [one for one in opened.list_profiles() if one.device == profile.device.name]
     return profile.device.name if len(named) <= 1 else profile.key[:SHORT_KEY]
@@ -183,64 +169,48 @@ def match_name(known: Sequence[ProfileSummary], name: str) -> list[ProfileSummar
     """Return the profiles that a name means, the best one first, or the data sheet of a device.
 
     No file is read but those of the catalogue.
-
-    Raises:
-        InputError: Several devices match.
-        MissingError: None matches.
     """
-    from joulecast.store.profiles import match_profiles
-
     if any(name.lower() in (one.device.lower(), one.key) for one in known):
         return match_profiles(known, name, {})
+    from joulecast.devices import data_sheets
+
     # The whole name of a device of the catalogue counts more than the beginning of another.
-    sheet = match_data_sheet(name)
+    sheet = data_sheets.match_data_sheet(name)
     if sheet is None:
         try:
             return match_profiles(known, name, {})
         except MissingError as error:
-            if not search_data_sheets(name):
-                advice = f"the catalogue has none either: {suggest_devices(name)}"
+            if not data_sheets.search_data_sheets(name):
+                advice = f"the catalogue has none either: {data_sheets.suggest_devices(name)}"
                 raise MissingError(f"{error}; {advice}") from error
-            sheet = find_data_sheet(name)
-    measured = [one for one in known if is_named(sheet, one.device)]
+            sheet = data_sheets.find_data_sheet(name)
+    measured = [one for one in known if data_sheets.is_named(sheet, one.device)]
     return match_profiles(measured, measured[0].device, {}) if measured else sheet
 
 
 def list_unmeasured(known: Sequence[ProfileSummary]) -> tuple[DataSheet, ...]:
     """Return the devices of the catalogue that have none of the known profiles."""
+    from joulecast.devices.data_sheets import is_named, list_data_sheets
+
+    names = [one.device for one in known]
     return tuple(
-        sheet
-        for sheet in list_data_sheets()
-        if not any(is_named(sheet, one.device) for one in known)
+        sheet for sheet in list_data_sheets() if not any(is_named(sheet, name) for name in names)
     )
 
 
-def _list_all(store: str | None) -> list[str]:
-    """Return the keys of all profiles, and the names of the devices that have none."""
-    from joulecast.store import open_store
+def _make_sheet_profile(sheet: DataSheet) -> Profile:
+    from joulecast.devices.data_sheets import make_sheet_profile
 
-    with open_store(store, create=False) as opened:
-        known = opened.list_profiles()
-    return [*(one.key for one in known), *(one.name for one in list_unmeasured(known))]
-
-
-def _convert_name(device: Any) -> str:
-    """Return the name that identifies a profile; empty where none is given."""
-    if not isinstance(device, (str, os.PathLike, NoneType)):
-        raise InputError(
-            f"device is {device!r}: give the name of a device with a profile, a profile's file, "
-            "or a torch.device of this machine"
-        )
-    return os.fspath(device or "")
+    return make_sheet_profile(sheet)
 
 
 def _match_device(
     known: Sequence[ProfileSummary], device: Device, framework: str, on: str
 ) -> list[ProfileSummary]:
     """Return the profiles of a device in its framework and power mode, the best one first."""
-    from joulecast.store.profiles import match_profiles
+    from joulecast.devices.data_sheets import match_data_sheet
 
-    place = f"{on} ({device.name}" if is_remote(on) else f"{on} of this machine ({device.name}"
+    place = f"{on} ({device.name}" if "://" in on else f"{on} of this machine ({device.name}"
     other = "or name a device of `joulecast profiles list` or `joulecast devices` with --device"
     named = [
         one
@@ -254,26 +224,13 @@ def _match_device(
         raise MissingError(
             f"{place}) has no profile yet: make one with `joulecast profile NET --on {on}`, {other}"
         )
-    alike = [one for one in named if not _is_other_mode(one.power_mode, device.power_mode)]
+    # A power mode that is not known is no other one.
+    modes = ("", device.power_mode) if device.power_mode else {one.power_mode for one in named}
+    alike = [one for one in named if one.power_mode in modes]
     if not alike:
-        modes = ", ".join(dict.fromkeys(one.power_mode for one in named))
+        seen = ", ".join(dict.fromkeys(one.power_mode for one in named))
         raise MissingError(
-            f"{place}, {device.power_mode}) has no profile in this power mode, only in {modes}: "
+            f"{place}, {device.power_mode}) has no profile in this power mode, only in {seen}: "
             f"profile it with `joulecast profile NET --on {on}`, {other}"
         )
     return match_profiles(alike, device.name, {})
-
-
-def _is_other_mode(one: str, other: str) -> bool:
-    """Return whether two power modes differ; not if either is unknown."""
-    return bool(one and other and one != other)
-
-
-def _describe_choice(name: str, matches: Sequence[ProfileSummary]) -> str:
-    best, count = matches[0], len(matches) - 1
-    facts = (best.device, best.power_mode, best.runtime, best.covers, best.provenance)
-    others = "1 other matches" if count == 1 else f"{count} others match"
-    return (
-        f"Using profile {best.key[:SHORT_KEY]} ({', '.join(filter(None, facts))}); {others} "
-        f"{name!r}: choose one of `joulecast profiles list` with --device KEY."
-    )

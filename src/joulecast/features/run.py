@@ -64,16 +64,7 @@ class DataWait(Record):
 def time_loader(
     loader: Iterable[Any], batch: int, clock: Callable[[], float] = time.perf_counter
 ) -> LoadingTime:
-    """Load batches for a few seconds and return what one takes.
-
-    Args:
-        loader: A PyTorch ``DataLoader``, or anything that gives batches.
-        batch: Batch size that is expected of it.
-        clock: Returns the time in seconds.
-
-    Raises:
-        InputError: It gives fewer than two batches, or batches of another size.
-    """
+    """Load batches for a few seconds and return what one takes."""
     own_batch = getattr(loader, "batch_size", None)
     if own_batch is not None and own_batch != batch:
         raise InputError(
@@ -97,14 +88,7 @@ def time_loader(
 def find_wait(
     loading: LoadingTime, step_s: float, setup: Setup, idle_w: float | None = None
 ) -> DataWait:
-    """Return how long a device waits for each batch.
-
-    Args:
-        loading: What loading takes.
-        step_s: Duration of a step.
-        setup: How many batches a step has.
-        idle_w: Power of the waiting device.
-    """
+    """Return how long a device waits for each batch."""
     hidden_s = step_s / max(1, setup.accumulate) if loading.workers else 0.0
     return DataWait(loading, max(0.0, loading.batch_s - hidden_s), idle_w)
 
@@ -181,15 +165,7 @@ def add_up_run(
     evaluation: Estimate | None = None,
     wait: DataWait | None = None,
 ) -> RunCost:
-    """Return what a run costs.
-
-    Args:
-        step: Estimate of a step of training, on one GPU or several.
-        setup: How the network is trained.
-        schedule: How often each part takes place.
-        evaluation: Estimate of evaluating one batch on one GPU.
-        wait: How long the device waits for each batch.
-    """
+    """Return what a run costs."""
     parts = [_multiply(TRAINING, step, schedule.steps)]
     if evaluation is not None and schedule.evaluations:
         batches = schedule.evaluations * schedule.evaluation_batches

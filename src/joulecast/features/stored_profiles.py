@@ -9,6 +9,7 @@ from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
 from joulecast.features.profiles import SHORT_KEY
 from joulecast.records import Json, Profile, summarise_observations
+from joulecast.store import open_store
 from joulecast.store.files import write_profile
 from joulecast.system.errors import InputError
 from joulecast.views.report import Answer, Block, Report, Table, Text, make_table
@@ -28,8 +29,6 @@ File = Annotated[str, Argument("A profile's file.", harm="writes a file")]
 @verb
 def list_profiles(*, store: given.Store = None) -> Answer:
     """List all profiles, including those that ship with Joulecast."""
-    from joulecast.store import open_store
-
     with open_store(store, create=False) as opened:
         found = opened.list_profiles()
     data = {"profiles": [one.to_dict() for one in found]}
@@ -43,8 +42,6 @@ def list_profiles(*, store: given.Store = None) -> Answer:
 @verb
 def show_profile(device: StoredDevice, *, store: given.Store = None) -> Answer:
     """Show the profile of DEVICE."""
-    from joulecast.store import open_store
-
     with open_store(store, create=False) as opened:
         profile = opened.find_profile(device)
     observed = summarise_observations(profile.observations)
@@ -69,8 +66,6 @@ def show_profile(device: StoredDevice, *, store: given.Store = None) -> Answer:
 @verb
 def export_profile(device: StoredDevice, file: File, *, store: given.Store = None) -> Answer:
     """Write the profile of DEVICE to FILE, as JSON with a checksum."""
-    from joulecast.store import open_store
-
     with open_store(store, create=False) as opened:
         profile = opened.find_profile(device)
     write_profile(profile, file)
@@ -83,7 +78,6 @@ def export_profile(device: StoredDevice, file: File, *, store: given.Store = Non
 def import_profile(file: File, *, store: given.Store = None) -> Answer:
     """Add the profile in FILE to the store, which keeps what it already has."""
     from joulecast.features.outside_profiles import read_outside_profile
-    from joulecast.store import open_store
 
     profile = read_outside_profile(file)
     with open_store(store) as opened:
@@ -97,8 +91,6 @@ def import_profile(file: File, *, store: given.Store = None) -> Answer:
 @verb
 def remove_profile(device: StoredDevice, *, store: given.Store = None) -> Answer:
     """Remove the profile of DEVICE from the store."""
-    from joulecast.store import open_store
-
     with open_store(store, create=False) as opened:
         matches = opened.list_matches(device)
         if len(matches) > 1:

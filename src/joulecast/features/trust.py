@@ -21,12 +21,7 @@ _FILE_NAME = "trusted-folders.txt"
 
 
 def trust_folder(folder: str | os.PathLike[str]) -> Path:
-    """Trust the files of a folder from now on; return its full path.
-
-    Raises:
-        InputError: There is no such folder, or everybody can write to it.
-        FileError: The list cannot be written.
-    """
+    """Trust the files of a folder from now on; return its full path."""
     path = Path(folder).expanduser().resolve()
     if not path.is_dir():
         raise InputError(f"there is no folder {path}: give one to trust")

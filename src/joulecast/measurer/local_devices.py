@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from joulecast.devices import find_gpu, parse_on
+from joulecast.devices.detect import find_gpu, parse_on
 from joulecast.measurer import MeasureClock, MeasureLimits, Measurer, make_measurer
 from joulecast.measurer.base import make_run
 from joulecast.meters import Meter, make_meter

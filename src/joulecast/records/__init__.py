@@ -11,7 +11,7 @@ their digits (``codec.py``). Standard library only: the device side carries this
 from __future__ import annotations
 
 from joulecast.records.codec import Json, Record, load_record, stable_hash
-from joulecast.records.data_sheet import DataSheet
+from joulecast.records.data_sheet import DATASHEET, DataSheet
 from joulecast.records.estimate import BlockEstimate, DataParallel, Estimate, LayerEstimate
 from joulecast.records.network import (
     JOINS,
@@ -62,6 +62,7 @@ from joulecast.records.trial import (
 )
 
 __all__ = [
+    "DATASHEET",
     "FLOAT_PRECISIONS",
     "INT8_PRECISIONS",
     "JOINS",

@@ -24,6 +24,8 @@ from joulecast.records.codec import (
 from joulecast.records.trial import FLOAT_PRECISIONS
 from joulecast.system.errors import InputError
 
+DATASHEET = "datasheet"
+"""Provenance of what rests on a data sheet."""
 PEAK_PRECISIONS = (*FLOAT_PRECISIONS, "int8")
 """Precisions whose peaks a data sheet may give."""
 

@@ -12,7 +12,6 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 from fastapi.responses import HTMLResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from joulecast.devices import DATASHEET
 from joulecast.features.campaigns import (
     describe_state,
     find_campaign,
@@ -39,7 +38,7 @@ from joulecast.features.layer_curves import (
     sample_layer_curve,
 )
 from joulecast.features.profiles import SHORT_KEY
-from joulecast.records import FLOAT_PRECISIONS
+from joulecast.records import DATASHEET, FLOAT_PRECISIONS
 from joulecast.store import ProfileSummary, open_store
 from joulecast.store.campaigns import CampaignProgress, RecordedCampaign, StoredCampaign
 from joulecast.system.errors import JoulecastError, MissingError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from additive_examples import SETUP, draw_networks, observe_parts
-from joulecast.devices import find_data_sheet, list_data_sheets
+from joulecast.devices.data_sheets import find_data_sheet, list_data_sheets
 from joulecast.estimators.additive.layers import make_overhead
 from joulecast.estimators.additive.observations import decompose_observations
 from joulecast.estimators.additive.roofline import (
