@@ -9,13 +9,10 @@ import copy
 import gc
 import logging
 import pickle
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
-from virtual_instruments import VirtualClock
 
 from joulecast.callbacks.module_reading import (
     choose_optimizer,
@@ -43,9 +40,9 @@ from joulecast.callbacks.training_windows import (
     summarise_steps,
 )
 from joulecast.features.monitor import WindowEnergy
-from joulecast.meters.modelled import ModelledMeter
 from joulecast.records import Setup
 from joulecast.system.errors import InputError, JoulecastError, StoreError
+from training_examples import use_virtual_clock
 
 SHIPPED = "nvidia-h200"
 
@@ -60,15 +57,9 @@ def make_energy(run=None, **options) -> TrainingEnergy:
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    """A virtual clock, on which the meter sees one busy core."""
-    clock = VirtualClock(step_s=1.0)
-    fake = SimpleNamespace(monotonic=clock.now, time=lambda: 1.7e9)
-    for module in ("callbacks.training_energy", "features.monitor"):
-        monkeypatch.setattr(f"joulecast.{module}.time", fake)
-    meter = partial(ModelledMeter, now=clock.now, cpu_time=clock.now)
-    monkeypatch.setattr("joulecast.features.monitor.find_meter", lambda name, on: meter())
-    return clock
+def clock():
+    with use_virtual_clock() as clock:
+        yield clock
 
 
 def run_steps(clock, energy: TrainingEnergy, count: int, step_s: float = 0.03) -> None:
