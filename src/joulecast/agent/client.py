@@ -20,7 +20,6 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -36,7 +35,7 @@ from joulecast.agent.messages import (
     decode_message,
     encode_message,
 )
-from joulecast.measurer.base import describe_refusal, make_run
+from joulecast.measurer.base import TrialMeasurer, make_run
 from joulecast.records import Device, Observation, Trial
 from joulecast.system.errors import DeviceAwayError, InputError
 
@@ -120,8 +119,8 @@ def open_remote_measurer(
         RemoteMeter(found.meter, found.covers, found.provenance, found.is_recorder),
         rounds,
         make_run(),
-        found.version,
-        connection,
+        version=found.version,
+        connection=connection,
     )
 
 
@@ -149,61 +148,33 @@ class RemoteMeter:
 
 
 @dataclass(frozen=True)
-class RemoteMeasurer:
-    """A measurer whose device is elsewhere. Use it as a context manager.
+class RemoteMeasurer(TrialMeasurer):
+    """A measurer whose device is elsewhere.
 
     Attributes:
-        rounds: Valid windows per trial.
-        run: Identifies this run of Joulecast in observations.
-        disturbances: How often windows were rejected, by the name of the fault.
         version: Version of Joulecast on the device.
         make_id: Returns the id of a request for a task and a trial. A client that chooses the same
             ids before and after it was killed gets what was measured meanwhile.
     """
 
-    runtime: RemoteRuntime
-    meter: RemoteMeter
-    rounds: int
-    run: str
-    version: str
-    connection: AgentConnection = field(repr=False)
-    disturbances: Counter[str] = field(default_factory=Counter, compare=False)
+    version: str = ""
+    connection: AgentConnection = field(kw_only=True, repr=False)
     make_id: Callable[[str, Trial | None], str] = field(default=_make_id, repr=False)
-
-    def __enter__(self) -> RemoteMeasurer:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.connection.close()
 
     def now(self) -> float:
-        """Return the time on the clock of windows; that of the agent for a simulated device."""
         return self.connection.now()
 
     def measure(self, trial: Trial) -> Observation:
-        """Measure energy, duration, host time and memory of a trial.
-
-        Raises:
-            DeviceAwayError: The agent does not answer.
-            JoulecastError: What measuring there raised.
-        """
         return self._ask("measure", trial)
 
     def time(self, trial: Trial) -> Observation:
-        """Measure duration and host time of a trial without its energy, which is quicker."""
         return self._ask("time", trial)
 
     def measure_idle(self) -> Observation:
-        """Measure the idle device: return the observation of the empty network over one second."""
         return self._ask("idle")
-
-    def make_refusal(self, trial: Trial, reason: str) -> Observation:
-        """Return the observation of a trial that the device refuses: it has no values."""
-        return describe_refusal(self, trial, reason)
-
-    def change_run(self, run: str, rounds: int | None = None) -> RemoteMeasurer:
-        """Return the measurer for another run, and perhaps with another number of rounds."""
-        return replace(self, run=run, rounds=self.rounds if rounds is None else rounds)
 
     def _ask(self, task: str, trial: Trial | None = None) -> Observation:
         request = AgentRequest(self.make_id(task, trial), task, trial, self.rounds, self.run)

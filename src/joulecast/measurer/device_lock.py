@@ -42,19 +42,25 @@ def hold_device(
     Raises:
         MeasurementError: Another campaign runs on the device.
     """
-    descriptor = _open_file((folder or _find_folder()) / _name_file(device))
+    path = (folder or _find_folder()) / _name_file(device)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:  # as on a read-only disk
+        descriptor = None
     if fcntl is None or descriptor is None:
         yield None
         return
     try:
-        try:
-            _lock(descriptor, wait_s)
-        except OSError as error:
-            pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise MeasurementError(
-                f"another campaign is running on {name or device} (process {pid}): wait until it "
-                "ends, or stop it; what it measured is stored"
-            ) from error
+        give_up_s = time.monotonic() + wait_s
+        while not _lock(descriptor):
+            if time.monotonic() >= give_up_s:
+                pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+                raise MeasurementError(
+                    f"another campaign is running on {name or device} (process {pid}): wait until "
+                    "it ends, or stop it; what it measured is stored"
+                )
+            time.sleep(min(_RETRY_S, wait_s))
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield descriptor
@@ -62,30 +68,13 @@ def hold_device(
         os.close(descriptor)
 
 
-def _lock(descriptor: int, wait_s: float) -> None:
-    """Lock a file.
-
-    Raises:
-        OSError: Another process holds it after ``wait_s`` seconds.
-    """
-    give_up_s = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError:
-            if time.monotonic() >= give_up_s:
-                raise
-        time.sleep(min(_RETRY_S, wait_s))
-
-
-def _open_file(path: Path) -> int | None:
-    """Return an open file; None where none can be made, as on a read-only disk."""
+def _lock(descriptor: int) -> bool:
+    """Lock a file; return whether nobody else holds it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return None
+        return False
+    return True
 
 
 def _find_folder() -> Path:

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from statistics import median, median_high
 
@@ -173,7 +173,7 @@ class TrialMeasurements:
 
     def window_factor(self) -> int:
         """Return how many times longer windows must be, because some were too short."""
-        return 1 << sum(_has_fault(window.faults, "too short") for window in self.windows)
+        return 1 << sum("too short" in map(name_fault, one.faults) for one in self.windows)
 
     def _is_time_confirmed(self) -> bool:
         durations_s = [window.duration_s for window in self.valid_windows()]
@@ -214,8 +214,9 @@ def make_window(
     return MeasuredWindow(energy_j, duration_s, unchecked=reading.unchecked, load=load, steps=steps)
 
 
-def _has_fault(faults: Sequence[str], name: str) -> bool:
-    return any(fault.split(":")[0] == name for fault in faults)
+def name_fault(fault: str) -> str:
+    """Return the name of a fault without its details."""
+    return fault.split(":")[0]
 
 
 IDLE_POWER = "idle power"
