@@ -317,13 +317,13 @@ def test_ssh_starts_the_agent_and_starts_it_again_when_it_died(ssh):
     words = call.read_text().splitlines()
     assert words[-2:] == ["pi@board", "joulecast agent --stdio --on simulated:3"]
     assert "-T" in words and "BatchMode=yes" in words and words[words.index("-p") + 1] == "2222"
-    process = measurer.connection._link._program._process
+    process = measurer.connection._link._process
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     # It starts with the same seed: a simulated device repeats itself.
     assert measurer.measure(make_trial()).energy_j == first.energy_j
     # It ends when nobody holds its measurer any more.
-    process = measurer.connection._link._program._process
+    process = measurer.connection._link._process
     del measurer
     gc.collect()
     assert process.returncode is not None

@@ -37,10 +37,10 @@ from joulecast.agent.messages import (
     AgentRequest,
     decode_message,
     describe_error,
-    drop_trial,
     encode_message,
 )
 from joulecast.devices import detect_device, find_free_memory
+from joulecast.measurer.base import IDLE_TRIAL
 from joulecast.measurer.device_lock import hold_device, is_device_lost
 from joulecast.measurer.local_devices import name_lock, open_local_measurer
 from joulecast.measurer.windows import IdleChecks
@@ -86,16 +86,7 @@ class AgentService:
     """
 
     def __init__(self, options: AgentOptions, lock_wait_s: float = _LOCK_WAIT_S) -> None:
-        """Open runtime and meter of the device.
-
-        Args:
-            options: What is measured on.
-            lock_wait_s: How long to wait while another process measures on the device.
-
-        Raises:
-            InputError: The device or meter does not exist.
-            MissingError: The device, the meter or the framework is not available.
-        """
+        """Open runtime and meter of the device; ``lock_wait_s`` is the wait for other processes."""
         self._measurer = open_local_measurer(
             options.on, options.meter, device_name=options.device_name, allows_later=True
         )
@@ -117,10 +108,9 @@ class AgentService:
         """Return what clients need to know about the device, in its present power mode."""
         self._update_power_mode()
         runtime, meter = self._measurer.runtime, self._measurer.meter
-        try:
+        installed = ""
+        with suppress(PackageNotFoundError):
             installed = version("joulecast")
-        except PackageNotFoundError:
-            installed = ""
         return AgentDescription(
             runtime.device,
             runtime.name,
@@ -170,7 +160,8 @@ class AgentService:
             if request.task == "describe":
                 answer = replace(answer, description=self.describe())
             else:
-                observation = drop_trial(self._measure(request, disturbances))
+                # The client knows the trial.
+                observation = replace(self._measure(request, disturbances), trial=IDLE_TRIAL)
                 answer = replace(answer, observation=observation)
         except Exception as error:
             self.is_lost = is_device_lost(error)
@@ -187,10 +178,8 @@ class AgentService:
             check_fits(request.trial, measurer.runtime.device)
         with ExitStack() as stack:
             try:
-                if self._lock_name is not None:
-                    stack.enter_context(
-                        hold_device(self._lock_name, self._options.on, wait_s=self._lock_wait_s)
-                    )
+                lock = hold_device(self._lock_name, self._options.on, wait_s=self._lock_wait_s)
+                stack.enter_context(lock)
             except MeasurementError as error:
                 raise DeviceAwayError(str(error)) from error
             self._open()
@@ -376,15 +365,9 @@ class DeadlineReader(io.RawIOBase):
         self._end_s = time.monotonic() + limit_s
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what has arrived.
-
-        Raises:
-            TimeoutError: The time is over.
-        """
         left_s = self._end_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("timed out")
@@ -404,13 +387,7 @@ def _has_hung_up(connection: socket.socket) -> bool:
 
 
 def serve_stdio(service: AgentService, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until the client is gone, or the device is lost.
-
-    Args:
-        service: Answers requests.
-        requests: One request per line.
-        answers: Gets one answer per line.
-    """
+    """Answer requests, one per line, until the client is gone or the device is lost."""
     limit = f"{MOST_REQUEST_BYTES // 2**20} MiB"
     too_large = InputError(f"the request is larger than {limit}, or incomplete")
     # If the client is gone, nobody is left to tell.

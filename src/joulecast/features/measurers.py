@@ -13,7 +13,7 @@ Plug-ins register runtimes as entry points ``joulecast.runtimes``.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -145,5 +145,4 @@ def lock_device(on: str) -> AbstractContextManager[int | None]:
     Raises:
         MeasurementError: On entering: another campaign runs on the device.
     """
-    name = on if is_remote(on) else name_lock(on)
-    return nullcontext() if name is None else hold_device(name, on)
+    return hold_device(on if is_remote(on) else name_lock(on), on)

@@ -29,12 +29,12 @@ _RETRY_S = 1.0
 
 @contextmanager
 def hold_device(
-    device: str, name: str = "", folder: Path | None = None, wait_s: float = 0.0
+    device: str | None, name: str = "", folder: Path | None = None, wait_s: float = 0.0
 ) -> Iterator[int | None]:
     """Hold the lock of a device; yield the file to pass on to other processes, None without one.
 
     Args:
-        device: Identifies the device on this machine.
+        device: Identifies the device on this machine; None for one that is not locked.
         name: What messages call it.
         folder: Folder of the locks; by default in the user's cache folder.
         wait_s: How long to wait while another process holds it.
@@ -42,13 +42,15 @@ def hold_device(
     Raises:
         MeasurementError: Another campaign runs on the device.
     """
-    path = (folder or _find_folder()) / _name_file(device)
+    if fcntl is None or device is None:
+        yield None
+        return
+    # Homes may be shared by several machines.
+    path = (folder or _find_folder()) / f"{stable_hash([platform.node(), device])}.lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:  # as on a read-only disk
-        descriptor = None
-    if fcntl is None or descriptor is None:
         yield None
         return
     try:
@@ -84,11 +86,6 @@ def _find_folder() -> Path:
     except RuntimeError:
         folder = Path(tempfile.gettempdir())
     return folder / "joulecast" / "locks"
-
-
-def _name_file(device: str) -> str:
-    # Homes may be shared by several machines.
-    return f"{stable_hash([platform.node(), device])}.lock"
 
 
 # Errors after which every further call of the process fails.
