@@ -6,22 +6,25 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from joulecast.estimators import check_estimator
 from joulecast.features.estimate import estimate_net
 from joulecast.features.nets import ResolvedNet
 from joulecast.features.options import EstimateOptions, ProfileOptions
+from joulecast.features.profiles import SHORT_KEY
 from joulecast.fleet import cluster
 from joulecast.fleet.device_campaign import CampaignRequest
 from joulecast.fleet.fleet_devices import DeviceCheck, check_devices, read_fleet
 from joulecast.fleet.fleet_forecast import FleetEstimate, RunQuestion, forecast_fleet
-from joulecast.records import Estimate, Setup
+from joulecast.records import Estimate, Json, Setup
 from joulecast.store import Store, open_store
 from joulecast.store.campaigns import (
     AWAY,
+    FAILED,
     OPEN_STATES,
+    READY,
     RUNNING,
     WAITING,
     StoredCampaign,
@@ -29,6 +32,9 @@ from joulecast.store.campaigns import (
 )
 from joulecast.store.places import IN_MEMORY, choose_place
 from joulecast.system.errors import DeviceAwayError, InputError, MissingError
+from joulecast.system.units import format_duration, format_share
+from joulecast.views.report import Block, Report, Reportable, Text, make_table
+from joulecast.views.words import format_optional, format_time, plural
 
 ALL_DEVICES = "all"
 DEFAULT_PATIENCE_S = 120.0
@@ -43,7 +49,7 @@ _CHECK_UP_S = 5.0
 
 
 @dataclass(frozen=True)
-class FleetStatus:
+class FleetStatus(Reportable):
     """What the store knows about a fleet.
 
     Attributes:
@@ -55,6 +61,64 @@ class FleetStatus:
     devices: tuple[StoredDevice, ...]
     campaigns: tuple[StoredCampaign, ...]
     points: Mapping[str, int]
+
+    def to_dict(self) -> Json:
+        """Return devices and campaigns as JSON values."""
+        devices = [
+            {**asdict(one), "observations": self.points.get(one.profile_key, 0)}
+            for one in self.devices
+        ]
+        campaigns = [asdict(one) for one in self.campaigns]
+        return {"is_up": self.is_up, "devices": devices, "campaigns": campaigns}
+
+    def report(self) -> Report:
+        """Return the devices, their campaigns, and what is wrong."""
+        ready = sum(one.state == READY for one in self.devices)
+        waiting = sum(one.is_open for one in self.campaigns)
+        state = "up" if self.is_up else "not up (joulecast fleet up FILE)"
+        lead = (
+            f"The fleet is {state}: {ready} of {plural(len(self.devices), 'device')} ready, "
+            f"{plural(waiting, 'open campaign')}."
+        )
+        devices = [
+            (
+                one.name,
+                one.state,
+                f"{self.points.get(one.profile_key, 0):,}",
+                one.profile_key[:SHORT_KEY] or "-",
+                format_time(one.changed_at_s),
+                one.description or str(one.payload.get("address", "")),
+            )
+            for one in self.devices
+        ]
+        columns = ("device", "state", ">observations", "profile", "last change", "~found")
+        queue: Block = Text("Nothing was requested yet.")
+        if self.campaigns:
+            rows = [(one.name, *list_campaign_cells(one, self.is_up)) for one in self.campaigns]
+            title = "Campaigns, the earliest request first"
+            queue = make_table(("network", *CAMPAIGN_COLUMNS), rows, title)
+        faults = [(one.name, one.state, one.reason) for one in self.devices if one.state != READY]
+        faults += [
+            (f"{one.device}: {one.name}", one.state, one.reason)
+            for one in self.campaigns
+            if one.state == FAILED
+        ]
+        wrong: Block = Text("Nothing is wrong.")
+        if faults:
+            wrong = make_table(("where", "state", "~reason"), faults, "What is wrong")
+        table = make_table(columns, devices, "Devices of the fleet")
+        return Report("", (Text(lead, "lead"), table, queue, wrong), "measured", "fleet")
+
+
+CAMPAIGN_COLUMNS = ("device", "state", ">points", ">±", ">time", "~why")
+
+
+def list_campaign_cells(campaign: StoredCampaign, is_up: bool = True) -> tuple[str, ...]:
+    """Return the cells of ``CAMPAIGN_COLUMNS``."""
+    state = "stopped" if campaign.state == RUNNING and not is_up else campaign.state
+    share = format_optional(campaign.uncertainty_share or None, format_share)
+    elapsed = format_duration(campaign.elapsed_s) if campaign.elapsed_s else "-"
+    return campaign.device, state, f"{campaign.points:,}", share, elapsed, campaign.reason
 
 
 def check_fleet(file: str) -> tuple[DeviceCheck, ...]:
