@@ -36,9 +36,7 @@ from joulecast.system.units import format_duration, format_share
 from joulecast.views.report import Block, Report, Reportable, Text, make_table
 from joulecast.views.words import format_optional, format_time, plural
 
-ALL_DEVICES = "all"
 DEFAULT_PATIENCE_S = 120.0
-DEFAULT_CONFIDENCE = 0.9
 _NOT_UP = "start it with `joulecast fleet up FILE`, where FILE lists its devices"
 # A command that only looks whether a fleet is up holds its claim for a moment.
 _CLAIM_WAIT_S = 2.0
@@ -121,15 +119,6 @@ def list_campaign_cells(campaign: StoredCampaign, is_up: bool = True) -> tuple[s
     return campaign.device, state, f"{campaign.points:,}", share, elapsed, campaign.reason
 
 
-def check_fleet(file: str) -> tuple[DeviceCheck, ...]:
-    """Check whether the devices of a fleet file answer, and are what it says.
-
-    Raises:
-        FileError: The file cannot be read, or has an invalid value.
-    """
-    return check_devices(read_fleet(file))
-
-
 def run_fleet(
     file: str,
     store: str | None = None,
@@ -139,7 +128,7 @@ def run_fleet(
     on_start: Callable[[Sequence[DeviceCheck]], None],
     on_event: Callable[[str, str], None],
 ) -> None:
-    """Run the campaigns of a fleet until the process is interrupted.
+    """Run the campaigns of a fleet file until the process is interrupted.
 
     Args:
         file: The fleet file.
@@ -150,10 +139,8 @@ def run_fleet(
         on_event: Called with the name of a device and what happened to it.
 
     Raises:
-        FileError: The file cannot be read, or has an invalid value.
         InputError: Another process runs the fleet of this store.
         DeviceAwayError: No device answers, and nothing is left to do.
-        MissingError: Dask is not installed.
     """
     devices = read_fleet(file)
     place = choose_place(store)
@@ -214,14 +201,6 @@ def request_profiles(
 ) -> str:
     """Request a profiling campaign on devices of a fleet that is up; return the request's key.
 
-    Args:
-        net: The net whose widths are the largest that are profiled.
-        setup: How it is trained.
-        devices: Names of devices, or ``all``.
-        profiling: What is measured, and when to stop.
-        rounds: Windows of each measurement.
-        store: Path or URL of the store.
-
     Raises:
         InputError: The fleet has no device of that name.
         MissingError: The fleet is not up.
@@ -230,13 +209,11 @@ def request_profiles(
     check_estimator(profiling.estimator)
     with _open_fleet(store) as opened:
         known = [one.name for one in opened.fleet.list_devices()]
-        names = known if tuple(devices) == (ALL_DEVICES,) else devices
+        names = known if tuple(devices) == ("all",) else devices
         for name in names:
             if name not in known:
-                raise InputError(
-                    f"the fleet has no device {name!r}: give {ALL_DEVICES}, or some of "
-                    f"{', '.join(known)}"
-                )
+                choices = f"give all, or some of {', '.join(known)}"
+                raise InputError(f"the fleet has no device {name!r}: {choices}")
         if not opened.fleet.is_up():
             raise MissingError(f"the fleet is not up: {_NOT_UP}")
         request = CampaignRequest(
@@ -257,16 +234,11 @@ def follow_request(
     key: str,
     store: str | None = None,
     on_change: Callable[[Sequence[StoredCampaign]], None] | None = None,
-    *,
     waits: bool = True,
 ) -> tuple[StoredCampaign, ...]:
     """Wait until the campaigns of a request have ended or are parked; return them.
 
-    Args:
-        key: The request.
-        store: Path or URL of the store.
-        on_change: Called with the campaigns twice a second.
-        waits: With False, return them at once.
+    ``on_change`` is called with the campaigns twice a second.
 
     Raises:
         MissingError: The fleet went down.
