@@ -17,7 +17,7 @@ from agent_processes import TOKEN, install_slow_device, make_trial, start_agent
 from joulecast.agent.addresses import parse_address
 from joulecast.agent.client import AgentSilentError, HttpLink, LinkLimits, open_remote_measurer
 from joulecast.agent.messages import MOST_REQUEST_BYTES
-from joulecast.agent.service import AgentOptions, AgentService
+from joulecast.agent.service import AgentService
 from joulecast.campaign import find_profile_key
 from joulecast.measurer.local_devices import open_local_measurer
 from joulecast.records import Network, Setup, Trial
@@ -44,7 +44,7 @@ class LinkHere:
     """An agent in this process whose answers get lost, but for the description of its device."""
 
     def __init__(self, on, losses=0):
-        self.service = AgentService(AgentOptions(on))
+        self.service = AgentService(on)
         self.losses, self.contents = losses, []
 
     def ask(self, content):

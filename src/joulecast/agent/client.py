@@ -35,8 +35,8 @@ from joulecast.agent.messages import (
     decode_message,
     encode_message,
 )
-from joulecast.measurer.base import TrialMeasurer, make_run
-from joulecast.records import Device, Observation, Trial
+from joulecast.measurer.base import RemoteMeter, RemoteRuntime, TrialMeasurer, make_run
+from joulecast.records import Observation, Trial
 from joulecast.system.errors import DeviceAwayError, InputError
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
@@ -121,25 +121,6 @@ def open_remote_measurer(
         version=found.version,
         connection=connection,
     )
-
-
-@dataclass(frozen=True)
-class RemoteRuntime:
-    """The framework and device of an agent."""
-
-    name: str
-    device: Device
-    modes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class RemoteMeter:
-    """The meter of an agent."""
-
-    name: str
-    covers: str
-    provenance: str
-    is_recorder: bool
 
 
 @dataclass(frozen=True)
@@ -313,7 +294,6 @@ class SshLink:
             ) from error
 
     def close(self) -> None:
-        """End the agent."""
         if self._process is not None:
             self._end()
             self._process = None

@@ -17,16 +17,18 @@ from typing import BinaryIO
 
 from joulecast.agent.addresses import DEFAULT_LISTEN, parse_listen, read_token
 from joulecast.agent.messages import AgentDescription
-from joulecast.agent.service import AgentOptions, AgentService, serve_http, serve_stdio
+from joulecast.agent.service import AgentService, serve_http, serve_stdio
 from joulecast.system.errors import JoulecastError
 from joulecast.system.printable import make_printable
 
 
 def run_agent(
-    options: AgentOptions,
     answers: BinaryIO,
     on_ready: Callable[[str, AgentDescription], None],
     *,
+    on: str = "cpu",
+    meter: str = "auto",
+    device_name: str = "",
     listen: str = DEFAULT_LISTEN,
     token_file: str = "",
     stdio: bool = False,
@@ -34,9 +36,11 @@ def run_agent(
     """Answer requests until the process is ended, or the client over stdin is gone.
 
     Args:
-        options: What is measured on.
         answers: With ``stdio``, gets the answers.
         on_ready: Called once the agent listens, with its address and what it measures on.
+        on: A device of this machine, as ``joulecast measure --on`` takes it.
+        meter: Name of a meter.
+        device_name: Name to record for the device instead of the detected one.
         listen: Address and port.
         token_file: File with the token; by default the environment's.
         stdio: Answer over stdin and stdout instead of HTTP.
@@ -47,7 +51,7 @@ def run_agent(
     """
     # Before frameworks are imported, which takes long.
     place, token = parse_listen(listen), read_token(token_file)
-    with AgentService(options) as service:
+    with AgentService(on, meter, device_name) as service:
         if stdio:
             serve_stdio(service, sys.stdin.buffer, answers)
             return
@@ -79,12 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--token-file", default="", help="file with the token that clients send")
     parser.add_argument("--stdio", action="store_true", help="answer over stdin and stdout")
     given = vars(parser.parse_args(arguments))
-    options = AgentOptions(*(given.pop(name) for name in ("on", "meter", "device_name")))
     # What libraries print must not mix with answers.
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)
         try:
-            run_agent(options, answers, _say_ready, **given)
+            run_agent(answers, _say_ready, **given)
         except JoulecastError as error:
             sys.exit(f"joulecast: {error}")
         except KeyboardInterrupt:

@@ -44,7 +44,6 @@ class LightningEnergyCallback(EnergyHooks, Callback):
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count a batch, and say that a step begins with the first of its batches."""
         if energy := self.running:
             energy.step_begin()
             self.add_inputs(TrainingStepModule(pl_module), (batch,))
@@ -53,7 +52,6 @@ class LightningEnergyCallback(EnergyHooks, Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count a step; log, and stop training where the budget is passed."""
         if (energy := self.running) is None:
             return
         if trainer.global_step == self._seen_steps:
@@ -68,26 +66,22 @@ class LightningEnergyCallback(EnergyHooks, Callback):
 
     @never_fail
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Say that evaluation follows."""
         if not trainer.sanity_checking and (energy := self.running):
             energy.turn_to_other()
 
     @never_fail
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        """Say that a checkpoint is written."""
         if energy := self.running:
             energy.turn_to_other()
 
     @never_fail
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Log for the last time, end the measurement and store the observation."""
         if energy := self.running:
             _log(energy, trainer)
             energy.finish()
 
     @never_fail
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Keep what was measured until the exception."""
         self.finish(type(exception).__name__)
 
 

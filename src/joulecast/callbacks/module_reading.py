@@ -100,14 +100,12 @@ class TrainingStepModule(nn.Module):
         self.inner = inner
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TrainingStepModule:
-        """Return a copy that does not log."""
         inner = copy.deepcopy(self.inner, memo)
         for name in ("log", "log_dict"):
             inner.__dict__[name] = lambda *args, **kwargs: None
         return TrainingStepModule(inner)
 
     def forward(self, batch: Any) -> Any:
-        """Return the loss of a batch."""
         step: Any = self.inner.training_step
         parameters = inspect.signature(step).parameters.values()
         positional = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]

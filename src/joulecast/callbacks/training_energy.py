@@ -77,7 +77,6 @@ class CallbackOptions:
 
     @property
     def budget_j(self) -> float | None:
-        """The budget in joules."""
         return None if self.budget is None else parse_energy(self.budget)
 
 
@@ -379,7 +378,6 @@ class TrainingEnergy:
         return self.summary
 
     def _say_estimate(self, estimate: Estimate) -> None:
-        """Say what the steps will take, and warn if that is more than the budget."""
         setup, budget_j, steps = self._setup, self.options.budget_j, self.run.steps or 1
         interval = format_interval([steps * one for one in estimate.interval_j], format_energy)
         batch = f"{setup.batch} x {setup.accumulate}" if setup.accumulate > 1 else setup.batch
@@ -471,7 +469,6 @@ class TrainingEnergy:
         return mean_j, mean_j / half, mean_j * half
 
     def _say_summary(self, summary: TrainingSummary) -> None:
-        """Say what the run took, beside what was estimated."""
         if summary.energy_j is None:
             faults = dict.fromkeys(fault for one in self._windows for fault in one.energy.faults)
             reason = "; ".join(faults) or "the run was too short for the meter"

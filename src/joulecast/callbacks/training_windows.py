@@ -66,7 +66,6 @@ class TrainingWindow:
 
     @property
     def step_energy_j(self) -> float:
-        """Energy of a step."""
         return (self.energy.energy_j or 0.0) / self.content.steps
 
     def find_obstacle(self, accumulate: int) -> str:
@@ -112,7 +111,6 @@ class WindowSums:
 
     @property
     def power_w(self) -> float | None:
-        """Average power."""
         return self.energy_j / self.duration_s if self.energy_j is not None else None
 
 
@@ -151,12 +149,8 @@ def summarise_steps(
 ) -> tuple[dict[str, Any], str]:
     """Return what a profile may learn from a run, or nothing and the reason why it may not.
 
-    Args:
-        windows: All windows of the run.
-        accumulate: Batches per step.
-
-    Returns:
-        Fields of an Observation: medians over windows with their spread, and what was not checked.
+    These are fields of an Observation: medians over windows with their spread, and what was not
+    checked.
     """
     steady = [one for one in windows if one.content.is_steady]
     obstacles = [one.find_obstacle(accumulate) for one in steady]

@@ -63,13 +63,11 @@ class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
 
     @never_fail
     def see_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Count a batch, which the trainer calls its model on."""
         if self._model.training:
             self.add_inputs(self._model, join_arguments(self._model, args, kwargs))
 
     @never_fail
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-        """Say that a step begins."""
         if energy := self.running:
             energy.step_begin()
 
@@ -77,7 +75,6 @@ class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Count a step, and stop training where the budget is passed."""
         if energy := self.running:
             energy.step_end()
             self._turn(control)
@@ -88,7 +85,6 @@ class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Say that evaluation or a checkpoint may follow."""
         self._turn(control)
 
     @never_fail
@@ -100,7 +96,6 @@ class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Add scalars to what the trainer logs."""
         is_training = not any(name.startswith(("eval_", "test_")) for name in logs or ())
         if logs is not None and is_training and (energy := self.running):
             scalars = energy.list_scalars()
@@ -110,7 +105,6 @@ class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
 
     @never_fail
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        """End the measurement and store the observation."""
         self.release_model()
         self.finish()
 
@@ -119,7 +113,6 @@ class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
             energy.turn_to_other()
 
     def release_model(self) -> None:
-        """Stop watching the calls of the model."""
         end_watching, self._end_watching, self._model = self._end_watching, None, None
         if end_watching is not None:
             end_watching()

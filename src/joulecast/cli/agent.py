@@ -9,7 +9,6 @@ import click
 from joulecast.agent.addresses import DEFAULT_LISTEN
 from joulecast.agent.command import describe_agent, run_agent
 from joulecast.agent.messages import AgentDescription
-from joulecast.agent.service import AgentOptions
 from joulecast.cli.commands import print_json
 from joulecast.cli.streams import find_descriptor, write_message
 from joulecast.runtimes import join_runtime
@@ -62,9 +61,11 @@ def agent(
     with os.fdopen(os.dup(2 if descriptor is None else descriptor), "wb") as answers:
         place = join_runtime(runtime, on or "") if runtime else on or "cpu"
         run_agent(
-            AgentOptions(place, meter, device_name),
             answers,
             _print_ready if json else _say_ready,
+            on=place,
+            meter=meter,
+            device_name=device_name,
             listen=listen,
             token_file=token_file,
             stdio=stdio,

@@ -61,7 +61,6 @@ class FleetStatus(Reportable):
     points: Mapping[str, int]
 
     def to_dict(self) -> Json:
-        """Return devices and campaigns as JSON values."""
         devices = [
             {**asdict(one), "observations": self.points.get(one.profile_key, 0)}
             for one in self.devices
@@ -70,7 +69,6 @@ class FleetStatus(Reportable):
         return {"is_up": self.is_up, "devices": devices, "campaigns": campaigns}
 
     def report(self) -> Report:
-        """Return the devices, their campaigns, and what is wrong."""
         ready = sum(one.state == READY for one in self.devices)
         waiting = sum(one.is_open for one in self.campaigns)
         state = "up" if self.is_up else "not up (joulecast fleet up FILE)"

@@ -295,7 +295,6 @@ def _report_campaigns(campaigns: Sequence[StoredCampaign]) -> Report:
 
 
 def _report_forecast(found: FleetEstimate) -> Report:
-    """Return what a run takes on every device of a fleet."""
     verb_ = "Running" if is_inference(found.setup) else "Training"
     count = plural(found.steps, name_step(found.setup))
     limit = "" if found.deadline_s is None else f" within {format_duration(found.deadline_s)}"

@@ -191,7 +191,6 @@ class StepMeasurement(Reportable):
     failure: StoreError | None = None
 
     def to_dict(self) -> Json:
-        """Return the observation as JSON values."""
         one = self.observation
         data = {key: value for key, value in one.to_dict().items() if key != "trial"}
         setup = one.trial.setup
@@ -205,7 +204,6 @@ class StepMeasurement(Reportable):
         }
 
     def report(self) -> Report:
-        """Return medians and standard deviations, and how they were measured."""
         one = self.observation
         setup, energy_j = one.trial.setup, one.energy_j
         power = format_optional(compute_power(energy_j, one.duration_s), format_power)
@@ -257,16 +255,13 @@ class CommandCost(Reportable):
 
     @property
     def power_w(self) -> float | None:
-        """Average power."""
         return compute_power(self.energy_j, self.duration_s)
 
     def to_dict(self) -> Json:
-        """Return the cost as JSON values."""
         command, faults = list(map(redact_url, self.command)), list(self.faults)
         return {**asdict(self), "command": command, "faults": faults, "power_w": self.power_w}
 
     def report(self) -> Report:
-        """Return energy, duration and power."""
         energy = format_optional(self.energy_j, format_energy)
         power = format_optional(self.power_w, format_power)
         provenance = describe_provenance(self.provenance)

@@ -93,7 +93,6 @@ class WindowEnergy(Record):
 
     @property
     def power_w(self) -> float | None:
-        """Average power."""
         return None if self.energy_j is None else self.energy_j / self.duration_s
 
 
@@ -199,7 +198,6 @@ class EnergyMonitor:
 
     @property
     def on(self) -> str:
-        """The device that is measured."""
         if self._on is None:
             self._on = find_busy_device()
         return self._on

@@ -107,7 +107,6 @@ class DeviceCheck:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the device can be measured."""
         return self.state == READY
 
 

@@ -8,9 +8,11 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from statistics import median, stdev
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from joulecast.meters.base import Meter
 from joulecast.records import Device, Network, Observation, Setup, Trial
+from joulecast.records.runtime import Runtime
 
 IDLE_TRIAL = Trial(Network(), Setup())
 """The empty network, which stands for one second of the idle device."""
@@ -18,28 +20,23 @@ IDLE_TRIAL = Trial(Network(), Setup())
 M = TypeVar("M", bound="TrialMeasurer")
 
 
-class RuntimeIdentity(Protocol):
-    """Which framework runs on which device, and in which modes; see ``records.runtime.Runtime``."""
+@dataclass(frozen=True)
+class RemoteRuntime:
+    """The framework of a device elsewhere; see ``records.runtime.Runtime``."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> Device: ...
-    @property
-    def modes(self) -> tuple[str, ...]: ...
+    name: str
+    device: Device
+    modes: tuple[str, ...]
 
 
-class MeterIdentity(Protocol):
-    """Which meter is read; see ``meters.Meter``."""
+@dataclass(frozen=True)
+class RemoteMeter:
+    """The meter of a device elsewhere; see ``meters.Meter``."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def covers(self) -> str: ...
-    @property
-    def provenance(self) -> str: ...
-    @property
-    def is_recorder(self) -> bool: ...
+    name: str
+    covers: str
+    provenance: str
+    is_recorder: bool
 
 
 @dataclass(frozen=True)
@@ -52,8 +49,8 @@ class TrialMeasurer(ABC):
         disturbances: How often windows were rejected, by the name of the fault.
     """
 
-    runtime: RuntimeIdentity
-    meter: MeterIdentity
+    runtime: Runtime | RemoteRuntime
+    meter: Meter | RemoteMeter
     rounds: int = 3
     run: str = ""
     disturbances: Counter[str] = field(default_factory=Counter, compare=False)
@@ -110,7 +107,6 @@ class TrialMeasurer(ABC):
         return replace(self, run=run, rounds=self.rounds if rounds is None else rounds)
 
     def wall_time(self) -> float:
-        """Return seconds since 1970."""
         return time.time()
 
 

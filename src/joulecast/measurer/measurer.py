@@ -327,5 +327,4 @@ class Measurer(TrialMeasurer):
 
 
 def _count_steps(window_s: float, step_s: float) -> int:
-    """Return how many steps fill a window."""
     return max(1, math.ceil(window_s / step_s))

@@ -10,15 +10,12 @@ far above the fastest time seen, warm-up included, is checked by a few more wind
 settle it, the fast time stays in the spread of the observation, which shows that it is in doubt. So
 is a power far above the lowest one: other load on the device only ever adds to it.
 
-The idle device is checked as well: nothing else may run on it, and a load draws more than it. Other
-programs may be hidden from this one, as in a container. Only while nothing of ours runs can they be
-told apart: before a trial, every two minutes, the meter reads the idle device.
+The idle device is checked as well, before a trial, every two minutes: other programs may be hidden
+from this one, as in a container, and only while nothing of ours runs can they be told apart.
 
     busy for 30 % of the time        other load
-    a load below 0.8 times idle      implausible
+    a load below 0.8 times idle      implausible (H200s: idle 121 to 131 W, no load below 120 W)
     a load at exactly idle power     stuck: the meter does not see the load
-
-On H200s the idle device drew 121 to 131 W and no load less than 120 W.
 
 Load pulses before and after a trial align a power trace with the clock of the run:
 
@@ -140,7 +137,6 @@ class TrialMeasurements:
         return [window for window in self.windows if not self.find_faults(window)]
 
     def count_rejected(self) -> int:
-        """Return the number of windows that are not valid."""
         return len(self.windows) - len(self.valid_windows())
 
     def is_confirmed(self) -> bool:
@@ -196,11 +192,7 @@ def make_window(
 ) -> MeasuredWindow:
     """Return energy per step from the power that was read, with faults that the meter missed.
 
-    Args:
-        reading: What the meter read, possibly over a part of the window only.
-        duration_s: Seconds per step.
-        steps: Number of steps.
-        allows_zero: No energy is not a fault.
+    The meter may have read a part of the window only; ``duration_s`` is that of a step.
     """
     faults = reading.faults
     if not faults and reading.duration_s <= 0:
@@ -305,12 +297,7 @@ _SHORTEST_S, _LONGEST_S = 0.12, 0.3
 
 
 def draw_pulses(trial: Trial, place: str) -> Iterator[tuple[float, float]]:
-    """Yield seconds without and then with load; a last gap follows the pulses.
-
-    Args:
-        trial: The trial whose pulses these are.
-        place: ``before`` or ``after`` its windows.
-    """
+    """Yield seconds without and then with load, ``before`` or ``after`` the windows of a trial."""
     rng = random.Random(f"{trial.key} {place}")
     for _ in range(PULSES):
         yield rng.uniform(_SHORTEST_S, _LONGEST_S), rng.uniform(_SHORTEST_S, _LONGEST_S)

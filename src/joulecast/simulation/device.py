@@ -61,7 +61,7 @@ class SimulatedDevice:
             chip: The device's constants.
             name: Name of the device; "simulated-<seed>" by default.
             noise: Scales all noise: 0 for none, 1 for 0.5 % of device time and 4 % of host time.
-            memory_bytes: Memory of the device; 0 for unlimited.
+            memory_bytes: 0 for unlimited memory.
             settle_share: Share by which the first step of a newly prepared network takes longer.
             settle_steps: Number of steps in which that share falls to 1/e.
         """
@@ -80,11 +80,9 @@ class SimulatedDevice:
         self._energies_j = [0.0]
 
     def true_cost(self, trial: Trial) -> StepCost:
-        """Return the cost of one step without noise; see ``compute_step_cost``."""
         return compute_step_cost(self.chip, trial)
 
     def now(self) -> float:
-        """Return the seconds on the virtual clock."""
         return self._now_s
 
     def sleep(self, seconds: float) -> None:
@@ -130,7 +128,6 @@ class SimulatedDevice:
         self._idle_until(self._busy_until_s)
 
     def wait(self) -> None:
-        """Advance the host's clock until the device has finished all issued steps."""
         self._now_s = max(self._now_s, self._busy_until_s)
 
     def energy_at(self, time_s: float) -> float:
