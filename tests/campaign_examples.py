@@ -2,7 +2,7 @@
 
 from joulecast.estimators.base import Target
 from joulecast.families import make_family
-from joulecast.measurer import MeasureClock, make_measurer
+from joulecast.measurer import MeasureClock, Measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Setup
 from joulecast.simulation import make_simulated_device
@@ -15,4 +15,4 @@ def make_simulated_measurer(run="first", runtime=SimulatedRuntime, rounds=None, 
     device = make_simulated_device(5, **options)
     clock = MeasureClock(device.now, device.sleep, device.now)
     chosen = {} if rounds is None else {"rounds": rounds}
-    return make_measurer(runtime(device), SimulatedMeter(device), run=run, clock=clock, **chosen)
+    return Measurer(runtime(device), SimulatedMeter(device), run=run, clock=clock, **chosen)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from joulecast.agent.client import LinkLimits, open_remote_measurer
-from joulecast.agent.service import AgentOptions, AgentService
+from joulecast.agent.service import AgentService
 from joulecast.families import make_family
 from joulecast.fleet.cluster import run_campaigns
 from joulecast.fleet.device_campaign import CampaignRequest, run_device_campaign
@@ -29,7 +29,7 @@ class AgentHere:
     """An agent as a link: it answers in this process, and counts what it measures."""
 
     def __init__(self, on="simulated:5"):
-        self.service = AgentService(AgentOptions(on))
+        self.service = AgentService(on)
         self.measured = 0
         self.fails = None
         measure = self.service._measure

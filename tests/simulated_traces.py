@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecast.families import draw_family
-from joulecast.measurer import MeasureClock, make_measurer
+from joulecast.measurer import MeasureClock, Measurer
 from joulecast.meters.file import LaterMeter
 from joulecast.records import Observation, Setup, Trial
 from joulecast.simulation import SimulatedDevice, make_simulated_device
@@ -45,7 +45,7 @@ def record_trials(seed: int, count: int, run: str = "run") -> tuple[SimulatedDev
     meter = LaterMeter("device", "simulated", now=device.now, wall=lambda: WALL_S + device.now())
     clock = MeasureClock(device.now, device.sleep)
     observed: list[Observation] = []
-    with make_measurer(SimulatedRuntime(device), meter, clock=clock, run=run) as measurer:
+    with Measurer(SimulatedRuntime(device), meter, clock=clock, run=run) as measurer:
         for _ in range(count):
             network = draw_family(rng.choice(("lenet5", "cnn5", "har")), rng.randint)
             observed.append(measurer.measure(Trial(network, Setup(batch=8))))

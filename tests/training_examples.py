@@ -1,13 +1,19 @@
-"""A small network, its data and its profile, for tests of trainers."""
+"""A small network, its data, its profile and a virtual clock, for tests of trainers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 import torch
 from torch import nn
+from virtual_instruments import VirtualClock
 
 import joulecast
+from joulecast.meters.modelled import ModelledMeter
 
 CLASSES, FEATURES, WIDTH, BATCH = 10, 64, 4096, 64
 
@@ -30,3 +36,18 @@ def make_cpu_profile(place: Path) -> str:
             network, meter="modelled", batch=BATCH, optimizer="adamw", rounds=2, store=store
         )
     return store
+
+
+@contextmanager
+def use_virtual_clock() -> Iterator[VirtualClock]:
+    """Measure callbacks on a virtual clock, on which the meter sees one busy core of 10 W."""
+    clock = VirtualClock(step_s=1.0)
+    fake = SimpleNamespace(monotonic=clock.now, time=lambda: 1.7e9)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("callbacks.training_energy", "features.monitor"):
+            patch.setattr(f"joulecast.{module}.time", fake)
+        patch.setattr(
+            "joulecast.features.monitor.find_meter",
+            lambda name, on: ModelledMeter(now=clock.now, cpu_time=clock.now),
+        )
+        yield clock

@@ -17,7 +17,7 @@ from agent_processes import TOKEN, install_slow_device, make_trial, start_agent
 from joulecast.agent.addresses import parse_address
 from joulecast.agent.client import AgentSilentError, HttpLink, LinkLimits, open_remote_measurer
 from joulecast.agent.messages import MOST_REQUEST_BYTES
-from joulecast.agent.service import AgentOptions, AgentService
+from joulecast.agent.service import AgentService
 from joulecast.campaign import find_profile_key
 from joulecast.measurer.local_devices import open_local_measurer
 from joulecast.records import Network, Setup, Trial
@@ -44,7 +44,7 @@ class LinkHere:
     """An agent in this process whose answers get lost, but for the description of its device."""
 
     def __init__(self, on, losses=0):
-        self.service = AgentService(AgentOptions(on))
+        self.service = AgentService(on)
         self.losses, self.contents = losses, []
 
     def ask(self, content):
@@ -317,13 +317,13 @@ def test_ssh_starts_the_agent_and_starts_it_again_when_it_died(ssh):
     words = call.read_text().splitlines()
     assert words[-2:] == ["pi@board", "joulecast agent --stdio --on simulated:3"]
     assert "-T" in words and "BatchMode=yes" in words and words[words.index("-p") + 1] == "2222"
-    process = measurer.connection._link._program._process
+    process = measurer.connection._link._process
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     # It starts with the same seed: a simulated device repeats itself.
     assert measurer.measure(make_trial()).energy_j == first.energy_j
     # It ends when nobody holds its measurer any more.
-    process = measurer.connection._link._program._process
+    process = measurer.connection._link._process
     del measurer
     gc.collect()
     assert process.returncode is not None

@@ -1,6 +1,7 @@
 """Addresses, tokens, requests and answers: whatever is damaged or hostile is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -19,9 +20,9 @@ from joulecast.agent.messages import (
     SentError,
     decode_message,
     describe_error,
-    drop_trial,
     encode_message,
 )
+from joulecast.measurer.base import IDLE_TRIAL
 from joulecast.meters import UnavailableError
 from joulecast.records import Device, Observation
 from joulecast.system import errors
@@ -115,7 +116,9 @@ def test_messages_survive_the_journey():
     request = AgentRequest(ID, "measure", make_trial(), rounds=5, run="run")
     assert decode_message(AgentRequest, encode_message(request), "client") == request
     seen = Observation(make_trial(), 1.0, duration_s=0.5, device=Device("board"), run="run")
-    sent = encode_message(AgentAnswer(ID, observation=drop_trial(seen), disturbances={"gap": 2}))
+    sent = encode_message(
+        AgentAnswer(ID, observation=replace(seen, trial=IDLE_TRIAL), disturbances={"gap": 2})
+    )
     assert len(sent) < 1000
     answer = decode_message(AgentAnswer, sent, "agent")
     assert answer.take_observation(make_trial()) == seen and answer.disturbances == {"gap": 2}

@@ -25,7 +25,6 @@ from joulecast.agent.messages import (
     encode_message,
 )
 from joulecast.agent.service import (
-    AgentOptions,
     AgentService,
     DeadlineReader,
     check_fits,
@@ -44,7 +43,7 @@ DESCRIBE = encode_message(AgentRequest("0" * 8, "describe"))
 
 @pytest.fixture
 def service():
-    with AgentService(AgentOptions("simulated:3")) as made:
+    with AgentService("simulated:3") as made:
         yield made
 
 
@@ -109,7 +108,7 @@ def slow_device(tmp_path, monkeypatch):
 def test_meter_that_vanishes_is_opened_again(slow_device, tmp_path):
     watts = tmp_path / "watts"
     watts.write_text("5 W\n")
-    with AgentService(AgentOptions("slow:50", f"command:cat {watts}")) as service:
+    with AgentService("slow:50", f"command:cat {watts}") as service:
         watts.unlink()
         with pytest.raises(MeterLostError, match=r"cat .*watts"):
             ask(service, "idle").raise_error()
@@ -118,7 +117,7 @@ def test_meter_that_vanishes_is_opened_again(slow_device, tmp_path):
 
 
 def test_lost_device_is_told_apart_from_a_refused_trial(slow_device):
-    with AgentService(AgentOptions("slow", "modelled")) as service:
+    with AgentService("slow", "modelled") as service:
         error = ask(service, trial=make_trial(batch=13)).error
         assert error.message.startswith("RuntimeError: CUDA")
         assert service.is_lost
@@ -127,8 +126,7 @@ def test_lost_device_is_told_apart_from_a_refused_trial(slow_device):
 def test_lock_and_power_mode_of_the_device_are_looked_at_for_every_request(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     pytest.importorskip("MNN")
-    options = AgentOptions("mnn:cpu", "modelled", "board")
-    with AgentService(options, lock_wait_s=0.0) as service:
+    with AgentService("mnn:cpu", "modelled", "board", lock_wait_s=0.0) as service:
         with hold_device("cpu"), pytest.raises(DeviceAwayError, match="another campaign"):
             ask(service, "idle").raise_error()
         before = ask(service, "describe").description.device

@@ -9,13 +9,10 @@ import copy
 import gc
 import logging
 import pickle
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
-from virtual_instruments import VirtualClock
 
 from joulecast.callbacks.module_reading import (
     choose_optimizer,
@@ -43,9 +40,9 @@ from joulecast.callbacks.training_windows import (
     summarise_steps,
 )
 from joulecast.features.monitor import WindowEnergy
-from joulecast.meters.modelled import ModelledMeter
 from joulecast.records import Setup
 from joulecast.system.errors import InputError, JoulecastError, StoreError
+from training_examples import use_virtual_clock
 
 SHIPPED = "nvidia-h200"
 
@@ -60,15 +57,9 @@ def make_energy(run=None, **options) -> TrainingEnergy:
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    """A virtual clock, on which the meter sees one busy core."""
-    clock = VirtualClock(step_s=1.0)
-    fake = SimpleNamespace(monotonic=clock.now, time=lambda: 1.7e9)
-    for module in ("callbacks.training_energy", "features.monitor"):
-        monkeypatch.setattr(f"joulecast.{module}.time", fake)
-    meter = partial(ModelledMeter, now=clock.now, cpu_time=clock.now)
-    monkeypatch.setattr("joulecast.features.monitor.find_meter", lambda name, on: meter())
-    return clock
+def clock():
+    with use_virtual_clock() as clock:
+        yield clock
 
 
 def run_steps(clock, energy: TrainingEnergy, count: int, step_s: float = 0.03) -> None:
@@ -172,8 +163,7 @@ def test_optimizers_that_are_not_known_are_named():
 
 def test_precisions_and_devices():
     cpu, gpu = torch.device("cpu"), torch.device("cuda", 1)
-    assert choose_precision(cpu) == "fp32" and choose_precision(cpu, "bf16") == "bf16"
-    assert choose_precision(gpu) == "fp32"
+    assert choose_precision(cpu) == choose_precision(gpu) == "fp32"
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
@@ -287,7 +277,6 @@ def test_sums_separate_steps_from_evaluation_and_from_the_start():
 def test_time_that_could_not_be_read_has_the_mean_power_of_the_rest():
     sums = sum_windows([make_window(10.0), make_window(None, 0.5)])
     assert sums.energy_j == pytest.approx(15.0)
-    assert sums.unread_share == pytest.approx(1 / 3)
 
 
 def test_a_run_that_could_mostly_not_be_read_has_no_energy():
@@ -304,8 +293,9 @@ def test_a_profile_learns_the_median_of_steady_windows():
     windows.append(make_window(1000.0, is_mixed=True))
     found, reason = summarise_steps(windows, accumulate=1)
     assert not reason
-    assert (found.energy_j, found.duration_s, found.count, found.steps) == (2.0, 0.2, 3, 15)
-    assert found.energy_sd_j > 0
+    assert (found["energy_j"], found["duration_s"]) == (2.0, 0.2)
+    assert (found["count"], found["measured_steps"]) == (3, 15)
+    assert found["energy_sd_j"] > 0
 
 
 @pytest.mark.parametrize(
@@ -321,20 +311,19 @@ def test_a_profile_learns_the_median_of_steady_windows():
 )
 def test_windows_that_are_not_comparable_are_not_learnt(spoilt, reason):
     found, why = summarise_steps([make_window(), make_window(), make_window(**spoilt)], 1)
-    assert found is None
+    assert not found
     assert why.startswith(reason)
 
 
 def test_few_windows_are_not_learnt():
     found, why = summarise_steps([make_window()], 1)
-    assert found is None
+    assert not found
     assert why == "1 of the 3 windows that are needed contain steps alone"
 
 
 def test_batches_are_counted_per_accumulated_step():
     windows = [make_window(steps=5, batches=20) for _ in range(3)]
-    assert summarise_steps(windows, 4)[0] is not None
-    assert summarise_steps(windows, 2)[0] is None
+    assert summarise_steps(windows, 4)[0] and not summarise_steps(windows, 2)[0]
 
 
 # -- a run ----------------------------------------------------------------------------------
@@ -353,8 +342,7 @@ def test_a_run_is_estimated_measured_and_projected(clock, caplog):
         read_linear(energy)
         low_j, high_j = energy.estimate.interval_j
         before = energy.project()
-        assert before.low_j <= before.energy_j <= before.high_j
-        assert before.high_j - before.low_j == pytest.approx(30 * (high_j - low_j))
+        assert before == (pytest.approx(30 * energy.estimate.energy_j), 30 * low_j, 30 * high_j)
         run_steps(clock, energy, 20)
         during = energy.list_scalars()
         run_steps(clock, energy, 10)
@@ -382,7 +370,7 @@ def test_evaluation_is_part_of_the_energy_and_of_the_projection_but_not_of_a_ste
     assert sums.energy_j == pytest.approx(10.0)
     assert sums.steady_j / sums.steady_steps == pytest.approx(0.2)
     # 29 steps are left, with their share of the evaluation.
-    assert energy.project().energy_j > 10.2 + 29 * 0.25
+    assert energy.project()[0] > 10.2 + 29 * 0.25
     energy.finish()
 
 

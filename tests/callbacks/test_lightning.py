@@ -11,10 +11,11 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import nn
 from torch.utils.data import DataLoader
+from virtual_instruments import VirtualClock
 
 from joulecast.callbacks.lightning import EnergyCallback
 from logger_readers import read_tensorboard
-from training_examples import BATCH, make_layers, make_samples
+from training_examples import BATCH, make_layers, make_samples, use_virtual_clock
 
 # Warnings of the trainer and of its loggers do not concern the callback.
 pytestmark = [pytest.mark.journey, pytest.mark.filterwarnings("ignore")]
@@ -22,8 +23,11 @@ SHIPPED = "nvidia-h200"
 
 
 class Classifier(LightningModule):
-    def __init__(self, fails_at: int | None = None) -> None:
+    """A net whose batches take 50 ms to train on and 150 ms to evaluate, if there is a clock."""
+
+    def __init__(self, fails_at: int | None = None, clock: VirtualClock | None = None) -> None:
         super().__init__()
+        self.clock = clock
         self.layers = make_layers()
         self.fails_at, self.seen = fails_at, torch.zeros(())
 
@@ -32,13 +36,19 @@ class Classifier(LightningModule):
         if batch_idx == self.fails_at:
             raise KeyError("a bug of the user")
         self.seen = self.seen + len(x)
+        self._spend(0.05)
         loss = nn.functional.cross_entropy(self.layers(x), labels)
         self.log("loss", loss)
         return loss
 
     def validation_step(self, batch, batch_idx):
         x, labels = batch
+        self._spend(0.15)
         self.log("validation", nn.functional.cross_entropy(self.layers(x), labels))
+
+    def _spend(self, duration_s: float) -> None:
+        if self.clock is not None:
+            self.clock.sleep(duration_s)
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), 1e-3)
@@ -65,15 +75,17 @@ def run(tmp_path_factory):
     """One run with everything: accumulation, bf16, evaluation, checkpoints, two loggers."""
     folder = tmp_path_factory.mktemp("run")
     callback = EnergyCallback(device=SHIPPED, meter="modelled", save=False)
-    trainer = fit(
-        folder,
-        callback,
-        logger=[TensorBoardLogger(folder), CSVLogger(folder)],
-        accumulate_grad_batches=2,
-        precision="bf16-mixed",
-        enable_checkpointing=True,
-        log_every_n_steps=8,
-    )
+    with use_virtual_clock() as clock:
+        trainer = fit(
+            folder,
+            callback,
+            Classifier(clock=clock),
+            logger=[TensorBoardLogger(folder), CSVLogger(folder)],
+            accumulate_grad_batches=2,
+            precision="bf16-mixed",
+            enable_checkpointing=True,
+            log_every_n_steps=8,
+        )
     return trainer, callback, folder
 
 
@@ -99,7 +111,13 @@ def test_evaluation_and_checkpoints_are_not_steps(run):
     windows = callback.energy._windows
     assert sum(one.content.steps for one in windows) == 32
     assert sum(one.content.batches for one in windows) == 64
-    assert any(one.content.is_mixed and one.content.is_warm for one in windows)
+    # Each of four epochs ends with an evaluation of two batches, at 10 W.
+    mixed = [one for one in windows if one.content.is_mixed and one.content.is_warm]
+    other_j = [(one.energy.energy_j or 0.0) - one.content.steps for one in mixed]
+    assert [one for one in other_j if one] == pytest.approx([3.0] * 4)
+    steady = [one for one in windows if one.content.is_steady]
+    assert steady and all(one.step_energy_j == pytest.approx(1.0) for one in steady)
+    assert callback.summary.energy_j == pytest.approx(64 * 0.5 + 4 * 3.0)
 
 
 def read_csv_log(folder) -> dict[str, list[float]]:

@@ -34,7 +34,7 @@ from joulecast.features.evaluation import (
 from joulecast.features.evaluation_run import measure_and_evaluate
 from joulecast.features.progress_report import ProgressReport
 from joulecast.gp.lognormal import lognormal_interval
-from joulecast.measurer import MeasureClock, make_measurer
+from joulecast.measurer import MeasureClock, Measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
@@ -123,7 +123,7 @@ def store(tmp_path):
 def make_simulated_measurer(runtime=SimulatedRuntime, noise=0.0, **options):
     device = make_simulated_device(5, noise=noise, **options)
     clock = MeasureClock(device.now, device.sleep, device.now)
-    return make_measurer(
+    return Measurer(
         runtime(device), SimulatedMeter(device, update_interval_s=0.0), rounds=2, clock=clock
     )
 

@@ -14,7 +14,7 @@ import joulecast
 from benchmarks.robustness.hostile_inputs import damage_value
 from joulecast.features.campaigns import CampaignDetails
 from joulecast.features.device_score import DeviceScores, score_published
-from joulecast.features.fleet_report import report_fleet
+from joulecast.features.fleet import FleetStatus
 from joulecast.features.report import RESULT_KINDS, recognise_result, report_profile, report_result
 from joulecast.records import Profile
 from joulecast.store import open_store, write_profile
@@ -126,12 +126,12 @@ def test_campaign_shows_how_far_it_is():
 
 
 def test_fleet_names_faults():
-    devices = [
+    devices = (
         StoredDevice("a", {}, "ready", "", "k", "a phone", 1e9),
         StoredDevice("b", {}, "away", "it does not answer", "", "", 1e9),
-    ]
+    )
     failed = StoredCampaign("r", "lenet5", "a", "failed", "too large", 3, None, 4.0, 1e9, 1e9)
-    report = report_fleet(devices, [failed], {"k": 12}, is_up=True)
+    report = FleetStatus(True, devices, (failed,), {"k": 12}).report()
     assert find_lead(report) == "The fleet is up: 1 of 2 devices ready, 0 open campaigns."
     assert [row[0] for row in report.blocks[-1].rows] == ["b", "a: lenet5"]
     assert "12" in list_cells(report)

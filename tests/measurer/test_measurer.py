@@ -7,11 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_processes import make_trial
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.measurer import MeasureClock, MeasureLimits, make_measurer
-from joulecast.measurer.base import describe_refusal, make_run
-from joulecast.measurer.local_devices import open_local_measurer
+from joulecast.measurer import MeasureClock, MeasureLimits, Measurer
 from joulecast.meters.base import FAULTS, Meter, Reading
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Execution, Network, Setup, Trial
@@ -19,13 +16,11 @@ from joulecast.simulation import DISTURBANCES, SimulatedDevice, draw_chip, make_
 from joulecast.simulation.runtime import SimulatedRuntime
 from joulecast.system.errors import (
     ContaminatedError,
-    InputError,
     MeasurementError,
     OutOfMemoryError,
 )
 
 CNN = Trial(make_family("cnn5:16,32,64,128"), Setup())
-NETS = [Trial(make_family(name), Setup(batch=8)) for name in ("har", "lstm", "lenet5", "cnn5")]
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +37,7 @@ def make_noiseless_device(seed=0, **options):
 
 
 def make_simulated_measurer(simulated, meter=None, runtime=None, **options):
-    return make_measurer(
+    return Measurer(
         runtime or SimulatedRuntime(simulated),
         meter or SimulatedMeter(simulated),
         clock=MeasureClock(simulated.now, simulated.sleep, lambda: 1e9 + simulated.now()),
@@ -144,6 +139,7 @@ def test_observation_names_device_runtime_meter_and_run():
     assert seen.taken_at_s == 1e9 + simulated.now()
     assert seen.cost_s == pytest.approx(simulated.now())
     assert seen.peak_memory_bytes == SimulatedRuntime(simulated).prepare(CNN).peak_memory_bytes()
+    assert seen.warmup_steps > 0 and seen.measured_steps * seen.duration_s < seen.cost_s
 
 
 def test_observation_spans_the_steps_of_its_trial():
@@ -171,12 +167,6 @@ def test_measuring_takes_a_few_windows():
     assert measure_in(simulated, meter=quick).cost_s < 1.2
 
 
-def test_pause_spreads_the_rounds():
-    near, far = (measure_in(make_noiseless_device(), pause_s=pause_s) for pause_s in (0.0, 60.0))
-    assert far.cost_s - near.cost_s == pytest.approx(2 * 60.0, abs=1.0)
-    assert far.energy_j == pytest.approx(near.energy_j)
-
-
 def test_warm_up_lasts_until_steps_settle():
     simulated = make_noiseless_device(settle_share=1.0, settle_steps=40.0)
     cost = simulated.true_cost(CNN)
@@ -199,12 +189,6 @@ def test_warm_up_and_windows_may_have_fixed_numbers_of_steps():
     assert short.warmup_steps == 3
     least_s = SimulatedMeter(make_noiseless_device(1)).window_s
     assert short.measured_steps * short.duration_s >= 3 * least_s
-
-
-def test_observation_counts_its_steps():
-    seen = measure_in(make_noiseless_device())
-    assert seen.warmup_steps > 0
-    assert seen.measured_steps * seen.duration_s < seen.cost_s
 
 
 def test_steps_that_never_settle_are_still_measured():
@@ -259,59 +243,6 @@ def test_only_a_modelled_meter_may_read_no_idle_energy():
 
 
 # ---------------------------------------------------------------------------------------------
-# Many trials
-
-
-def test_measure_all_keeps_the_order_of_trials():
-    simulated = make_noiseless_device()
-    done = {}
-    with make_simulated_measurer(simulated) as measurer:
-        seen = measurer.measure_all(NETS, done.__setitem__)
-    assert [observation.trial for observation in seen] == NETS
-    assert done == dict(enumerate(seen))
-    for observation in seen:
-        assert observation.count == 3
-        cost = simulated.true_cost(observation.trial)
-        assert observation.energy_j == pytest.approx(cost.energy_j)
-        assert observation.duration_s == pytest.approx(cost.duration_s)
-
-
-def test_measure_all_shuffles_every_round():
-    orders = []
-    for seed in (1, 1, 2):
-        simulated = make_noiseless_device()
-        runtime = CountingRuntime(simulated)
-        with make_simulated_measurer(simulated, runtime=runtime) as measurer:
-            measurer.measure_all(NETS, rng=random.Random(seed))
-        orders.append([NETS.index(trial) for trial in runtime.prepared])
-    for order in orders:
-        rounds = [order[start : start + 4] for start in (0, 4, 8)]
-        assert [sorted(places) for places in rounds] == [[0, 1, 2, 3]] * 3
-    assert orders[0] == orders[1] != orders[2]
-
-
-def test_slow_drift_affects_all_trials_alike():
-    """On a device that gets slower, the trial measured last must not seem the most expensive."""
-    durations = []
-    for verb in (
-        lambda measurer: measurer.measure_all([CNN] * 8),
-        lambda measurer: [*map(measurer.measure, [CNN] * 8)],
-    ):
-        simulated = make_noiseless_device()
-        simulated.disturb("other load", 1e4, start_s=22.0, slowdown=0.3, noticed=False)
-        with make_simulated_measurer(simulated) as measurer:
-            durations.append({round(seen.duration_s, 9) for seen in verb(measurer)})
-    together, one_by_one = durations
-    assert len(together) == 1
-    assert len(one_by_one) > 1
-
-
-def test_measure_all_of_no_trials_is_empty():
-    with make_simulated_measurer(make_noiseless_device()) as measurer:
-        assert measurer.measure_all([]) == []
-
-
-# ---------------------------------------------------------------------------------------------
 # Disturbances and errors
 
 
@@ -339,16 +270,6 @@ def test_lasting_disturbance_is_named_in_the_error(what):
     assert f"rejected because of {what} (6 times)" in message
     assert message.endswith("and try again")
     assert "\n" not in message
-
-
-@pytest.mark.parametrize("what", DISTURBANCES)
-def test_measure_all_repeats_disturbed_windows(what):
-    simulated = make_noiseless_device()
-    simulated.disturb(what, 0.4, start_s=5.0, slowdown=0.3, power_w=5.0)
-    with make_simulated_measurer(simulated) as measurer:
-        seen = measurer.measure_all(NETS)
-    laws = [simulated.true_cost(trial).energy_j for trial in NETS]
-    assert [observation.energy_j for observation in seen] == pytest.approx(laws)
 
 
 def test_unnoticed_load_shows_in_the_step_time():
@@ -397,10 +318,10 @@ def test_a_load_that_outlasts_all_windows_shows_in_the_spread():
 
 def test_refusal_names_the_device_and_has_no_values():
     simulated = make_noiseless_device()
-    with make_simulated_measurer(simulated, run="monday") as measurer:
-        refused = measurer.make_refusal(CNN, "it does not fit")
+    measurer = make_simulated_measurer(simulated).change_run("monday", rounds=1)
+    refused = measurer.make_refusal(CNN, "it does not fit")
     assert (refused.trial, refused.refusal, refused.run) == (CNN, "it does not fit", "monday")
-    assert refused.device == SimulatedRuntime(simulated).device
+    assert (refused.device, measurer.rounds) == (SimulatedRuntime(simulated).device, 1)
     assert (refused.energy_j, refused.duration_s, refused.issue_s, refused.count) == (
         None, None, None, 0,
     )  # fmt: skip
@@ -418,11 +339,11 @@ def test_changing_load_fails_after_the_retries():
     simulated = make_noiseless_device()
     for place in range(100):
         slowdown = (0.0, 2.0, 8.0)[place % 3]
-        simulated.disturb("other load", 50.0, 50.0 * place, slowdown=slowdown, noticed=False)
+        simulated.disturb("other load", 4.0, 4.0 * place, slowdown=slowdown, noticed=False)
     with pytest.raises(
         ContaminatedError, match=r"other load .*times as long as usual.*close other"
     ):
-        measure_in(simulated, rounds=8, pause_s=50.0)
+        measure_in(simulated, rounds=16)
 
 
 def test_moderate_load_is_not_refused():
@@ -437,15 +358,12 @@ def test_moderate_load_is_not_refused():
     assert 0.02 < seen.duration_sd_s / seen.duration_s < 0.2
 
 
-@pytest.mark.parametrize(("energy_j", "name"), [(-1.0, "negative"), (0.0, "stuck")])
-def test_reading_of_no_or_negative_energy_is_rejected(energy_j, name):
-    with pytest.raises(ContaminatedError, match=name + r" .*joulecast detect"):
-        measure_in(make_noiseless_device(), meter=ConstantMeter(energy_j))
-
-
-def test_reading_of_no_duration_is_rejected():
-    with pytest.raises(ContaminatedError, match=r"too short .*longer windows"):
-        measure_in(make_noiseless_device(), meter=ConstantMeter(1.0, duration_s=0.0))
+@pytest.mark.parametrize(
+    ("reading", "name"), [((-1.0,), "negative"), ((0.0,), "stuck"), ((1.0, 0.0), "too short")]
+)
+def test_reading_of_no_energy_or_time_is_rejected(reading, name):
+    with pytest.raises(ContaminatedError, match=f"{name} .*and try again"):
+        measure_in(make_noiseless_device(), meter=ConstantMeter(*reading))
 
 
 def test_windows_grow_until_they_are_long_enough():
@@ -494,8 +412,7 @@ def test_step_is_closed_after_success_and_after_a_meter_error():
         with pytest.raises(MeasurementError, match="the meter died"):
             measurer.measure(CNN)
         assert runtime.open == 0
-    with make_simulated_measurer(simulated, runtime=runtime) as measurer:
-        measurer.measure_all(NETS)
+    measure_in(simulated, runtime=runtime)
     assert runtime.open == 0
 
 
@@ -507,29 +424,6 @@ def test_measurer_works_after_running_out_of_memory():
         assert measurer.measure(CNN).count == 3
 
 
-def test_measurer_opens_and_closes_its_meter():
-    calls = []
-
-    class Noting(ConstantMeter):
-        def open(self):
-            calls.append("open")
-
-        def close(self):
-            calls.append("close")
-
-    with (
-        pytest.raises(KeyboardInterrupt),
-        make_simulated_measurer(make_noiseless_device(), meter=Noting(1.0)),
-    ):
-        raise KeyboardInterrupt
-    assert calls == ["open", "close"]
-
-
-def test_zero_rounds_are_refused():
-    with pytest.raises(InputError, match="rounds is 0"):
-        make_simulated_measurer(make_noiseless_device(), rounds=0)
-
-
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_family_can_be_measured(family):
     simulated = make_simulated_device(2)
@@ -537,24 +431,3 @@ def test_every_family_can_be_measured(family):
     assert measure_in(simulated, trial).energy_j == pytest.approx(
         simulated.true_cost(trial).energy_j, rel=0.1
     )
-
-
-def test_refusal_is_that_of_the_measurers_device():
-    measurer = open_local_measurer("simulated:3")
-    found = describe_refusal(measurer, make_trial(), "too large", 5.0)
-    assert (found.device, found.runtime) == (measurer.runtime.device, "simulated")
-    assert (found.covers, found.provenance, found.run) == ("device", "simulated", measurer.run)
-    assert (found.refusal, found.count, found.taken_at_s) == ("too large", 0, 5.0)
-    assert found.energy_j is None and found.duration_s is None
-    assert describe_refusal(measurer, make_trial(), "").taken_at_s > 1e9
-
-
-def test_another_run_keeps_device_and_disturbances():
-    measurer = open_local_measurer("simulated:3", rounds=3)
-    other = measurer.change_run("other")
-    assert (other.run, other.rounds, measurer.change_run("x", 1).rounds) == ("other", 3, 1)
-    assert other.runtime is measurer.runtime and other.disturbances is measurer.disturbances
-
-
-def test_runs_have_names_of_their_own():
-    assert make_run() != make_run()

@@ -10,7 +10,7 @@ import pytest
 from virtual_instruments import VirtualClock
 
 from joulecast.families import make_family
-from joulecast.measurer import MeasureClock, make_measurer
+from joulecast.measurer import MeasureClock, Measurer
 from joulecast.meters.nvml import Edge, NvmlMeter, format_edge
 from joulecast.records import Device, Setup, Trial
 from joulecast.system.errors import ContaminatedError
@@ -120,7 +120,7 @@ def measure_all():
     def run(gpu, repeats=1):
         clock = MeasureClock(gpu.clock.now, gpu.clock.sleep, gpu.clock.now)
         meter = NvmlMeter(now=gpu.clock.now, start=lambda uuid: gpu)
-        with make_measurer(gpu, meter, clock=clock) as measurer:
+        with Measurer(gpu, meter, clock=clock) as measurer:
             found = []
             for _ in range(repeats):
                 found.extend(measurer.measure(trial) for trial in NETS)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from joulecast.estimators import find_estimator
-from joulecast.measurer import MeasureClock, make_measurer
+from joulecast.measurer import MeasureClock, Measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.operators import KINDS, Kind, check_network, layer_work, make_layer, make_op
 from joulecast.operators.kind import REQUIRED, gives_half, make_contraction_rules
@@ -108,7 +108,7 @@ def make_network(first=16, second=24):
 
 def make_simulated_measurer(simulated):
     clock = MeasureClock(simulated.now, simulated.sleep, lambda: 1e9 + simulated.now())
-    return make_measurer(SimulatedRuntime(simulated), SimulatedMeter(simulated), clock=clock)
+    return Measurer(SimulatedRuntime(simulated), SimulatedMeter(simulated), clock=clock)
 
 
 def test_module_is_read_counted_stored_and_built():

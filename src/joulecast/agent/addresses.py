@@ -42,11 +42,9 @@ _MOST_TOKEN_BYTES = 4096
 
 @dataclass(frozen=True)
 class AgentAddress:
-    """Where an agent is.
+    """Where an agent is; ``text`` is the address as it was given.
 
     Attributes:
-        text: The address as it was given.
-        scheme: ``http``, ``https`` or ``ssh``.
         port: None for the default port of ssh.
         program: For ssh: path of the agent's zipapp there; empty if Joulecast is installed.
         options: For ssh: options of the agent.
@@ -147,10 +145,6 @@ def names_loopback(host: str) -> bool:
 
 def read_token(file: str = "", environ: Mapping[str, str] = os.environ) -> str:
     """Return the token in a file, else that of the environment; empty if there is none.
-
-    Args:
-        file: Path of a file that contains only the token; by default JOULECAST_TOKEN_FILE.
-        environ: Contains JOULECAST_TOKEN or JOULECAST_TOKEN_FILE.
 
     Raises:
         InputError: The file cannot be read, others can read it, or its content is not a token.

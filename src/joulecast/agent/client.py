@@ -20,11 +20,10 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import IO, Protocol
 
 from joulecast.agent.addresses import AgentAddress, check_token, parse_address
 from joulecast.agent.messages import (
@@ -36,8 +35,8 @@ from joulecast.agent.messages import (
     decode_message,
     encode_message,
 )
-from joulecast.measurer.base import describe_refusal, make_run
-from joulecast.records import Device, Observation, Trial
+from joulecast.measurer.base import RemoteMeter, RemoteRuntime, TrialMeasurer, make_run
+from joulecast.records import Observation, Trial
 from joulecast.system.errors import DeviceAwayError, InputError
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
@@ -69,7 +68,7 @@ class AgentSilentError(DeviceAwayError):
 
 
 class Link(Protocol):
-    """A way to an agent."""
+    """A way to an agent; once closed, the next request opens it again."""
 
     def ask(self, content: bytes) -> bytes:
         """Send a request and return the answer.
@@ -79,8 +78,7 @@ class Link(Protocol):
             AgentSilentError: The agent did not answer in time.
         """
 
-    def close(self) -> None:
-        """Close the connection; the next request opens it again."""
+    def close(self) -> None: ...
 
 
 def open_remote_measurer(
@@ -113,97 +111,48 @@ def open_remote_measurer(
         is_ssh = parsed.scheme == "ssh"
         link = SshLink(parsed, limits) if is_ssh else HttpLink(parsed, token, limits)
     connection = AgentConnection(parsed.text, link, limits)
-    found = connection.describe()
+    found = connection.description
     device = replace(found.device, name=device_name or found.device.name)
     return RemoteMeasurer(
         RemoteRuntime(found.runtime, device, found.modes),
         RemoteMeter(found.meter, found.covers, found.provenance, found.is_recorder),
         rounds,
         make_run(),
-        found.version,
-        connection,
+        version=found.version,
+        connection=connection,
     )
 
 
-def _make_id(task: str, trial: Trial | None = None) -> str:
-    return uuid.uuid4().hex
-
-
 @dataclass(frozen=True)
-class RemoteRuntime:
-    """The framework and device of an agent."""
-
-    name: str
-    device: Device
-    modes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class RemoteMeter:
-    """The meter of an agent."""
-
-    name: str
-    covers: str
-    provenance: str
-    is_recorder: bool
-
-
-@dataclass(frozen=True)
-class RemoteMeasurer:
-    """A measurer whose device is elsewhere. Use it as a context manager.
+class RemoteMeasurer(TrialMeasurer):
+    """A measurer whose device is elsewhere.
 
     Attributes:
-        rounds: Valid windows per trial.
-        run: Identifies this run of Joulecast in observations.
-        disturbances: How often windows were rejected, by the name of the fault.
         version: Version of Joulecast on the device.
         make_id: Returns the id of a request for a task and a trial. A client that chooses the same
             ids before and after it was killed gets what was measured meanwhile.
     """
 
-    runtime: RemoteRuntime
-    meter: RemoteMeter
-    rounds: int
-    run: str
-    version: str
-    connection: AgentConnection = field(repr=False)
-    disturbances: Counter[str] = field(default_factory=Counter, compare=False)
-    make_id: Callable[[str, Trial | None], str] = field(default=_make_id, repr=False)
-
-    def __enter__(self) -> RemoteMeasurer:
-        return self
+    version: str = ""
+    connection: AgentConnection = field(kw_only=True, repr=False)
+    make_id: Callable[[str, Trial | None], str] = field(
+        default=lambda task, trial: uuid.uuid4().hex
+    )
 
     def __exit__(self, *exc: object) -> None:
         self.connection.close()
 
     def now(self) -> float:
-        """Return the time on the clock of windows; that of the agent for a simulated device."""
         return self.connection.now()
 
     def measure(self, trial: Trial) -> Observation:
-        """Measure energy, duration, host time and memory of a trial.
-
-        Raises:
-            DeviceAwayError: The agent does not answer.
-            JoulecastError: What measuring there raised.
-        """
         return self._ask("measure", trial)
 
     def time(self, trial: Trial) -> Observation:
-        """Measure duration and host time of a trial without its energy, which is quicker."""
         return self._ask("time", trial)
 
     def measure_idle(self) -> Observation:
-        """Measure the idle device: return the observation of the empty network over one second."""
         return self._ask("idle")
-
-    def make_refusal(self, trial: Trial, reason: str) -> Observation:
-        """Return the observation of a trial that the device refuses: it has no values."""
-        return describe_refusal(self, trial, reason)
-
-    def change_run(self, run: str, rounds: int | None = None) -> RemoteMeasurer:
-        """Return the measurer for another run, and perhaps with another number of rounds."""
-        return replace(self, run=run, rounds=self.rounds if rounds is None else rounds)
 
     def _ask(self, task: str, trial: Trial | None = None) -> Observation:
         request = AgentRequest(self.make_id(task, trial), task, trial, self.rounds, self.run)
@@ -217,24 +166,15 @@ class AgentConnection:
     """Asks an agent, and asks again if the connection was lost."""
 
     def __init__(self, address: str, link: Link, limits: LinkLimits) -> None:
-        self.address = address
-        self._link = link
-        self._limits = limits
-        self._description: AgentDescription | None = None
-        # Time that passed on the clock of an agent whose time is virtual, and its last reading.
-        self._passed_s: float | None = None
-        self._clock_s = 0.0
-
-    def describe(self) -> AgentDescription:
         """Ask for the description of the device, once: a user waits for it."""
-        answer = self._ask_once(AgentRequest(_make_id("describe"), "describe"))
+        self.address, self._link, self._limits = address, link, limits
+        answer = self._ask_once(AgentRequest(uuid.uuid4().hex, "describe"))
         answer.raise_error()
         if answer.description is None:
-            raise InputError(f"{self.address} does not describe its device: check the address")
-        self._description = answer.description
-        self._passed_s = 0.0 if answer.description.has_virtual_clock else None
-        self._clock_s = answer.clock_s
-        return answer.description
+            raise InputError(f"{address} does not describe its device: check the address")
+        self.description: AgentDescription = answer.description
+        # Time that passed on the clock of an agent whose time is virtual, and its last reading.
+        self._passed_s, self._clock_s = 0.0, answer.clock_s
 
     def ask(self, request: AgentRequest) -> AgentAnswer:
         """Return the answer to a request, which is sent again after a lost connection.
@@ -256,36 +196,28 @@ class AgentConnection:
                     raise
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        if self._passed_s is not None:
-            # The clock of an agent that was started again begins at 0.
-            self._passed_s += max(0.0, answer.clock_s - self._clock_s)
-            self._clock_s = answer.clock_s
-        if answer.observation is not None:
-            self._check_same(answer.observation)
+        # The clock of an agent that was started again begins at 0.
+        self._passed_s += max(0.0, answer.clock_s - self._clock_s)
+        self._clock_s = answer.clock_s
+        found, known = answer.observation, self.description
+        if found is not None:
+            # How much memory is usable may change when the device is started.
+            device = replace(known.device, memory_bytes=found.device.memory_bytes)
+            names = ("runtime", "meter", "covers", "provenance")
+            is_same = all(getattr(found, name) == getattr(known, name) for name in names)
+            if found.device != device or not is_same:
+                raise DeviceAwayError(
+                    f"the agent at {self.address} was started anew with another device, framework, "
+                    "power mode or meter: run the same command again"
+                )
         return answer
 
     def now(self) -> float:
-        """Return the time on the clock of windows."""
-        return time.monotonic() if self._passed_s is None else self._passed_s
+        """Return the time on the clock of windows; that of the agent for a simulated device."""
+        return self._passed_s if self.description.has_virtual_clock else time.monotonic()
 
     def close(self) -> None:
-        """Close the connection; the next request opens it again."""
         self._link.close()
-
-    def _check_same(self, observation: Observation) -> None:
-        """Raise DeviceAwayError if the agent was restarted with something else."""
-        known = self._description
-        if known is None:
-            return
-        # How much memory is usable may change when the device is started.
-        device = replace(known.device, memory_bytes=observation.device.memory_bytes)
-        expected = (device, known.runtime, known.meter, known.covers, known.provenance)
-        found = (observation.device, observation.runtime, observation.meter, observation.covers)
-        if (*found, observation.provenance) != expected:
-            raise DeviceAwayError(
-                f"the agent at {self.address} was started anew with another device, framework, "
-                "power mode or meter: run the same command again"
-            )
 
     def _ask_once(self, request: AgentRequest) -> AgentAnswer:
         content = encode_message(request)
@@ -304,12 +236,9 @@ class HttpLink:
     """Requests over HTTP, each with a connection of its own."""
 
     def __init__(self, address: AgentAddress, token: str, limits: LinkLimits) -> None:
-        self._address = address
-        self._token = token
-        self._limits = limits
+        self._address, self._token, self._limits = address, token, limits
 
     def ask(self, content: bytes) -> bytes:
-        """Send a request and return the answer."""
         limits, address = self._limits, self._address
         is_secure = address.scheme == "https"
         make = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
@@ -336,32 +265,28 @@ class HttpLink:
             connection.close()
 
     def close(self) -> None:
-        """Do nothing: every request has its own connection."""
+        pass
 
 
 class SshLink:
     """Requests over stdin and stdout of an agent that ssh starts."""
 
     def __init__(self, address: AgentAddress, limits: LinkLimits) -> None:
-        self._address = address
-        self._limits = limits
-        self._program: _Program | None = None
+        self._address, self._limits = address, limits
+        self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, content: bytes) -> bytes:
-        """Send a request and return the answer; start the agent if it does not run."""
-        if self._program is None:
-            self._program = _Program(self._make_command())
-            # Also if a measurer is never closed, because it only identified a device.
-            self._end = weakref.finalize(self, self._program.end)
+        if self._process is None:
+            self._process = self._start()
         try:
-            return self._program.ask(content, self._limits.answer_s)
+            return self._exchange(self._process, content)
         except TimeoutError as error:
-            self._program.kill()
+            _kill(self._process)
             self.close()
             raise _explain_silence(self._address, self._limits) from error
         except (OSError, EOFError) as error:
-            words = self._program.read_last_words() or _explain(error)
-            self._program.kill()
+            words = self._read_last_words(self._process) or _explain(error)
+            _kill(self._process)
             self.close()
             raise DeviceAwayError(
                 f"the agent at {self._address.text} ended ({words}): check that ssh reaches the "
@@ -369,12 +294,11 @@ class SshLink:
             ) from error
 
     def close(self) -> None:
-        """End the agent."""
-        if self._program is not None:
+        if self._process is not None:
             self._end()
-            self._program = None
+            self._process = None
 
-    def _make_command(self) -> list[str]:
+    def _start(self) -> subprocess.Popen[bytes]:
         address, limits = self._address, self._limits
         options = {
             # A question for a password would wait for ever.
@@ -386,17 +310,10 @@ class SshLink:
         words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         port = [] if address.port is None else ["-p", str(address.port)]
         host = f"{address.user}@{address.host}" if address.user else address.host
-        return ["ssh", "-T", *words, *port, host, address.make_command()]
-
-
-class _Program:
-    """A running ssh, and what it writes to stderr."""
-
-    def __init__(self, command: Sequence[str]) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the program ends
         try:
-            self._process = subprocess.Popen(
-                command,
+            process = subprocess.Popen(
+                ["ssh", "-T", *words, *port, host, address.make_command()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
@@ -406,22 +323,19 @@ class _Program:
         except OSError as error:
             self._log.close()
             raise DeviceAwayError(
-                f"{command[0]} cannot be started ({_explain(error)}): install it, or use http://"
+                f"ssh cannot be started ({_explain(error)}): install it, or use http://"
             ) from error
+        # Also if a measurer is never closed, because it only identified a device.
+        self._end = weakref.finalize(self, _end_program, process, self._log)
+        return process
 
-    def ask(self, content: bytes, wait_s: float) -> bytes:
-        """Send a line and return the next one that can be an answer.
-
-        Raises:
-            OSError: The program ended.
-            EOFError: The program ended, or printed something else.
-            TimeoutError: It was silent for too long.
-        """
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(content + b"\n")
-        self._process.stdin.flush()
-        give_up_s = time.monotonic() + wait_s
-        pipe, rest, foreign = self._process.stdout.fileno(), b"", 0
+    def _exchange(self, process: subprocess.Popen[bytes], content: bytes) -> bytes:
+        """Send a line and return the next one that can be an answer."""
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(content + b"\n")
+        process.stdin.flush()
+        give_up_s = time.monotonic() + self._limits.answer_s
+        pipe, rest, foreign = process.stdout.fileno(), b"", 0
         while len(rest) <= MOST_ANSWER_BYTES and foreign < _MOST_FOREIGN_LINES:
             if not select.select([pipe], [], [], max(0.0, give_up_s - time.monotonic()))[0]:
                 raise TimeoutError
@@ -435,30 +349,32 @@ class _Program:
                 foreign += 1
         raise EOFError("it prints something else")
 
-    def read_last_words(self) -> str:
+    def _read_last_words(self, process: subprocess.Popen[bytes]) -> str:
         """Return the last line that ssh or the agent wrote to stderr."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_LAST_WORDS_S)
+            process.wait(_LAST_WORDS_S)
         self._log.seek(0)
         words = self._log.read().decode(errors="replace").strip().splitlines()
         return words[-1].strip().removeprefix("joulecast: ")[:300] if words else ""
 
-    def kill(self) -> None:
-        """End the program at once, with its children, such as a proxy of ssh."""
-        # The number of one that was waited for may belong to another process by now.
-        if self._process.returncode is None:
-            with suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
 
-    def end(self) -> None:
-        """Close the input, which ends an agent; kill one that goes on measuring."""
-        for pipe in (self._process.stdin, self._process.stdout, self._log):
-            with suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S if self._process.poll() is None else 0)
-        self.kill()
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a program at once, with its children, such as a proxy of ssh."""
+    # The number of one that was waited for may belong to another process by now.
+    if process.returncode is None:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _end_program(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+    """Close the input, which ends an agent; kill one that goes on measuring."""
+    for pipe in (process.stdin, process.stdout, log):
+        with suppress(OSError):
+            pipe.close()  # type: ignore[union-attr]
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_END_S if process.poll() is None else 0)
+    _kill(process)
 
 
 def _explain_silence(address: AgentAddress, limits: LinkLimits) -> AgentSilentError:

@@ -13,58 +13,51 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import BinaryIO
 
 from joulecast.agent.addresses import DEFAULT_LISTEN, parse_listen, read_token
 from joulecast.agent.messages import AgentDescription
-from joulecast.agent.service import AgentOptions, AgentService, serve_http, serve_stdio
+from joulecast.agent.service import AgentService, serve_http, serve_stdio
 from joulecast.system.errors import JoulecastError
 from joulecast.system.printable import make_printable
 
 
-@dataclass(frozen=True)
-class ServeOptions:
-    """How an agent is reached.
-
-    Attributes:
-        listen: Address and port.
-        token_file: File with the token; by default the environment's.
-        stdio: Answer over stdin and stdout instead of HTTP.
-    """
-
-    listen: str = DEFAULT_LISTEN
-    token_file: str = ""
-    stdio: bool = False
-
-
 def run_agent(
-    options: AgentOptions,
-    serving: ServeOptions,
     answers: BinaryIO,
     on_ready: Callable[[str, AgentDescription], None],
+    *,
+    on: str = "cpu",
+    meter: str = "auto",
+    device_name: str = "",
+    listen: str = DEFAULT_LISTEN,
+    token_file: str = "",
+    stdio: bool = False,
 ) -> None:
     """Answer requests until the process is ended, or the client over stdin is gone.
 
     Args:
-        options: What is measured on.
-        serving: How it is reached.
         answers: With ``stdio``, gets the answers.
         on_ready: Called once the agent listens, with its address and what it measures on.
+        on: A device of this machine, as ``joulecast measure --on`` takes it.
+        meter: Name of a meter.
+        device_name: Name to record for the device instead of the detected one.
+        listen: Address and port.
+        token_file: File with the token; by default the environment's.
+        stdio: Answer over stdin and stdout instead of HTTP.
 
     Raises:
         InputError: An option cannot be used.
         MissingError: The device, the meter or the framework is not available.
     """
     # Before frameworks are imported, which takes long.
-    listen, token = parse_listen(serving.listen), read_token(serving.token_file)
-    with AgentService(options) as service:
-        if serving.stdio:
+    place, token = parse_listen(listen), read_token(token_file)
+    with AgentService(on, meter, device_name) as service:
+        if stdio:
             serve_stdio(service, sys.stdin.buffer, answers)
             return
         found = service.describe()
-        serve_http(service, listen, token, lambda address: on_ready(address, found))
-    _start_anew()
+        serve_http(service, place, token, lambda address: on_ready(address, found))
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def describe_agent(address: str, description: AgentDescription) -> str:
@@ -78,19 +71,6 @@ def describe_agent(address: str, description: AgentDescription) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program of the zipapp."""
-    options, serving = _parse(arguments)
-    # What libraries print must not mix with answers.
-    with os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)
-        try:
-            run_agent(options, serving, answers, _say_ready)
-        except JoulecastError as error:
-            sys.exit(f"joulecast: {error}")
-        except KeyboardInterrupt:
-            sys.exit(130)
-
-
-def _parse(arguments: Sequence[str] | None) -> tuple[AgentOptions, ServeOptions]:
     parser = argparse.ArgumentParser(
         prog="agent.pyz",
         description="Measure trials that Joulecast sends from another machine.",
@@ -102,21 +82,21 @@ def _parse(arguments: Sequence[str] | None) -> tuple[AgentOptions, ServeOptions]
     parser.add_argument("--listen", default=DEFAULT_LISTEN, help="address and port")
     parser.add_argument("--token-file", default="", help="file with the token that clients send")
     parser.add_argument("--stdio", action="store_true", help="answer over stdin and stdout")
-    given = parser.parse_args(arguments)
-    return (
-        AgentOptions(given.on, given.meter, given.device_name),
-        ServeOptions(given.listen, given.token_file, given.stdio),
-    )
+    given = vars(parser.parse_args(arguments))
+    # What libraries print must not mix with answers.
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)
+        try:
+            run_agent(answers, _say_ready, **given)
+        except JoulecastError as error:
+            sys.exit(f"joulecast: {error}")
+        except KeyboardInterrupt:
+            sys.exit(130)
 
 
 def _say_ready(address: str, description: AgentDescription) -> None:
     sys.stderr.write(f"{make_printable(describe_agent(address, description))}\n")
     sys.stderr.flush()
-
-
-def _start_anew() -> None:
-    """Replace this process by a new one with the same arguments."""
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 if __name__ == "__main__":

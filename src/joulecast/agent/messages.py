@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeVar
 
-from joulecast.records import MODES, Device, Network, Observation, Record, Setup, Trial
+from joulecast.measurer.base import IDLE_TRIAL
+from joulecast.records import MODES, Device, Observation, Record, Trial
 from joulecast.records.codec import Choices, Count, Range, omit_default
 from joulecast.records.observation import Provenance
 from joulecast.system import errors
@@ -32,7 +33,6 @@ TASKS = ("describe", "measure", "time", "idle")
 _ID = re.compile(r"[0-9a-f]{8,64}")
 _LONGEST_MESSAGE = 2000
 _LONGEST_RUN = 1000
-_NO_TRIAL = Trial(Network(), Setup())
 
 R = TypeVar("R", bound=Record)
 
@@ -120,17 +120,14 @@ class AgentAnswer(Record):
         self.raise_error()
         if self.observation is None:
             raise MeasurementError("the agent returned no observation: check its version")
-        return replace(self.observation, trial=trial or _NO_TRIAL)
+        return replace(self.observation, trial=trial or IDLE_TRIAL)
 
     def raise_error(self) -> None:
         """Raise the error of the answer, if there is one, as the class that it has there."""
         if self.error is not None:
-            raise _find_class(self.error.name)(self.error.message)
-
-
-def drop_trial(observation: Observation) -> Observation:
-    """Return an observation without its trial, as answers have it."""
-    return replace(observation, trial=_NO_TRIAL)
+            found: Any = getattr(errors, self.error.name, None)
+            is_ours = isinstance(found, type) and issubclass(found, JoulecastError)
+            raise (found if is_ours else MeasurementError)(self.error.message)
 
 
 def describe_error(error: JoulecastError) -> SentError:
@@ -146,12 +143,7 @@ def encode_message(message: Record) -> bytes:
 
 
 def decode_message(cls: type[R], content: bytes, sender: str) -> R:
-    """Return a request or an answer.
-
-    Args:
-        cls: The class of the message.
-        content: What was received.
-        sender: Who sent it, for errors.
+    """Return a request or an answer from what ``sender`` sent.
 
     Raises:
         InputError: It is damaged, or of another version of the protocol.
@@ -169,10 +161,3 @@ def decode_message(cls: type[R], content: bytes, sender: str) -> R:
             "install the same version of Joulecast on both"
         )
     return cls.from_dict(data)
-
-
-def _find_class(name: str) -> type[JoulecastError]:
-    found: Any = getattr(errors, name, None)
-    if isinstance(found, type) and issubclass(found, JoulecastError):
-        return found
-    return MeasurementError

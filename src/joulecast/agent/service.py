@@ -24,7 +24,7 @@ import traceback
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, BinaryIO, cast
@@ -37,10 +37,10 @@ from joulecast.agent.messages import (
     AgentRequest,
     decode_message,
     describe_error,
-    drop_trial,
     encode_message,
 )
 from joulecast.devices.detect import detect_device, find_free_memory
+from joulecast.measurer.base import IDLE_TRIAL
 from joulecast.measurer.device_lock import hold_device, is_device_lost
 from joulecast.measurer.local_devices import name_lock, open_local_measurer
 from joulecast.measurer.windows import IdleChecks
@@ -63,21 +63,6 @@ _REMEMBERED = 64
 _LOCK_WAIT_S = 120.0
 
 
-@dataclass(frozen=True)
-class AgentOptions:
-    """What an agent measures on.
-
-    Attributes:
-        on: A device of this machine, as ``joulecast measure --on`` takes it.
-        meter: Name of a meter.
-        device_name: Name to record for the device instead of the detected one.
-    """
-
-    on: str = "cpu"
-    meter: str = "auto"
-    device_name: str = ""
-
-
 class AgentService:
     """Answers requests about one device, one at a time.
 
@@ -85,42 +70,36 @@ class AgentService:
         is_lost: The process can no longer use the device: it has to be started anew.
     """
 
-    def __init__(self, options: AgentOptions, lock_wait_s: float = _LOCK_WAIT_S) -> None:
-        """Open runtime and meter of the device.
-
-        Args:
-            options: What is measured on.
-            lock_wait_s: How long to wait while another process measures on the device.
-
-        Raises:
-            InputError: The device or meter does not exist.
-            MissingError: The device, the meter or the framework is not available.
-        """
-        self._measurer = open_local_measurer(
-            options.on, options.meter, device_name=options.device_name, allows_later=True
-        )
-        self._options = options
-        self._hardware = find_hardware(options.on)
-        self._lock_name = name_lock(options.on)
-        self._lock_wait_s = lock_wait_s
+    def __init__(
+        self,
+        on: str,
+        meter: str = "auto",
+        device_name: str = "",
+        *,
+        lock_wait_s: float = _LOCK_WAIT_S,
+    ) -> None:
+        """Open runtime and meter of a device; ``lock_wait_s`` is the wait for other processes."""
+        self._measurer = open_local_measurer(on, meter, device_name=device_name, allows_later=True)
+        self._on, self._hardware = on, find_hardware(on)
+        self._lock_name, self._lock_wait_s = name_lock(on), lock_wait_s
         self._answers: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
-        self._is_open = False
-        self.is_lost = False
+        self._is_open = self.is_lost = False
 
     def __enter__(self) -> AgentService:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._close()
+        if self._is_open:
+            self._is_open = False
+            self._measurer.meter.close()
 
     def describe(self) -> AgentDescription:
         """Return what clients need to know about the device, in its present power mode."""
         self._update_power_mode()
         runtime, meter = self._measurer.runtime, self._measurer.meter
-        try:
+        installed = ""
+        with suppress(PackageNotFoundError):
             installed = version("joulecast")
-        except PackageNotFoundError:
-            installed = ""
         return AgentDescription(
             runtime.device,
             runtime.name,
@@ -165,18 +144,19 @@ class AgentService:
     def _answer(self, request: AgentRequest) -> AgentAnswer:
         # Each answer counts its own disturbances; what is known about the idle device stays.
         disturbances: Counter[str] = Counter()
-        answer = AgentAnswer(request.id)
+        found: dict[str, Any] = {}
         try:
             if request.task == "describe":
-                answer = replace(answer, description=self.describe())
+                found["description"] = self.describe()
             else:
-                observation = drop_trial(self._measure(request, disturbances))
-                answer = replace(answer, observation=observation)
+                # The client knows the trial.
+                seen = replace(self._measure(request, disturbances), trial=IDLE_TRIAL)
+                found["observation"] = seen
         except Exception as error:
             self.is_lost = is_device_lost(error)
-            answer = replace(answer, error=describe_error(_convert_error(error)))
+            found["error"] = describe_error(_convert_error(error))
         clock_s = max(0.0, self._measurer.now())
-        return replace(answer, disturbances=dict(disturbances), clock_s=clock_s)
+        return AgentAnswer(request.id, **found, disturbances=dict(disturbances), clock_s=clock_s)
 
     def _measure(self, request: AgentRequest, disturbances: Counter[str]) -> Observation:
         self._update_power_mode()
@@ -187,21 +167,19 @@ class AgentService:
             check_fits(request.trial, measurer.runtime.device)
         with ExitStack() as stack:
             try:
-                if self._lock_name is not None:
-                    stack.enter_context(
-                        hold_device(self._lock_name, self._options.on, wait_s=self._lock_wait_s)
-                    )
+                lock = hold_device(self._lock_name, self._on, wait_s=self._lock_wait_s)
+                stack.enter_context(lock)
             except MeasurementError as error:
                 raise DeviceAwayError(str(error)) from error
-            self._open()
             try:
+                self._open()
                 if request.trial is None:
                     return measurer.measure_idle()
                 measure = measurer.measure if request.task == "measure" else measurer.time
                 return measure(request.trial)
             except MeterLostError:
                 # It is opened again for the next request: it may be plugged in by then.
-                self._close()
+                self.__exit__()
                 raise
 
     def _open(self) -> None:
@@ -211,11 +189,6 @@ class AgentService:
             except MeasurementError as error:
                 raise MeterLostError(str(error)) from error
             self._is_open = True
-
-    def _close(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._measurer.meter.close()
 
 
 def check_fits(trial: Trial, device: Device) -> None:
@@ -255,7 +228,6 @@ def _convert_error(error: Exception) -> JoulecastError:
 
 # A request has to arrive within this time, or others would wait for a client that sends nothing.
 _REQUEST_S = 20.0
-_SAME_TOKEN = "give both the same one, by JOULECAST_TOKEN or --token-file"
 
 
 def serve_http(
@@ -264,13 +236,7 @@ def serve_http(
     token: str = "",
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Answer requests until the device is lost.
-
-    Args:
-        service: Answers requests.
-        listen: Host and port.
-        token: The shared secret; only an agent that this machine alone can reach needs none.
-        on_ready: Called with the address of the agent once it listens.
+    """Answer requests until the device is lost; ``on_ready`` gets the address of the agent.
 
     Raises:
         InputError: Others could reach the agent without a token, or the port cannot be used.
@@ -325,7 +291,6 @@ class AgentHandler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(DeadlineReader(self.connection, _REQUEST_S))
 
     def do_POST(self) -> None:
-        """Answer a request."""
         server = cast(AgentServer, self.server)
         refusal = self._find_refusal(server.token)
         if refusal is not None:
@@ -344,7 +309,8 @@ class AgentHandler(BaseHTTPRequestHandler):
         """Return status and reason for a request that is not read; None for a good one."""
         given = self.headers.get("Authorization", "")
         if token and not are_equal_secrets(given, f"Bearer {token}"):
-            return 401, f"the agent refuses the token: {_SAME_TOKEN}"
+            advice = "give both the same one, by JOULECAST_TOKEN or --token-file"
+            return 401, f"the agent refuses the token: {advice}"
         # Without a token, a web page must not reach an agent on its reader's machine: its host
         # would be another one, or the browser would refuse this type.
         if not token and not names_loopback(self.headers.get("Host", "")):
@@ -376,15 +342,9 @@ class DeadlineReader(io.RawIOBase):
         self._end_s = time.monotonic() + limit_s
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what has arrived.
-
-        Raises:
-            TimeoutError: The time is over.
-        """
         left_s = self._end_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("timed out")
@@ -393,7 +353,6 @@ class DeadlineReader(io.RawIOBase):
 
 
 def _has_hung_up(connection: socket.socket) -> bool:
-    """Return whether the client has closed its connection."""
     readable, _, _ = select.select([connection], [], [], 0)
     if not readable:
         return False
@@ -404,13 +363,7 @@ def _has_hung_up(connection: socket.socket) -> bool:
 
 
 def serve_stdio(service: AgentService, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until the client is gone, or the device is lost.
-
-    Args:
-        service: Answers requests.
-        requests: One request per line.
-        answers: Gets one answer per line.
-    """
+    """Answer requests, one per line, until the client is gone or the device is lost."""
     limit = f"{MOST_REQUEST_BYTES // 2**20} MiB"
     too_large = InputError(f"the request is larger than {limit}, or incomplete")
     # If the client is gone, nobody is left to tell.

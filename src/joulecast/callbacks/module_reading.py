@@ -30,10 +30,7 @@ Shapes = tuple[tuple[int, ...], ...]
 def read_training_net(module: nn.Module, inputs: Any, setup: Setup) -> tuple[ResolvedNet, Setup]:
     """Return the network of a module that is being trained, and its setup with its batch size.
 
-    Args:
-        module: The module; it is not changed.
-        inputs: What it was called on: a tuple of positional or a dict of named arguments.
-        setup: How it is trained; its batch size is replaced.
+    ``inputs`` is what it was called on: a tuple of positional or a dict of named arguments.
 
     Raises:
         NetError: The module cannot be read.
@@ -103,22 +100,16 @@ class TrainingStepModule(nn.Module):
         self.inner = inner
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TrainingStepModule:
-        """Return a copy that does not log."""
         inner = copy.deepcopy(self.inner, memo)
         for name in ("log", "log_dict"):
-            inner.__dict__[name] = _ignore
+            inner.__dict__[name] = lambda *args, **kwargs: None
         return TrainingStepModule(inner)
 
     def forward(self, batch: Any) -> Any:
-        """Return the loss of a batch."""
         step: Any = self.inner.training_step
         parameters = inspect.signature(step).parameters.values()
         positional = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
         return step(batch, 0) if len(positional) > 1 else step(batch)
-
-
-def _ignore(*args: Any, **kwargs: Any) -> None:
-    pass
 
 
 def _drop_values(tensor: torch.Tensor) -> torch.Tensor:
@@ -149,10 +140,8 @@ class CallHook:
 def watch_calls(module: nn.Module, watcher: Any) -> Callable[[], None]:
     """Call ``watcher.see_call(args, kwargs)`` at every call of a module; return what ends this.
 
-    Args:
-        module: What is called. Of a module that ``torch.compile`` wrapped, this is the wrapper:
-            calls of what it wraps are compiled, and not seen.
-        watcher: It is not kept alive.
+    Of a module that ``torch.compile`` wrapped, give the wrapper: calls of what it wraps are
+    compiled, and not seen. The watcher is not kept alive.
     """
     hook = CallHook(watcher)
     compiled: Any = module._compiled_call_impl
@@ -183,9 +172,10 @@ _NEAREST = {
 def choose_optimizer(optimizer: Any) -> tuple[str, str]:
     """Return the optimizer of a Setup, and a sentence if another one was assumed.
 
-    Args:
-        optimizer: That of the trainer; wrappers of Accelerate and Lightning are opened.
+    Wrappers of Accelerate and Lightning are opened; a trainer without an optimizer has ``sgd``.
     """
+    if optimizer is None:
+        return "sgd", ""
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     name = type(optimizer).__name__
@@ -195,15 +185,8 @@ def choose_optimizer(optimizer: Any) -> tuple[str, str]:
     return nearest, f"The optimizer {name} is estimated as {nearest}, the nearest that is known."
 
 
-def choose_precision(device: torch.device, half: str = "") -> str:
-    """Return the precision of a Setup.
-
-    Args:
-        device: The device that trains.
-        half: ``bf16`` or ``fp16`` where the trainer uses one of them.
-    """
-    if half:
-        return half
+def choose_precision(device: torch.device) -> str:
+    """Return the precision of a Setup for a trainer that uses 32 bits."""
     uses_tf32 = device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
     return "tf32" if uses_tf32 else "fp32"
 

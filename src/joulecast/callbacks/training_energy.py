@@ -16,13 +16,19 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from joulecast.callbacks.module_reading import Shapes, list_shapes, read_training_net
+from joulecast.callbacks.module_reading import (
+    Shapes,
+    choose_optimizer,
+    choose_precision,
+    list_shapes,
+    name_device,
+    read_training_net,
+)
 from joulecast.callbacks.training_windows import (
     WARMUP_STEPS,
-    StepSummary,
     TrainingWindow,
     WindowContent,
     WindowSums,
@@ -51,6 +57,8 @@ _UPDATES_PER_WINDOW = 20
 _NORMAL_QUANTILE = 1.96
 LOGGER = logging.getLogger("joulecast.training")
 F = TypeVar("F", bound=Callable[..., Any])
+Interval = tuple[float, float, float]
+"""Mean, lower and upper end."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,6 @@ class CallbackOptions:
 
     @property
     def budget_j(self) -> float | None:
-        """The budget in joules."""
         return None if self.budget is None else parse_energy(self.budget)
 
 
@@ -90,15 +97,6 @@ class TrainingRun:
     setup: Setup
     processes: int = 1
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Projection(Record):
-    """The energy of the whole run, with an interval."""
-
-    energy_j: float
-    low_j: float
-    high_j: float
 
 
 @dataclass(frozen=True)
@@ -163,6 +161,11 @@ class EnergyHooks:
         self._first_shapes: Shapes | None = None
 
     @property
+    def running(self) -> TrainingEnergy | None:
+        """The run that is being measured."""
+        return None if self.energy is None or self.energy.summary else self.energy
+
+    @property
     def summary(self) -> TrainingSummary | None:
         """What the last run took; None while it runs."""
         return None if self.energy is None else self.energy.summary
@@ -176,16 +179,12 @@ class EnergyHooks:
         return None if self.energy is None else self.energy.finish(error)
 
     def abandon(self, error: str) -> None:
-        """Release model and meter after a failure; what was measured until then is kept.
-
-        Args:
-            error: Name of the exception.
-        """
+        """Release model and meter after a failure; what was measured until then is kept."""
         try:
             self.release_model()
         finally:
             if self.energy is not None:
-                self.energy.abandon(error)
+                self.energy.finish(error, has_failed=True)
 
     def release_model(self) -> None:
         """Remove what was added to the user's module; by default nothing was."""
@@ -201,13 +200,12 @@ class EnergyHooks:
 
     def add_inputs(self, module: Any, inputs: Any) -> None:
         """Count a batch; the first one is read together with its module."""
-        if self.energy is None or self.energy.summary is not None:
-            return
-        shapes = list_shapes(inputs)
-        if self._first_shapes is None:
-            self._first_shapes = shapes
-            self.energy.read_batch(module, inputs)
-        self.energy.add_batch(is_odd=shapes != self._first_shapes)
+        if energy := self.running:
+            shapes = list_shapes(inputs)
+            if self._first_shapes is None:
+                self._first_shapes = shapes
+                energy.read_batch(module, inputs)
+            energy.add_batch(is_odd=shapes != self._first_shapes)
 
 
 class TrainingEnergy:
@@ -217,7 +215,7 @@ class TrainingEnergy:
         estimate: Of one step, from before training; None without a profile.
         summary: What the run took, once it has ended.
         observation: What was stored, or could have been.
-        is_over_budget: Whether the budget was passed, so that training has to stop.
+        is_over_budget: Whether the budget was passed.
     """
 
     def __init__(self, options: CallbackOptions, run: TrainingRun) -> None:
@@ -246,10 +244,23 @@ class TrainingEnergy:
             LOGGER.info(note)
         if run.processes > 1:
             LOGGER.warning(
-                "Only the device of this process is measured, one of %d; estimates are for one "
-                "device as well, and a budget is reported but does not stop training.",
-                run.processes,
+                f"Only the device of this process is measured, one of {run.processes}; estimates "
+                "are for one device as well, and a budget is reported but does not stop training."
             )
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether training has to stop: other processes would wait for one that does."""
+        return self.is_over_budget and self.run.processes == 1
+
+    @property
+    def estimated_j(self) -> Interval | None:
+        """Energy of all steps, as it was estimated before training."""
+        if self.estimate is None or not self.run.steps:
+            return None
+        low_j, high_j = self.estimate.interval_j
+        steps = self.run.steps
+        return steps * self.estimate.energy_j, steps * low_j, steps * high_j
 
     def read_batch(self, module: Any, inputs: Any) -> None:
         """Read the module with its first batch and say what training will take.
@@ -257,7 +268,20 @@ class TrainingEnergy:
         Where that fails, the run is measured all the same. What reading takes is not part of it.
         """
         self._close_window()
-        self._read(module, inputs)
+        try:
+            net, self._setup = read_training_net(module, inputs, self.run.setup)
+            self._network = net.network
+            profile = load_profile(self.options.device, on=self.run.on, store=self.options.store)
+            options = EstimateOptions(store=self.options.store)
+            self.estimate = estimate_net(profile, net.network, self._setup, options)
+        except Exception as error:  # a module may fail in any way when it is read
+            reason = str(error)
+            if not isinstance(error, JoulecastError):
+                text = f"{type(error).__name__}: {' '.join(reason.split())}"
+                reason = f"the module cannot be read ({text})"
+            LOGGER.warning(f"No estimate, the run is only measured: {reason}")
+        else:
+            self._say_estimate(self.estimate)
         self._open_window(is_mixed=True)
 
     # -- during training -------------------------------------------------------------------
@@ -268,24 +292,24 @@ class TrainingEnergy:
             self._is_other = False
             self._turn(is_mixed=False)
         elif self._step_ended_s is not None:
-            waited_s = time.monotonic() - self._step_ended_s
-            self._content = self._content.add(waiting_s=waited_s)
+            self._content.waiting_s += time.monotonic() - self._step_ended_s
 
     def add_batch(self, *, is_odd: bool) -> None:
         """Count a batch; an odd one has other shapes than the first."""
-        self._content = self._content.add(batches=1, odd_batches=int(is_odd))
+        self._content.batches += 1
+        self._content.odd_batches += is_odd
 
     def step_end(self) -> None:
         """Say that the weights were updated; check the budget."""
         self._steps += 1
-        self._content = self._content.add(steps=1)
+        self._content.steps += 1
         open_s = time.monotonic() - self._window.started_s
         if open_s >= self._choose_length_s() or self._is_near_budget(open_s):
             self._end_window(is_mixed=False)
-        self._step_ended_s = time.monotonic()
+        self.batch_end()
 
     def batch_end(self) -> None:
-        """Say that a batch ended without an update: gradients are accumulated."""
+        """Say that a batch ended, perhaps without an update: gradients are accumulated."""
         self._step_ended_s = time.monotonic()
 
     def turn_to_other(self) -> None:
@@ -298,30 +322,19 @@ class TrainingEnergy:
         """Return what is logged now, in joules, watts and shares."""
         if time.monotonic() - self._window.started_s >= self._least_s:
             self._end_window(is_mixed=self._is_other)
-        sums = self._sums
+        energy_j, budget_j = self._sums.energy_j, self.options.budget_j
         found: dict[str, float] = {}
-        if sums.energy_j is not None:
-            found |= {"measured_j": sums.energy_j, "power_w": sums.power_w or 0.0}
-        projection = self.project()
-        if projection is not None:
-            found |= {
-                "projected_j": projection.energy_j,
-                "projected_low_j": projection.low_j,
-                "projected_high_j": projection.high_j,
-            }
-        if self.estimate is not None and self.run.steps:
-            low_j, high_j = self.estimate.interval_j
-            found |= {
-                "estimated_j": self.run.steps * self.estimate.energy_j,
-                "estimated_low_j": self.run.steps * low_j,
-                "estimated_high_j": self.run.steps * high_j,
-            }
-        budget_j = self.options.budget_j
-        if budget_j and sums.energy_j is not None:
-            found["budget_share"] = sums.energy_j / budget_j
+        if energy_j is not None:
+            found |= {"measured_j": energy_j, "power_w": self._sums.power_w or 0.0}
+        for name, interval_j in (("projected", self.project()), ("estimated", self.estimated_j)):
+            if interval_j is not None:
+                names = (f"{name}_j", f"{name}_low_j", f"{name}_high_j")
+                found |= zip(names, interval_j, strict=True)
+        if budget_j and energy_j is not None:
+            found["budget_share"] = energy_j / budget_j
         return {PREFIX + name: value for name, value in found.items()}
 
-    def project(self) -> Projection | None:
+    def project(self) -> Interval | None:
         """Return the energy at the end of the run; None while nothing is known about a step."""
         step_j = self._find_step_energy()
         if step_j is None or self.run.steps is None:
@@ -330,82 +343,56 @@ class TrainingEnergy:
         left = max(0, self.run.steps - sums.steps)
         fixed_j = (sums.energy_j or 0.0) + left * sums.other_j_per_step
         mean_j, low_j, high_j = (fixed_j + left * one for one in step_j)
-        return Projection(mean_j, low_j, high_j)
+        return mean_j, low_j, high_j
 
     # -- afterwards ------------------------------------------------------------------------
 
-    def finish(self, error: str = "") -> TrainingSummary:
+    def finish(self, error: str = "", *, has_failed: bool = False) -> TrainingSummary:
         """End the measurement, say what the run took, and store the observation.
 
         Args:
             error: Name of the exception that ended the run; empty if none did.
+            has_failed: The measurement failed: what was measured is kept, but nothing is stored.
         """
-        if self.summary is not None:
-            return self.summary
-        self._close_window(error)
-        self._monitor.close()
-        self.summary = self._summarise(error)
-        self._say_summary(self.summary)
-        self._save()
+        if self.summary is None:
+            try:
+                self._close_window(error)
+            finally:
+                self._monitor.close()
+            first, estimated_j = self._windows[0].energy, self.estimated_j
+            self.summary = TrainingSummary(
+                self._sums.energy_j,
+                self._sums.duration_s,
+                self._steps,
+                first.meter,
+                first.covers,
+                first.provenance,
+                estimated_j[0] if estimated_j else None,
+                estimated_j[1:] if estimated_j else None,
+                self.must_stop,
+                error,
+            )
+            if not has_failed:
+                self._say_summary(self.summary)
+                self._save()
         return self.summary
 
-    def abandon(self, error: str) -> None:
-        """End the measurement where it failed, keep what was measured, and store nothing.
-
-        Args:
-            error: Name of the exception.
-        """
-        if self.summary is not None:
-            return
-        try:
-            self._close_window(error)
-        finally:
-            self._monitor.close()
-        self.summary = self._summarise(error)
-
-    def _read(self, module: Any, inputs: Any) -> None:
-        try:
-            net, self._setup = read_training_net(module, inputs, self.run.setup)
-            self._network = net.network
-            profile = load_profile(self.options.device, on=self.run.on, store=self.options.store)
-            options = EstimateOptions(store=self.options.store)
-            self.estimate = estimate_net(profile, net.network, self._setup, options)
-        except JoulecastError as error:
-            LOGGER.warning("No estimate, the run is only measured: %s", error)
-        except Exception as error:  # a module may fail in any way when it is read
-            text = " ".join(str(error).split())
-            LOGGER.warning(
-                "No estimate, the run is only measured: the module cannot be read (%s: %s)",
-                type(error).__name__,
-                text,
-            )
-        else:
-            self._say_estimate(self.estimate)
-
     def _say_estimate(self, estimate: Estimate) -> None:
-        """Say what the steps will take, and warn if that is more than the budget."""
         setup, budget_j, steps = self._setup, self.options.budget_j, self.run.steps or 1
         interval = format_interval([steps * one for one in estimate.interval_j], format_energy)
+        batch = f"{setup.batch} x {setup.accumulate}" if setup.accumulate > 1 else setup.batch
         LOGGER.info(
-            "Estimate: %s %s (%g %% interval %s, %s), batch %d%s, %s, %s.",
-            f"{steps:,} steps take" if steps > 1 else "a step takes",
-            format_energy(steps * estimate.energy_j),
-            100 * estimate.level,
-            interval,
-            estimate.provenance,
-            setup.batch,
-            f" x {setup.accumulate}" if setup.accumulate > 1 else "",
-            setup.precision,
-            setup.optimizer,
+            f"Estimate: {f'{steps:,} steps take' if steps > 1 else 'a step takes'} "
+            f"{format_energy(steps * estimate.energy_j)} ({100 * estimate.level:g} % interval "
+            f"{interval}, {estimate.provenance}), batch {batch}, {setup.precision}, "
+            f"{setup.optimizer}."
         )
         for note in estimate.notes:
-            LOGGER.info("Note: %s", note)
+            LOGGER.info(f"Note: {note}")
         if budget_j is not None and self.run.steps and steps * estimate.energy_j > budget_j:
             LOGGER.warning(
-                "The budget of %s lasts for about %s of %s steps.",
-                format_energy(budget_j),
-                f"{int(budget_j / estimate.energy_j):,}",
-                f"{steps:,}",
+                f"The budget of {format_energy(budget_j)} lasts for about "
+                f"{int(budget_j / estimate.energy_j):,} of {steps:,} steps."
             )
 
     # -- windows ---------------------------------------------------------------------------
@@ -437,12 +424,22 @@ class TrainingEnergy:
         if time.monotonic() - self._window.started_s >= self._least_s:
             self._end_window(is_mixed=is_mixed)
         else:
-            self._content = replace(self._content, is_mixed=True)
+            self._content.is_mixed = True
 
     def _end_window(self, *, is_mixed: bool) -> None:
         self._close_window()
         self._open_window(is_mixed=is_mixed)
-        self._check_budget()
+        budget_j, energy_j = self.options.budget_j, self._sums.energy_j
+        if budget_j is None or energy_j is None or energy_j < budget_j or self.is_over_budget:
+            return
+        self.is_over_budget = True
+        goes_on = "training goes on, because the other processes would wait for this one"
+        total = f" of {self.run.steps:,}" if self.run.steps else ""
+        LOGGER.warning(
+            f"The budget of {format_energy(budget_j)} is passed: {format_energy(energy_j)} after "
+            f"{self._steps:,}{total} steps; "
+            f"{'training stops here' if self.must_stop else goes_on}."
+        )
 
     def _open_window(self, *, is_mixed: bool) -> None:
         self._content = WindowContent(is_warm=self._is_warm, is_mixed=is_mixed)
@@ -453,65 +450,29 @@ class TrainingEnergy:
         self._windows.append(TrainingWindow(energy, self._content))
         self._sums = sum_windows(self._windows)
 
-    def _check_budget(self) -> None:
-        budget_j, energy_j = self.options.budget_j, self._sums.energy_j
-        if budget_j is None or energy_j is None or energy_j < budget_j or self.is_over_budget:
-            return
-        self.is_over_budget = True
-        goes_on = "training goes on, because the other processes would wait for this one"
-        LOGGER.warning(
-            "The budget of %s is passed: %s after %s steps; %s.",
-            format_energy(budget_j),
-            format_energy(energy_j),
-            f"{self._steps:,} of {self.run.steps:,}" if self.run.steps else f"{self._steps:,}",
-            "training stops here" if self.run.processes == 1 else goes_on,
-        )
-
     # -- results ---------------------------------------------------------------------------
 
-    def _find_step_energy(self) -> tuple[float, float, float] | None:
+    def _find_step_energy(self) -> Interval | None:
         """Return mean and interval of the energy of a step that is to come."""
-        sums = self._sums
-        if self.estimate is not None:
-            found = self.estimate
-            if sums.steady_steps and sums.steady_j > 0:
+        sums, found = self._sums, self.estimate
+        has_steps = sums.steady_steps > 0 and sums.steady_j > 0
+        if found is not None:
+            if has_steps:
                 from joulecast.estimators import update_estimate
 
                 found = update_estimate(found, sums.steady_j, sums.steady_steps, sums.sd_share)
             return (found.energy_j, *found.interval_j)
-        if not (sums.steady_steps and sums.steady_j > 0):
+        if not has_steps:
             return None
         mean_j = sums.steady_j / sums.steady_steps
         half = math.exp(_NORMAL_QUANTILE * sums.sd_share)
         return mean_j, mean_j / half, mean_j * half
 
-    def _summarise(self, error: str) -> TrainingSummary:
-        first, steps = self._windows[0].energy, self.run.steps
-        summary = TrainingSummary(
-            self._sums.energy_j,
-            self._sums.duration_s,
-            self._steps,
-            first.meter,
-            first.covers,
-            first.provenance,
-            stopped_by_budget=self.is_over_budget and self.run.processes == 1,
-            error=error,
-        )
-        if self.estimate is None or not steps:
-            return summary
-        low_j, high_j = self.estimate.interval_j
-        return replace(
-            summary,
-            estimated_j=steps * self.estimate.energy_j,
-            estimated_interval_j=(steps * low_j, steps * high_j),
-        )
-
     def _say_summary(self, summary: TrainingSummary) -> None:
-        """Say what the run took, beside what was estimated."""
         if summary.energy_j is None:
             faults = dict.fromkeys(fault for one in self._windows for fault in one.energy.faults)
             reason = "; ".join(faults) or "the run was too short for the meter"
-            LOGGER.warning("The energy of the run is not known: %s.", reason)
+            LOGGER.warning(f"The energy of the run is not known: {reason}.")
             return
         estimated = ""
         if summary.estimated_j is not None and summary.estimated_interval_j is not None:
@@ -519,13 +480,9 @@ class TrainingEnergy:
             energy = format_energy(summary.estimated_j)
             estimated = f"; the estimate of {self.run.steps:,} steps was {energy} ({interval})"
         LOGGER.info(
-            "Training took %s (%s, the meter covers %s) in %s and %s steps%s.",
-            format_energy(summary.energy_j),
-            summary.provenance,
-            summary.covers,
-            format_duration(summary.duration_s),
-            f"{summary.steps:,}",
-            estimated,
+            f"Training took {format_energy(summary.energy_j)} ({summary.provenance}, the meter "
+            f"covers {summary.covers}) in {format_duration(summary.duration_s)} and "
+            f"{summary.steps:,} steps{estimated}."
         )
 
     def _save(self) -> None:
@@ -533,34 +490,15 @@ class TrainingEnergy:
         if self._network is None or not self.options.save:
             return
         found, reason = summarise_steps(self._windows, self._setup.accumulate)
-        if found is None:
-            LOGGER.info("Nothing was stored for the profile: %s.", reason)
+        if not found:
+            LOGGER.info(f"Nothing was stored for the profile: {reason}.")
             return
-        self.observation = self._observe(self._network, found)
-        try:
-            place = save_observation(self.observation, self.options.store)
-        except JoulecastError as error:
-            LOGGER.warning("The observation of a step could not be stored: %s", error)
-            return
-        LOGGER.info(
-            "Stored a step of %s (%s in %s, from %d windows) in %s.",
-            self._network.name,
-            format_energy(found.energy_j),
-            format_duration(found.duration_s),
-            found.count,
-            place,
-        )
-
-    def _observe(self, network: Network, found: StepSummary) -> Observation:
         runtime, energy = open_runtime(self.run.on), self._windows[0].energy
         is_measured = energy.provenance == "measured"
-        return Observation(
-            Trial(network, self._setup),
-            energy_j=found.energy_j,
-            energy_sd_j=found.energy_sd_j,
-            duration_s=found.duration_s,
-            duration_sd_s=found.duration_sd_s,
-            count=found.count,
+        found["unchecked"] = (*found["unchecked"], IDLE_POWER) if is_measured else ()
+        self.observation = Observation(
+            Trial(self._network, self._setup),
+            **found,
             run=make_run(),
             device=runtime.device,
             runtime=runtime.name,
@@ -570,10 +508,42 @@ class TrainingEnergy:
             source=OWN_NET,
             taken_at_s=time.time(),
             cost_s=self._sums.duration_s,
-            unchecked=(*found.unchecked, IDLE_POWER) if is_measured else (),
             warmup_steps=WARMUP_STEPS,
-            measured_steps=found.steps,
         )
+        try:
+            place = save_observation(self.observation, self.options.store)
+        except JoulecastError as error:
+            LOGGER.warning(f"The observation of a step could not be stored: {error}")
+            return
+        LOGGER.info(
+            f"Stored a step of {self._network.name} ({format_energy(found['energy_j'])} in "
+            f"{format_duration(found['duration_s'])}, from {found['count']} windows) in {place}."
+        )
+
+
+def describe_run(
+    device: Any,
+    optimizer: Any,
+    half: str,
+    *,
+    accumulate: int,
+    compiled: bool,
+    steps: float,
+    processes: int,
+    notes: tuple[str, ...] = (),
+) -> TrainingRun:
+    """Return a run, as trainers know it: ``half`` is ``bf16``, ``fp16`` or empty."""
+    name, note = choose_optimizer(optimizer)
+    setup = Setup(
+        precision=half or choose_precision(device),
+        optimizer=name,
+        loss="own",
+        accumulate=accumulate,
+        compiled=compiled,
+    )
+    known = int(steps) if 0 < steps < math.inf else None
+    notes = tuple(filter(None, (note, *notes)))
+    return TrainingRun(name_device(device), known, setup, processes, notes)
 
 
 def never_fail(method: F) -> F:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median, stdev
+from typing import Any
 
 from joulecast.features.monitor import WindowEnergy
+from joulecast.measurer.base import summarise_values
 from joulecast.system.units import format_share
 
 # The first steps choose algorithms, allocate memory and compile.
@@ -29,7 +31,7 @@ LEAST_WINDOWS = 3
 _LEAST_SD_SHARE = 0.03
 
 
-@dataclass(frozen=True)
+@dataclass
 class WindowContent:
     """What happened in a window.
 
@@ -49,10 +51,6 @@ class WindowContent:
     is_warm: bool = False
     is_mixed: bool = False
 
-    def add(self, **counts: float) -> WindowContent:
-        """Return the content with more of some counts."""
-        return replace(self, **{name: getattr(self, name) + n for name, n in counts.items()})
-
     @property
     def is_steady(self) -> bool:
         """Whether it contains nothing but steps of a run that is warm."""
@@ -68,20 +66,10 @@ class TrainingWindow:
 
     @property
     def step_energy_j(self) -> float:
-        """Energy of a step."""
         return (self.energy.energy_j or 0.0) / self.content.steps
 
-    @property
-    def step_duration_s(self) -> float:
-        """Duration of a step."""
-        return self.energy.duration_s / self.content.steps
-
     def find_obstacle(self, accumulate: int) -> str:
-        """Return why its steps are not those of a profile; empty if they are.
-
-        Args:
-            accumulate: Batches per step.
-        """
+        """Return why its steps of so many batches are not those of a profile; empty if they are."""
         content, energy = self.content, self.energy
         if energy.error:
             return f"training ended by {energy.error}"
@@ -106,112 +94,76 @@ class WindowSums:
         energy_j: Energy of all windows; time that could not be read has the mean power of the rest.
             None if less than half of the time could be read.
         other_j_per_step: Energy of evaluation and checkpoints so far, for each step of a warm run.
-        unread_share: Share of the time that could not be read.
         steps: All steps.
         steady_j: Energy of the steady windows.
         steady_steps: Their steps.
-        sd_share: Standard deviation of their energy per step, as a share.
+        sd_share: Standard deviation of their mean energy per step, as a share; at least what the
+            rest of a run usually differs by.
     """
 
     energy_j: float | None
-    other_j_per_step: float
     duration_s: float
-    unread_share: float
     steps: int
+    other_j_per_step: float
     steady_j: float
     steady_steps: int
     sd_share: float
 
     @property
     def power_w(self) -> float | None:
-        """Average power."""
         return self.energy_j / self.duration_s if self.energy_j is not None else None
 
 
 def sum_windows(windows: Sequence[TrainingWindow]) -> WindowSums:
     """Return the sums over windows, of which some could not be read."""
     read = [one for one in windows if one.energy.energy_j is not None]
-    duration_s = sum(one.energy.duration_s for one in windows)
-    read_s = sum(one.energy.duration_s for one in read)
-    read_j = sum(one.energy.energy_j or 0.0 for one in read)
     steady = [one for one in read if one.content.is_steady]
-    steady_j = sum(one.energy.energy_j or 0.0 for one in steady)
+    _, duration_s, steps = _add_up(windows)
+    read_j, read_s, _ = _add_up(read)
+    steady_j, _, steady_steps = _add_up(steady)
+    # The start of a run is not repeated.
+    warm_j, _, warm_steps = _add_up([one for one in read if one.content.is_warm])
+    other_j = 0.0
+    if steady_steps:
+        # Mixed windows contain steps too, which cost what steps cost elsewhere.
+        other_j = max(0.0, warm_j / warm_steps - steady_j / steady_steps)
+    sd_share, energies_j = _LEAST_SD_SHARE, [one.step_energy_j for one in steady]
+    if len(energies_j) > 1 and median(energies_j):
+        mean_sd_j = stdev(energies_j) / math.sqrt(len(energies_j))
+        sd_share = max(sd_share, mean_sd_j / median(energies_j))
     is_known = read_s > 0 and read_s >= 0.5 * duration_s
-    total_j = read_j / read_s * duration_s if is_known else None
-    return WindowSums(
-        total_j,
-        _find_other_j(read, steady_j, _count_steps(steady)),
-        duration_s,
-        1.0 - read_s / duration_s if duration_s else 0.0,
-        _count_steps(windows),
-        steady_j,
-        _count_steps(steady),
-        _find_sd_share([one.step_energy_j for one in steady]),
+    energy_j = read_j / read_s * duration_s if is_known else None
+    return WindowSums(energy_j, duration_s, steps, other_j, steady_j, steady_steps, sd_share)
+
+
+def _add_up(windows: Sequence[TrainingWindow]) -> tuple[float, float, int]:
+    return (
+        sum(one.energy.energy_j or 0.0 for one in windows),
+        sum(one.energy.duration_s for one in windows),
+        sum(one.content.steps for one in windows),
     )
-
-
-@dataclass(frozen=True)
-class StepSummary:
-    """Energy and duration of a step: medians over windows, with their spread."""
-
-    energy_j: float
-    energy_sd_j: float
-    duration_s: float
-    duration_sd_s: float
-    count: int
-    steps: int
-    unchecked: tuple[str, ...]
 
 
 def summarise_steps(
     windows: Sequence[TrainingWindow], accumulate: int
-) -> tuple[StepSummary | None, str]:
-    """Return what a profile may learn from a run, or None and the reason why it may not.
+) -> tuple[dict[str, Any], str]:
+    """Return what a profile may learn from a run, or nothing and the reason why it may not.
 
-    Args:
-        windows: All windows of the run.
-        accumulate: Batches per step.
+    These are fields of an Observation: medians over windows with their spread, and what was not
+    checked.
     """
     steady = [one for one in windows if one.content.is_steady]
     obstacles = [one.find_obstacle(accumulate) for one in steady]
     usable = [one for one, obstacle in zip(steady, obstacles, strict=True) if not obstacle]
     if len(usable) < LEAST_WINDOWS:
-        reasons = sorted({obstacle for obstacle in obstacles if obstacle})
         short = f"{len(steady)} of the {LEAST_WINDOWS} windows that are needed contain steps alone"
-        return None, "; ".join(reasons) if reasons else short
-    energies_j = [one.step_energy_j for one in usable]
-    durations_s = [one.step_duration_s for one in usable]
-    unchecked = dict.fromkeys(check for one in usable for check in one.energy.unchecked)
-    summary = StepSummary(
-        median(energies_j),
-        stdev(energies_j),
-        median(durations_s),
-        stdev(durations_s),
-        len(usable),
-        sum(one.content.steps for one in usable),
-        tuple(unchecked),
-    )
-    return summary, ""
-
-
-def _count_steps(windows: Sequence[TrainingWindow]) -> int:
-    return sum(one.content.steps for one in windows)
-
-
-def _find_other_j(read: Sequence[TrainingWindow], steady_j: float, steady_steps: int) -> float:
-    """Return what evaluation and checkpoints add to a step; the start of a run is not repeated."""
-    warm = [one for one in read if one.content.is_warm]
-    steps = _count_steps(warm)
-    if not steady_steps or not steps:
-        return 0.0
-    # Mixed windows contain steps too, which cost what steps cost elsewhere.
-    warm_j = sum(one.energy.energy_j or 0.0 for one in warm)
-    return max(0.0, warm_j / steps - steady_j / steady_steps)
-
-
-def _find_sd_share(energies_j: Sequence[float]) -> float:
-    """Return how much windows differ, and at least what the rest of a run usually does."""
-    if len(energies_j) < 2 or not median(energies_j):
-        return _LEAST_SD_SHARE
-    mean_sd = stdev(energies_j) / math.sqrt(len(energies_j))
-    return max(_LEAST_SD_SHARE, mean_sd / median(energies_j))
+        return {}, "; ".join(sorted(set(filter(None, obstacles)))) or short
+    durations_s = [one.energy.duration_s / one.content.steps for one in usable]
+    found = {
+        **summarise_values("energy", "j", [one.step_energy_j for one in usable]),
+        **summarise_values("duration", "s", durations_s),
+        "count": len(usable),
+        "measured_steps": sum(one.content.steps for one in usable),
+        "unchecked": tuple(dict.fromkeys(c for one in usable for c in one.energy.unchecked)),
+    }
+    return found, ""

@@ -20,16 +20,8 @@ from transformers import (
 )
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
 
-from joulecast.callbacks.module_reading import (
-    choose_optimizer,
-    choose_precision,
-    is_compiled,
-    join_arguments,
-    name_device,
-    watch_calls,
-)
-from joulecast.callbacks.training_energy import LOGGER, EnergyHooks, TrainingRun, never_fail
-from joulecast.records import Setup
+from joulecast.callbacks.module_reading import is_compiled, join_arguments, watch_calls
+from joulecast.callbacks.training_energy import LOGGER, EnergyHooks, describe_run, never_fail
 
 
 class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
@@ -44,8 +36,8 @@ class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Begin to measure."""
-        self.has_failed = False
+        """Begin to measure, in one of several processes."""
+        self.has_failed = not state.is_world_process_zero
         self._begin(args, state, **kwargs)
 
     @never_fail
@@ -53,11 +45,17 @@ class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, model: Any, optimizer: Any, **_: Any
     ) -> None:
         self.release_model()
-        if not state.is_world_process_zero:
-            self.has_failed = True
-            return
         _move_before_loggers(self)
-        self.begin_run(_describe_run(args, state, model, optimizer))
+        run = describe_run(
+            args.device,
+            optimizer,
+            "bf16" if args.bf16 else "fp16" if args.fp16 else "",
+            accumulate=args.gradient_accumulation_steps,
+            compiled=bool(args.torch_compile) or is_compiled(model),
+            steps=state.max_steps - state.global_step,
+            processes=args.world_size,
+        )
+        self.begin_run(run)
         # The first call of the module shows the batch as it is: taking one from the loader would
         # change the order of the data.
         self._model = getattr(model, "_orig_mod", model)
@@ -65,33 +63,28 @@ class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
 
     @never_fail
     def see_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Count a batch, which the trainer calls its model on."""
         if self._model.training:
             self.add_inputs(self._model, join_arguments(self._model, args, kwargs))
 
     @never_fail
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-        """Say that a step begins."""
-        if self.energy is not None:
-            self.energy.step_begin()
+        if energy := self.running:
+            energy.step_begin()
 
     @never_fail
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Count a step, and stop training where the budget is passed."""
-        if self.energy is None:
-            return
-        self.energy.step_end()
-        self._turn(control)
-        if self.energy.is_over_budget and self.energy.run.processes == 1:
-            control.should_training_stop = True
+        if energy := self.running:
+            energy.step_end()
+            self._turn(control)
+            if energy.must_stop:
+                control.should_training_stop = True
 
     @never_fail
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Say that evaluation or a checkpoint may follow."""
         self._turn(control)
 
     @never_fail
@@ -103,56 +96,29 @@ class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Add scalars to what the trainer logs."""
-        if self.energy is None or self.energy.summary is not None or logs is None:
-            return
-        if any(name.startswith(("eval_", "test_")) for name in logs):
-            return
-        scalars = self.energy.list_scalars()
-        logs.update(scalars)
-        if state.log_history:
-            state.log_history[-1].update(scalars)
+        is_training = not any(name.startswith(("eval_", "test_")) for name in logs or ())
+        if logs is not None and is_training and (energy := self.running):
+            scalars = energy.list_scalars()
+            logs.update(scalars)
+            if state.log_history:
+                state.log_history[-1].update(scalars)
 
     @never_fail
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        """End the measurement and store the observation."""
         self.release_model()
         self.finish()
 
     def _turn(self, control: TrainerControl) -> None:
-        if self.energy is not None and (control.should_evaluate or control.should_save):
-            self.energy.turn_to_other()
+        if (control.should_evaluate or control.should_save) and (energy := self.running):
+            energy.turn_to_other()
 
     def release_model(self) -> None:
-        """Stop watching the calls of the model."""
         end_watching, self._end_watching, self._model = self._end_watching, None, None
         if end_watching is not None:
             end_watching()
 
 
 EnergyCallback = TransformersEnergyCallback
-
-
-def _describe_run(
-    args: TrainingArguments, state: TrainerState, model: Any, optimizer: Any
-) -> TrainingRun:
-    name, note = choose_optimizer(optimizer)
-    half = "bf16" if args.bf16 else "fp16" if args.fp16 else ""
-    setup = Setup(
-        precision=choose_precision(args.device, half),
-        optimizer=name,
-        loss="own",
-        accumulate=args.gradient_accumulation_steps,
-        compiled=bool(args.torch_compile) or is_compiled(model),
-    )
-    steps = state.max_steps - state.global_step
-    return TrainingRun(
-        name_device(args.device),
-        steps if steps > 0 else None,
-        setup,
-        args.world_size,
-        tuple(filter(None, [note])),
-    )
 
 
 def _move_before_loggers(callback: TrainerCallback) -> None:

@@ -7,9 +7,8 @@ import os
 import click
 
 from joulecast.agent.addresses import DEFAULT_LISTEN
-from joulecast.agent.command import ServeOptions, describe_agent, run_agent
+from joulecast.agent.command import describe_agent, run_agent
 from joulecast.agent.messages import AgentDescription
-from joulecast.agent.service import AgentOptions
 from joulecast.cli.commands import print_json
 from joulecast.cli.streams import find_descriptor, write_message
 from joulecast.runtimes import join_runtime
@@ -60,10 +59,17 @@ def agent(
         raise click.UsageError("--json and --stdio both use stdout", click.get_current_context())
     descriptor = find_descriptor()
     with os.fdopen(os.dup(2 if descriptor is None else descriptor), "wb") as answers:
-        serving = ServeOptions(listen, token_file, stdio)
         place = join_runtime(runtime, on or "") if runtime else on or "cpu"
-        measuring = AgentOptions(place, meter, device_name)
-        run_agent(measuring, serving, answers, _print_ready if json else _say_ready)
+        run_agent(
+            answers,
+            _print_ready if json else _say_ready,
+            on=place,
+            meter=meter,
+            device_name=device_name,
+            listen=listen,
+            token_file=token_file,
+            stdio=stdio,
+        )
 
 
 def _print_ready(address: str, description: AgentDescription) -> None:

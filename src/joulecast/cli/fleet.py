@@ -50,8 +50,9 @@ def up(
     each. Stop it with Ctrl-C: what was measured is stored, and open campaigns go on when it runs
     again.
     """
-    from joulecast.features.fleet import check_fleet, run_fleet
+    from joulecast.features.fleet import run_fleet
     from joulecast.features.fleet_verbs import answer_checks
+    from joulecast.fleet.fleet_devices import check_devices, read_fleet
 
     patience_s = parse_duration(patience)
 
@@ -65,7 +66,7 @@ def up(
             print_report(answer.report(), make_console(get_results()))
 
     if check:
-        checks = check_fleet(file)
+        checks = check_devices(read_fleet(file))
         show(checks)
         if count := sum(not one.is_ready for one in checks):
             raise MeasurementError(f"{count} of {len(checks)} devices are not ready: see above")

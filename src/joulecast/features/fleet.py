@@ -6,22 +6,25 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from joulecast.estimators import check_estimator
 from joulecast.features.estimate import estimate_net
 from joulecast.features.nets import ResolvedNet
 from joulecast.features.options import EstimateOptions, ProfileOptions
+from joulecast.features.profiles import SHORT_KEY
 from joulecast.fleet import cluster
 from joulecast.fleet.device_campaign import CampaignRequest
 from joulecast.fleet.fleet_devices import DeviceCheck, check_devices, read_fleet
 from joulecast.fleet.fleet_forecast import FleetEstimate, RunQuestion, forecast_fleet
-from joulecast.records import Estimate, Setup
+from joulecast.records import Estimate, Json, Setup
 from joulecast.store import Store, open_store
 from joulecast.store.campaigns import (
     AWAY,
+    FAILED,
     OPEN_STATES,
+    READY,
     RUNNING,
     WAITING,
     StoredCampaign,
@@ -29,10 +32,11 @@ from joulecast.store.campaigns import (
 )
 from joulecast.store.places import IN_MEMORY, choose_place
 from joulecast.system.errors import DeviceAwayError, InputError, MissingError
+from joulecast.system.units import format_duration, format_share
+from joulecast.views.report import Block, Report, Reportable, Text, make_table
+from joulecast.views.words import format_optional, format_time, plural
 
-ALL_DEVICES = "all"
 DEFAULT_PATIENCE_S = 120.0
-DEFAULT_CONFIDENCE = 0.9
 _NOT_UP = "start it with `joulecast fleet up FILE`, where FILE lists its devices"
 # A command that only looks whether a fleet is up holds its claim for a moment.
 _CLAIM_WAIT_S = 2.0
@@ -43,7 +47,7 @@ _CHECK_UP_S = 5.0
 
 
 @dataclass(frozen=True)
-class FleetStatus:
+class FleetStatus(Reportable):
     """What the store knows about a fleet.
 
     Attributes:
@@ -56,14 +60,61 @@ class FleetStatus:
     campaigns: tuple[StoredCampaign, ...]
     points: Mapping[str, int]
 
+    def to_dict(self) -> Json:
+        devices = [
+            {**asdict(one), "observations": self.points.get(one.profile_key, 0)}
+            for one in self.devices
+        ]
+        campaigns = [asdict(one) for one in self.campaigns]
+        return {"is_up": self.is_up, "devices": devices, "campaigns": campaigns}
 
-def check_fleet(file: str) -> tuple[DeviceCheck, ...]:
-    """Check whether the devices of a fleet file answer, and are what it says.
+    def report(self) -> Report:
+        ready = sum(one.state == READY for one in self.devices)
+        waiting = sum(one.is_open for one in self.campaigns)
+        state = "up" if self.is_up else "not up (joulecast fleet up FILE)"
+        lead = (
+            f"The fleet is {state}: {ready} of {plural(len(self.devices), 'device')} ready, "
+            f"{plural(waiting, 'open campaign')}."
+        )
+        devices = [
+            (
+                one.name,
+                one.state,
+                f"{self.points.get(one.profile_key, 0):,}",
+                one.profile_key[:SHORT_KEY] or "-",
+                format_time(one.changed_at_s),
+                one.description or str(one.payload.get("address", "")),
+            )
+            for one in self.devices
+        ]
+        columns = ("device", "state", ">observations", "profile", "last change", "~found")
+        queue: Block = Text("Nothing was requested yet.")
+        if self.campaigns:
+            rows = [(one.name, *list_campaign_cells(one, self.is_up)) for one in self.campaigns]
+            title = "Campaigns, the earliest request first"
+            queue = make_table(("network", *CAMPAIGN_COLUMNS), rows, title)
+        faults = [(one.name, one.state, one.reason) for one in self.devices if one.state != READY]
+        faults += [
+            (f"{one.device}: {one.name}", one.state, one.reason)
+            for one in self.campaigns
+            if one.state == FAILED
+        ]
+        wrong: Block = Text("Nothing is wrong.")
+        if faults:
+            wrong = make_table(("where", "state", "~reason"), faults, "What is wrong")
+        table = make_table(columns, devices, "Devices of the fleet")
+        return Report("", (Text(lead, "lead"), table, queue, wrong), "measured", "fleet")
 
-    Raises:
-        FileError: The file cannot be read, or has an invalid value.
-    """
-    return check_devices(read_fleet(file))
+
+CAMPAIGN_COLUMNS = ("device", "state", ">points", ">±", ">time", "~why")
+
+
+def list_campaign_cells(campaign: StoredCampaign, is_up: bool = True) -> tuple[str, ...]:
+    """Return the cells of ``CAMPAIGN_COLUMNS``."""
+    state = "stopped" if campaign.state == RUNNING and not is_up else campaign.state
+    share = format_optional(campaign.uncertainty_share or None, format_share)
+    elapsed = format_duration(campaign.elapsed_s) if campaign.elapsed_s else "-"
+    return campaign.device, state, f"{campaign.points:,}", share, elapsed, campaign.reason
 
 
 def run_fleet(
@@ -75,7 +126,7 @@ def run_fleet(
     on_start: Callable[[Sequence[DeviceCheck]], None],
     on_event: Callable[[str, str], None],
 ) -> None:
-    """Run the campaigns of a fleet until the process is interrupted.
+    """Run the campaigns of a fleet file until the process is interrupted.
 
     Args:
         file: The fleet file.
@@ -86,10 +137,8 @@ def run_fleet(
         on_event: Called with the name of a device and what happened to it.
 
     Raises:
-        FileError: The file cannot be read, or has an invalid value.
         InputError: Another process runs the fleet of this store.
         DeviceAwayError: No device answers, and nothing is left to do.
-        MissingError: Dask is not installed.
     """
     devices = read_fleet(file)
     place = choose_place(store)
@@ -150,14 +199,6 @@ def request_profiles(
 ) -> str:
     """Request a profiling campaign on devices of a fleet that is up; return the request's key.
 
-    Args:
-        net: The net whose widths are the largest that are profiled.
-        setup: How it is trained.
-        devices: Names of devices, or ``all``.
-        profiling: What is measured, and when to stop.
-        rounds: Windows of each measurement.
-        store: Path or URL of the store.
-
     Raises:
         InputError: The fleet has no device of that name.
         MissingError: The fleet is not up.
@@ -166,13 +207,11 @@ def request_profiles(
     check_estimator(profiling.estimator)
     with _open_fleet(store) as opened:
         known = [one.name for one in opened.fleet.list_devices()]
-        names = known if tuple(devices) == (ALL_DEVICES,) else devices
+        names = known if tuple(devices) == ("all",) else devices
         for name in names:
             if name not in known:
-                raise InputError(
-                    f"the fleet has no device {name!r}: give {ALL_DEVICES}, or some of "
-                    f"{', '.join(known)}"
-                )
+                choices = f"give all, or some of {', '.join(known)}"
+                raise InputError(f"the fleet has no device {name!r}: {choices}")
         if not opened.fleet.is_up():
             raise MissingError(f"the fleet is not up: {_NOT_UP}")
         request = CampaignRequest(
@@ -193,16 +232,11 @@ def follow_request(
     key: str,
     store: str | None = None,
     on_change: Callable[[Sequence[StoredCampaign]], None] | None = None,
-    *,
     waits: bool = True,
 ) -> tuple[StoredCampaign, ...]:
     """Wait until the campaigns of a request have ended or are parked; return them.
 
-    Args:
-        key: The request.
-        store: Path or URL of the store.
-        on_change: Called with the campaigns twice a second.
-        waits: With False, return them at once.
+    ``on_change`` is called with the campaigns twice a second.
 
     Raises:
         MissingError: The fleet went down.

@@ -12,7 +12,6 @@ from joulecast.features.estimate import find_run_length
 from joulecast.features.nets import NetRequest
 from joulecast.features.options import EstimateOptions, ProfileOptions
 from joulecast.features.profile import Acquisition, Interval, Missing, Points
-from joulecast.features.profiles import SHORT_KEY
 from joulecast.records import Json, Setup, describe_inference, name_step
 from joulecast.system.errors import InputError, MeasurementError
 from joulecast.system.units import (
@@ -24,7 +23,7 @@ from joulecast.system.units import (
     parse_duration,
     parse_share,
 )
-from joulecast.views.report import Answer, Block, Report, Text, make_table
+from joulecast.views.report import Answer, Block, Report, Reportable, Text, make_table
 from joulecast.views.words import (
     describe_setup,
     format_level,
@@ -35,15 +34,13 @@ from joulecast.views.words import (
 )
 
 if TYPE_CHECKING:
-    from joulecast.features.fleet import FleetStatus
     from joulecast.fleet.fleet_devices import DeviceCheck
     from joulecast.fleet.fleet_forecast import DeviceForecast, FleetEstimate
-    from joulecast.store.campaigns import StoredCampaign, StoredDevice
+    from joulecast.store.campaigns import StoredCampaign
 
 # Probabilities that are not worth printing.
 _IMPOSSIBLE, _CERTAIN = 0.0005, 0.9995
 _NEXT = "joulecast fleet profile NET --devices all"
-_CAMPAIGN_COLUMNS = ("device", "state", ">points", ">±", ">time", "~why")
 
 
 def parse_charge(text: str) -> tuple[str, float]:
@@ -106,20 +103,11 @@ def bundle_fleet_agent(file: BundleFile) -> Answer:
 
 
 @verb
-def show_fleet_status(*, store: given.Store = None) -> Answer:
+def show_fleet_status(*, store: given.Store = None) -> Reportable:
     """Show the devices of the fleet, and how far their campaigns are."""
     from joulecast.features.fleet import find_fleet_status
 
-    status = find_fleet_status(store)
-    data = {
-        "is_up": status.is_up,
-        "devices": [
-            {**asdict(one), "observations": status.points.get(one.profile_key, 0)}
-            for one in status.devices
-        ],
-        "campaigns": [asdict(one) for one in status.campaigns],
-    }
-    return Answer(data, _report_status(status))
+    return find_fleet_status(store)
 
 
 @verb
@@ -291,31 +279,15 @@ def answer_checks(checks: Sequence[DeviceCheck]) -> Answer:
     return Answer(data, Report("", blocks, kind="fleet"))
 
 
-def _report_status(status: FleetStatus) -> Report:
-    rows = [_make_device_row(one, status) for one in status.devices]
-    columns = ("device", "state", ">observations", "profile", "~found")
-    title = "The fleet is up." if status.is_up else "The fleet is not up: joulecast fleet up FILE"
-    blocks: list[Block] = [make_table(columns, rows, title)]
-    if status.campaigns:
-        made = [(one.name, *_make_campaign_row(one, status.is_up)) for one in status.campaigns]
-        blocks.append(make_table(("network", *_CAMPAIGN_COLUMNS), made))
-    shown = {one.reason for one in status.campaigns}
-    blocks += [
-        Text(f"{one.name}: {one.reason}", "note")
-        for one in status.devices
-        if one.reason and one.reason not in shown
-    ]
-    return Report("", tuple(blocks), kind="fleet")
-
-
 def _report_campaigns(campaigns: Sequence[StoredCampaign]) -> Report:
+    from joulecast.features.fleet import CAMPAIGN_COLUMNS, list_campaign_cells
     from joulecast.store.campaigns import DONE
 
-    rows = [_make_campaign_row(one, is_up=True) for one in campaigns]
+    rows = map(list_campaign_cells, campaigns)
     done = sum(one.state == DONE for one in campaigns)
     name = campaigns[0].name if campaigns else "NET"
     blocks = (
-        make_table(_CAMPAIGN_COLUMNS, rows),
+        make_table(CAMPAIGN_COLUMNS, rows),
         Text(f"{done} of {plural(len(campaigns), 'device')} profiled."),
         Text(f"Next: joulecast fleet estimate {name} --steps 1000", "command"),
     )
@@ -323,7 +295,6 @@ def _report_campaigns(campaigns: Sequence[StoredCampaign]) -> Report:
 
 
 def _report_forecast(found: FleetEstimate) -> Report:
-    """Return what a run takes on every device of a fleet."""
     verb_ = "Running" if is_inference(found.setup) else "Training"
     count = plural(found.steps, name_step(found.setup))
     limit = "" if found.deadline_s is None else f" within {format_duration(found.deadline_s)}"
@@ -347,22 +318,6 @@ def _report_forecast(found: FleetEstimate) -> Report:
 
 def _find_latency(one: DeviceForecast, steps: int) -> float | None:
     return None if one.duration_s is None else one.duration_s / steps
-
-
-def _make_device_row(device: StoredDevice, status: FleetStatus) -> tuple[str, ...]:
-    count = status.points.get(device.profile_key, 0)
-    address = str(device.payload.get("address", ""))
-    key = device.profile_key[:SHORT_KEY] or "-"
-    return device.name, device.state, f"{count:,}", key, device.description or address
-
-
-def _make_campaign_row(campaign: StoredCampaign, is_up: bool) -> tuple[str, ...]:
-    from joulecast.store.campaigns import RUNNING
-
-    state = "stopped" if campaign.state == RUNNING and not is_up else campaign.state
-    share = format_optional(campaign.uncertainty_share or None, format_share)
-    elapsed = format_duration(campaign.elapsed_s) if campaign.elapsed_s else "-"
-    return campaign.device, state, f"{campaign.points:,}", share, elapsed, campaign.reason
 
 
 def _make_forecast_row(one: DeviceForecast) -> tuple[str, ...]:

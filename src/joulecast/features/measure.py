@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
@@ -96,14 +96,9 @@ def measure(
     )  # fmt: skip
     request = NetRequest(net, inputs, setup, input_shape, fields, checkpoint)
     options = MeasureOptions(on or "cpu", meter or "auto", rounds, device_name, warmup, runs)
-    if store is not None:
-        from joulecast.store import check_place
-
-        check_place(store)
-    observation = measure_net(*request.resolve(), options)
-    if store is not None:
-        save_observation(observation, store)
-    return observation
+    found = _measure_request(request, options, store, saves=store is not None)
+    finish_measuring(found)
+    return found.observation
 
 
 @verb
@@ -152,15 +147,19 @@ def measure_any(
         compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
     )  # fmt: skip
     request = NetRequest(net, None, None, input_shape, fields, checkpoint)
-    if not no_save:
+    return _measure_request(request, options, store, saves=not no_save)
+
+
+def _measure_request(
+    request: NetRequest, options: MeasureOptions, store: str | None, *, saves: bool
+) -> StepMeasurement:
+    if saves:
         from joulecast.store import check_place
 
         check_place(store)
     observation = measure_net(*request.resolve(), options)
-    if no_save:
-        return StepMeasurement(observation)
     try:
-        return StepMeasurement(observation, save_observation(observation, store))
+        return StepMeasurement(observation, save_observation(observation, store) if saves else "")
     except StoreError as error:
         # What was measured is shown all the same.
         return StepMeasurement(observation, failure=error)
@@ -192,7 +191,6 @@ class StepMeasurement(Reportable):
     failure: StoreError | None = None
 
     def to_dict(self) -> Json:
-        """Return the observation as JSON values."""
         one = self.observation
         data = {key: value for key, value in one.to_dict().items() if key != "trial"}
         setup = one.trial.setup
@@ -206,22 +204,16 @@ class StepMeasurement(Reportable):
         }
 
     def report(self) -> Report:
-        """Return medians and standard deviations, and how they were measured."""
         one = self.observation
         setup, energy_j = one.trial.setup, one.energy_j
         power = format_optional(compute_power(energy_j, one.duration_s), format_power)
+        energies = [format_optional(each, format_energy) for each in (energy_j, one.energy_sd_j)]
+        durations = (one.duration_s, one.duration_sd_s, one.issue_s)
+        time_, spread, issue = (format_optional(each, format_duration) for each in durations)
         rows = [
-            (
-                "energy",
-                format_optional(energy_j, format_energy),
-                format_optional(one.energy_sd_j, format_energy),
-            ),
-            (
-                "latency" if is_inference(setup) else "time",
-                format_optional(one.duration_s, format_duration),
-                format_optional(one.duration_sd_s, format_duration),
-            ),
-            ("issue time", format_optional(one.issue_s, format_duration), ""),
+            ("energy", *energies),
+            ("latency" if is_inference(setup) else "time", time_, spread),
+            ("issue time", issue, ""),
             ("power", power, ""),
             ("peak memory", format_optional(one.peak_memory_bytes, format_bytes), ""),
         ]
@@ -263,25 +255,13 @@ class CommandCost(Reportable):
 
     @property
     def power_w(self) -> float | None:
-        """Average power."""
-        return None if self.energy_j is None else self.energy_j / self.duration_s
+        return compute_power(self.energy_j, self.duration_s)
 
     def to_dict(self) -> Json:
-        """Return the cost as JSON values."""
-        return {
-            "command": list(map(redact_url, self.command)),
-            "energy_j": self.energy_j,
-            "duration_s": self.duration_s,
-            "power_w": self.power_w,
-            "exit_code": self.exit_code,
-            "faults": list(self.faults),
-            "meter": self.meter,
-            "covers": self.covers,
-            "provenance": self.provenance,
-        }
+        command, faults = list(map(redact_url, self.command)), list(self.faults)
+        return {**asdict(self), "command": command, "faults": faults, "power_w": self.power_w}
 
     def report(self) -> Report:
-        """Return energy, duration and power."""
         energy = format_optional(self.energy_j, format_energy)
         power = format_optional(self.power_w, format_power)
         provenance = describe_provenance(self.provenance)

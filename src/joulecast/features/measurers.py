@@ -1,19 +1,12 @@
-"""Open a measurer: a runtime on a device, under a meter.
+"""Open a measurer of a device here (see ``measurer.local_devices``) or elsewhere.
 
-    cpu, cuda:0            PyTorch on that device, under the requested meter
-    mnn:cpu                MNN on the processor, under the requested meter
-    onnx:cpu               ONNX Runtime on the processor, under the requested meter; inference only
-    simulated:7            a simulated device with its own meter and clock, drawn from a seed
-    NAME, NAME:...         a runtime that a plug-in adds under NAME
-    http://board:8377      a device elsewhere, by its agent, under the meter of the agent
-    ssh://user@board       the same; the agent is started over ssh
-
-Plug-ins register runtimes as entry points ``joulecast.runtimes``.
+http://board:8377      a device elsewhere, by its agent, under the meter of the agent
+ssh://user@board       the same; the agent is started over ssh
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -34,11 +27,10 @@ _OWN_NETS = {"module": ("torch",), "onnx": ("onnxruntime",)}
 
 
 class OwnNet(Protocol):
-    """A user's own net: a module, or an ONNX file."""
+    """A user's own net, a module or an ONNX file, with a loss of its own or None."""
 
     @property
-    def loss(self) -> Any:
-        """Its own loss; None if it has none."""
+    def loss(self) -> Any: ...
 
     def prepare(self, runtime: Any, trial: Trial) -> Step:
         """Return it as a checked step of a runtime, run as the trial says."""
@@ -118,24 +110,15 @@ class OwnNetRuntime:
     """A runtime that runs a user's own net, whatever network a trial describes."""
 
     def __init__(self, runtime: Runtime, loaded: OwnNet) -> None:
-        self.name = runtime.name
-        self.device = runtime.device
-        self.modes = runtime.modes
-        self._runtime = runtime
-        self._loaded = loaded
+        self.name, self.device, self.modes = runtime.name, runtime.device, runtime.modes
+        self._runtime, self._loaded = runtime, loaded
 
     def prepare(self, trial: Trial) -> Step:
-        """Return the user's net as a step, run as the trial says."""
         return self._loaded.prepare(self._runtime, trial)
 
 
 def runs_own_net(on: str, form: str) -> bool:
-    """Return whether a device can run the user's own net, not only its Network.
-
-    Args:
-        on: The device.
-        form: ``module``, or ``onnx`` for a file.
-    """
+    """Return whether a device can run the user's own ``module`` or ``onnx`` file itself."""
     return not is_remote(on) and not is_plugin(on) and name_framework(on) in _OWN_NETS[form]
 
 
@@ -145,5 +128,4 @@ def lock_device(on: str) -> AbstractContextManager[int | None]:
     Raises:
         MeasurementError: On entering: another campaign runs on the device.
     """
-    name = on if is_remote(on) else name_lock(on)
-    return nullcontext() if name is None else hold_device(name, on)
+    return hold_device(on if is_remote(on) else name_lock(on), on)

@@ -93,7 +93,6 @@ class WindowEnergy(Record):
 
     @property
     def power_w(self) -> float | None:
-        """Average power."""
         return None if self.energy_j is None else self.energy_j / self.duration_s
 
 
@@ -131,7 +130,7 @@ class EnergyMonitor:
         weakref.finalize(self, _close_meters, self._opened)
         if on is not None:
             # A wrong name is reported here, not in the middle of a run.
-            self._make_meter()
+            find_meter(self._meter_name, self.on)
 
     # -- windows ---------------------------------------------------------------------------
 
@@ -149,15 +148,11 @@ class EnergyMonitor:
                     f"window {name!r} is open: stop it first, or give the new one another name"
                 )
             self._named[name] = None
-        window = None
         try:
-            window = self.open_window(name)
-        finally:
-            with self._lock:
-                if window is None:
-                    del self._named[name]
-                else:
-                    self._named[name] = window
+            self._named[name] = self.open_window(name)
+        except BaseException:
+            del self._named[name]
+            raise
 
     def stop(self, name: str = BLOCK) -> WindowEnergy:
         """Stop a window and return its energy.
@@ -166,8 +161,7 @@ class EnergyMonitor:
             InputError: No window of that name is open.
         """
         with self._lock:
-            window = self._named.get(name)
-            if window is not None:
+            if window := self._named.get(name):
                 del self._named[name]
             names = ", ".join(repr(one) for one, known in self._named.items() if known) or "none"
         if window is None:
@@ -177,13 +171,14 @@ class EnergyMonitor:
     @contextlib.contextmanager
     def window(self, name: str) -> Iterator[None]:
         """Measure the block of a ``with`` statement as a window, also if it raises."""
-        window = self.open_window(name)
+        window, failure = self.open_window(name), ""
         try:
             yield
         except BaseException as error:
-            self.close_window(window, type(error).__name__)
+            failure = type(error).__name__
             raise
-        self.close_window(window)
+        finally:
+            self.close_window(window, failure)
 
     @property
     def results(self) -> tuple[WindowEnergy, ...]:
@@ -203,7 +198,6 @@ class EnergyMonitor:
 
     @property
     def on(self) -> str:
-        """The device that is measured."""
         if self._on is None:
             self._on = find_busy_device()
         return self._on
@@ -230,11 +224,7 @@ class EnergyMonitor:
             self._drop_idle_meters()
 
     def __call__(self, function: F) -> F:
-        """Return a function whose every call is a window with the function's name.
-
-        Raises:
-            InputError: It is a generator, whose work is done after the call.
-        """
+        """Return a function whose every call is a window with the function's name."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InputError(
                 f"{function.__qualname__} is a generator, which works after it was called: put "
@@ -265,22 +255,24 @@ class EnergyMonitor:
             JoulecastError: The meter does not work, in the first window.
         """
         try:
-            meter = self._begin_meter()
+            meter = self._take_meter()
+            try:
+                wait_for_device(self.on)
+                meter.begin()
+            except BaseException:
+                self._drop_meter(meter)
+                raise
         except (JoulecastError, OSError, RuntimeError) as failure:
             if self._proven is None:
                 raise
             # The program has run for a while: it is worth more than the energy of a window.
             fault = " ".join(str(failure).split()) or type(failure).__name__
             return OpenWindow(name, self._proven, time.monotonic(), fault)
+        self._proven = meter
         return OpenWindow(name, meter, time.monotonic())
 
     def close_window(self, window: OpenWindow, error: str = "") -> WindowEnergy:
-        """End a window and return its energy; a meter that fails makes the energy unknown.
-
-        Args:
-            window: What ``open_window`` returned.
-            error: Name of the exception that ended it.
-        """
+        """End a window and return its energy; ``error`` names the exception that ended it."""
         meter = window.meter
         try:
             wait_for_device(self.on)
@@ -315,18 +307,6 @@ class EnergyMonitor:
         for window in windows:
             self.close_window(window, error)
 
-    def _begin_meter(self) -> Meter:
-        """Return a meter that measures from now on; one that fails is closed."""
-        meter = self._take_meter()
-        try:
-            wait_for_device(self.on)
-            meter.begin()
-        except BaseException:
-            self._drop_meter(meter)
-            raise
-        self._proven = meter
-        return meter
-
     def _end_meter(self, window: OpenWindow) -> Reading:
         """Return what the meter of a window read; one that fails is closed."""
         if window.fault:
@@ -352,7 +332,7 @@ class EnergyMonitor:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        meter = self._make_meter()
+        meter = find_meter(self._meter_name, self.on)
         try:
             meter.open()
         except JoulecastError as error:
@@ -365,9 +345,6 @@ class EnergyMonitor:
         with self._lock:
             self._opened.append(meter)
         return meter
-
-    def _make_meter(self) -> Meter:
-        return find_meter(self._meter_name, self.on)
 
     def _drop_meter(self, meter: Meter) -> None:
         with self._lock, contextlib.suppress(ValueError):

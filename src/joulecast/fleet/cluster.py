@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
-from typing import Protocol
+from typing import Protocol, cast
 
 from joulecast.fleet.device_campaign import run_device_campaign
 from joulecast.fleet.fleet_devices import FleetDevice
@@ -56,11 +56,8 @@ _LOG = logging.getLogger(__name__)
 class PendingCampaign(Protocol):
     """A campaign that runs somewhere else: a future of Dask or of ``concurrent.futures``."""
 
-    def done(self) -> bool:
-        """Return whether it has ended."""
-
-    def exception(self) -> BaseException | None:
-        """Return the error that ended it; None if there was none."""
+    def done(self) -> bool: ...
+    def exception(self) -> BaseException | None: ...
 
 
 Submit = Callable[[FleetDevice, str], PendingCampaign]
@@ -76,12 +73,8 @@ def run_campaigns(
 ) -> None:
     """Run the campaigns that are requested of a fleet, until ``is_over``.
 
-    Args:
-        tables: The fleet of the store.
-        devices: The devices of the fleet.
-        submit: Starts a campaign.
-        on_event: Called with the name of a device and what happened to it.
-        is_over: Returns whether to return; running campaigns are not waited for.
+    Campaigns that run then are not waited for. ``on_event`` is called with the name of a device
+    and what happened to it.
     """
     known = {one.name: one for one in devices}
     running: dict[tuple[str, str], PendingCampaign] = {}
@@ -122,13 +115,7 @@ def run_campaigns(
 def open_cluster(
     devices: Sequence[FleetDevice], store: str, workers: int, patience_s: float
 ) -> Iterator[Submit]:
-    """Start workers; yield the function that starts a campaign on one of them.
-
-    Args:
-        devices: The devices of the fleet.
-        store: Path or URL of the store.
-        workers: Number of processes.
-        patience_s: How long a device may be away before it is parked.
+    """Start worker processes; yield the function that starts a campaign on one of them.
 
     Raises:
         MissingError: Dask is not installed.
@@ -166,15 +153,9 @@ def open_cluster(
             client = stack.enter_context(Client(cluster, set_as_default=False))
 
         def submit(device: FleetDevice, request_key: str) -> PendingCampaign:
-            campaign: PendingCampaign = client.submit(
-                run_on_worker,
-                device,
-                request_key,
-                patience_s,
-                pure=False,
-                resources={_name_resource(device): 1},
-            )
-            return campaign
+            task, resources = (device, request_key, patience_s), {_name_resource(device): 1}
+            future = client.submit(run_on_worker, *task, pure=False, resources=resources)
+            return cast(PendingCampaign, future)
 
         yield submit
 

@@ -23,6 +23,7 @@ from joulecast.campaign.trial_log import TimeGuidedLog
 from joulecast.estimators import AUTO, choose_estimator, find_estimator
 from joulecast.estimators.base import Target
 from joulecast.fleet.fleet_devices import FleetDevice, OpenDevice, open_device
+from joulecast.measurer.base import IDLE_TRIAL
 from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.records.codec import Amount, PositiveCount, Record, check_fields, stable_hash
 from joulecast.store import Store
@@ -53,8 +54,6 @@ _CLAIM_WAIT_S = 20.0
 _LEAST_LEFT_S = 1e-3
 # The trial is not to blame, and the device or the store may be back soon.
 _PASSING = (ContaminatedError, DeviceAwayError, DeviceLostError, MeterLostError, StoreError)
-
-IDLE_TRIAL = Trial(Network(), Setup())
 
 
 @dataclass(frozen=True)
@@ -99,16 +98,8 @@ def run_device_campaign(
 ) -> None:
     """Run the campaign of a device until it is done or failed; the store says which.
 
-    While the device is away it is tried again, less and less often.
-
-    Args:
-        store: Receives every observation, and says what is still to do.
-        device: The device.
-        request_key: What was requested.
-        patience_s: How long the device may be away before it is parked.
-        open_measurer: Opens the measurer of the device.
-        now: Returns seconds since any fixed moment.
-        wait: Pauses for a number of seconds.
+    While the device is away it is tried again, less and less often; after ``patience_s`` it is
+    parked.
     """
     tables, name = store.fleet, device.name
     away_since_s, pause_s = None, FIRST_PAUSE_S
@@ -199,12 +190,7 @@ def _measure(store: Store, measurer: RemoteMeasurer, campaign: StoredCampaign) -
 
 
 def name_requests(run: str, stored: Iterable[Observation]) -> Callable[[str, Trial | None], str]:
-    """Return a function that names requests to an agent, as a killed worker would have.
-
-    Args:
-        run: Identifies the campaign.
-        stored: Observations of the profile.
-    """
+    """Return a function that names requests to an agent, as a killed worker would have."""
     counts = Counter(one.trial.key for one in stored if one.run == run)
 
     def make_id(task: str, trial: Trial | None) -> str:

@@ -107,16 +107,11 @@ class DeviceCheck:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the device can be measured."""
         return self.state == READY
 
 
 def open_device(device: FleetDevice, limits: LinkLimits | None = None) -> RemoteMeasurer:
     """Return the measurer of a device; use it in a ``with`` statement.
-
-    Args:
-        device: The device.
-        limits: How long to wait for its agent.
 
     Raises:
         DeviceAwayError: Its agent does not answer.
@@ -144,7 +139,6 @@ def open_device(device: FleetDevice, limits: LinkLimits | None = None) -> Remote
 
 
 def _check_device(device: FleetDevice) -> DeviceCheck:
-    """Ask a device what it is."""
     try:
         with open_device(device, CHECK_LIMITS) as measurer:
             runtime, meter = measurer.runtime, measurer.meter

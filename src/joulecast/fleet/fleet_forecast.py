@@ -89,16 +89,12 @@ class DeviceForecast(Record):
 
 @dataclass(frozen=True)
 class FleetEstimate(Record):
-    """What a run takes on every device of a fleet.
+    """What a run takes on every device of a fleet: those that can finish come first, by energy.
 
     Attributes:
-        network: Name of the network.
-        setup: How it is trained.
-        steps: Steps of the run.
         level: Probability of the intervals.
         confidence: Probability with which battery and deadline must suffice.
         deadline_s: Longest duration; None for any.
-        devices: Those that can finish come first, by energy.
     """
 
     network: str
@@ -115,12 +111,7 @@ def forecast_fleet(
     question: RunQuestion,
     estimate: Callable[[str], Estimate],
 ) -> tuple[DeviceForecast, ...]:
-    """Forecast a run on every device; those that can finish come first, by energy.
-
-    Args:
-        devices: The devices of the fleet.
-        question: The run.
-        estimate: Returns the estimate of one step for the key of a profile.
+    """Forecast a run on every device, from estimates of one step by the key of a profile.
 
     Raises:
         InputError: A charge is given for a device that is not in the fleet or has no battery.

@@ -29,12 +29,12 @@ _RETRY_S = 1.0
 
 @contextmanager
 def hold_device(
-    device: str, name: str = "", folder: Path | None = None, wait_s: float = 0.0
+    device: str | None, name: str = "", folder: Path | None = None, wait_s: float = 0.0
 ) -> Iterator[int | None]:
     """Hold the lock of a device; yield the file to pass on to other processes, None without one.
 
     Args:
-        device: Identifies the device on this machine.
+        device: Identifies the device on this machine; None for one that is not locked.
         name: What messages call it.
         folder: Folder of the locks; by default in the user's cache folder.
         wait_s: How long to wait while another process holds it.
@@ -42,19 +42,27 @@ def hold_device(
     Raises:
         MeasurementError: Another campaign runs on the device.
     """
-    descriptor = _open_file((folder or _find_folder()) / _name_file(device))
-    if fcntl is None or descriptor is None:
+    if fcntl is None or device is None:
+        yield None
+        return
+    # Homes may be shared by several machines.
+    path = (folder or _find_folder()) / f"{stable_hash([platform.node(), device])}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:  # as on a read-only disk
         yield None
         return
     try:
-        try:
-            _lock(descriptor, wait_s)
-        except OSError as error:
-            pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise MeasurementError(
-                f"another campaign is running on {name or device} (process {pid}): wait until it "
-                "ends, or stop it; what it measured is stored"
-            ) from error
+        give_up_s = time.monotonic() + wait_s
+        while not _lock(descriptor):
+            if time.monotonic() >= give_up_s:
+                pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+                raise MeasurementError(
+                    f"another campaign is running on {name or device} (process {pid}): wait until "
+                    "it ends, or stop it; what it measured is stored"
+                )
+            time.sleep(min(_RETRY_S, wait_s))
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield descriptor
@@ -62,30 +70,13 @@ def hold_device(
         os.close(descriptor)
 
 
-def _lock(descriptor: int, wait_s: float) -> None:
-    """Lock a file.
-
-    Raises:
-        OSError: Another process holds it after ``wait_s`` seconds.
-    """
-    give_up_s = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError:
-            if time.monotonic() >= give_up_s:
-                raise
-        time.sleep(min(_RETRY_S, wait_s))
-
-
-def _open_file(path: Path) -> int | None:
-    """Return an open file; None where none can be made, as on a read-only disk."""
+def _lock(descriptor: int) -> bool:
+    """Lock a file; return whether nobody else holds it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return None
+        return False
+    return True
 
 
 def _find_folder() -> Path:
@@ -95,11 +86,6 @@ def _find_folder() -> Path:
     except RuntimeError:
         folder = Path(tempfile.gettempdir())
     return folder / "joulecast" / "locks"
-
-
-def _name_file(device: str) -> str:
-    # Homes may be shared by several machines.
-    return f"{stable_hash([platform.node(), device])}.lock"
 
 
 # Errors after which every further call of the process fails.

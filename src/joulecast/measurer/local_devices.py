@@ -12,14 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from joulecast.devices.detect import find_gpu, parse_on
-from joulecast.measurer import MeasureClock, MeasureLimits, Measurer, make_measurer
 from joulecast.measurer.base import make_run
+from joulecast.measurer.measurer import MeasureClock, Measurer
+from joulecast.measurer.windows import MeasureLimits
 from joulecast.meters import Meter, make_meter
 from joulecast.runtimes import find_hardware, is_simulated, open_runtime
 from joulecast.system.errors import InputError
 
 if TYPE_CHECKING:
-    from joulecast.simulation import SimulatedDevice
     from joulecast.simulation.runtime import SimulatedRuntime
 
 NOT_LATER = (
@@ -51,15 +51,24 @@ def open_local_measurer(
         InputError: The device or meter does not exist, or several devices are given.
         MissingError: The device, the meter or the framework is not available.
     """
-    runtime = open_runtime(on, device_name)
-    clock = None
+    runtime, clock = open_runtime(on, device_name), MeasureClock()
     if is_simulated(on):
+        from joulecast.meters.file import LaterMeter
+        from joulecast.meters.simulated import SimulatedMeter
+
         device = cast("SimulatedRuntime", runtime).simulated
-        found = _make_simulated_meter(device, meter, allows_later)
         clock = MeasureClock(device.now, device.sleep)
+        found: Meter = SimulatedMeter(device)
+        if meter == "later":
+            found = LaterMeter(found.covers, found.provenance, now=device.now)
+        elif meter != "auto":
+            raise InputError(f"a simulated device has its own meter: leave --meter {meter} out")
     else:
-        found = find_meter(meter, on, allows_later=allows_later)
-    return make_measurer(runtime, found, rounds=rounds, run=make_run(), limits=limits, clock=clock)
+        found = find_meter(meter, on, allows_later=True)
+    if found.is_recorder and not allows_later:
+        raise InputError(NOT_LATER)
+    limits = limits or MeasureLimits()
+    return Measurer(runtime, found, rounds, make_run(), limits=limits, clock=clock)
 
 
 def find_meter(name: str, on: str, *, allows_later: bool = False) -> Meter:
@@ -81,17 +90,3 @@ def name_lock(on: str) -> str | None:
     """Return the name of a device's lock (``hold_device``); simulated ones have none."""
     hardware = find_hardware(on)
     return None if hardware is None else find_gpu(hardware) or "cpu"
-
-
-def _make_simulated_meter(device: SimulatedDevice, meter: str, allows_later: bool) -> Meter:
-    from joulecast.meters.file import LaterMeter
-    from joulecast.meters.simulated import SimulatedMeter
-
-    if meter == "later" and not allows_later:
-        raise InputError(NOT_LATER)
-    if meter not in ("auto", "later"):
-        raise InputError(f"a simulated device has its own meter: leave --meter {meter} out")
-    own: Meter = SimulatedMeter(device)
-    if meter == "later":
-        own = LaterMeter(own.covers, own.provenance, now=device.now)
-    return own

@@ -10,15 +10,12 @@ far above the fastest time seen, warm-up included, is checked by a few more wind
 settle it, the fast time stays in the spread of the observation, which shows that it is in doubt. So
 is a power far above the lowest one: other load on the device only ever adds to it.
 
-The idle device is checked as well: nothing else may run on it, and a load draws more than it. Other
-programs may be hidden from this one, as in a container. Only while nothing of ours runs can they be
-told apart: before a trial, every two minutes, the meter reads the idle device.
+The idle device is checked as well, before a trial, every two minutes: other programs may be hidden
+from this one, as in a container, and only while nothing of ours runs can they be told apart.
 
     busy for 30 % of the time        other load
-    a load below 0.8 times idle      implausible
+    a load below 0.8 times idle      implausible (H200s: idle 121 to 131 W, no load below 120 W)
     a load at exactly idle power     stuck: the meter does not see the load
-
-On H200s the idle device drew 121 to 131 W and no load less than 120 W.
 
 Load pulses before and after a trial align a power trace with the clock of the run:
 
@@ -33,7 +30,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from statistics import median, median_high
 
@@ -140,7 +137,6 @@ class TrialMeasurements:
         return [window for window in self.windows if not self.find_faults(window)]
 
     def count_rejected(self) -> int:
-        """Return the number of windows that are not valid."""
         return len(self.windows) - len(self.valid_windows())
 
     def is_confirmed(self) -> bool:
@@ -173,7 +169,7 @@ class TrialMeasurements:
 
     def window_factor(self) -> int:
         """Return how many times longer windows must be, because some were too short."""
-        return 1 << sum(_has_fault(window.faults, "too short") for window in self.windows)
+        return 1 << sum("too short" in map(name_fault, one.faults) for one in self.windows)
 
     def _is_time_confirmed(self) -> bool:
         durations_s = [window.duration_s for window in self.valid_windows()]
@@ -196,11 +192,7 @@ def make_window(
 ) -> MeasuredWindow:
     """Return energy per step from the power that was read, with faults that the meter missed.
 
-    Args:
-        reading: What the meter read, possibly over a part of the window only.
-        duration_s: Seconds per step.
-        steps: Number of steps.
-        allows_zero: No energy is not a fault.
+    The meter may have read a part of the window only; ``duration_s`` is that of a step.
     """
     faults = reading.faults
     if not faults and reading.duration_s <= 0:
@@ -214,8 +206,9 @@ def make_window(
     return MeasuredWindow(energy_j, duration_s, unchecked=reading.unchecked, load=load, steps=steps)
 
 
-def _has_fault(faults: Sequence[str], name: str) -> bool:
-    return any(fault.split(":")[0] == name for fault in faults)
+def name_fault(fault: str) -> str:
+    """Return the name of a fault without its details."""
+    return fault.split(":")[0]
 
 
 IDLE_POWER = "idle power"
@@ -304,12 +297,7 @@ _SHORTEST_S, _LONGEST_S = 0.12, 0.3
 
 
 def draw_pulses(trial: Trial, place: str) -> Iterator[tuple[float, float]]:
-    """Yield seconds without and then with load; a last gap follows the pulses.
-
-    Args:
-        trial: The trial whose pulses these are.
-        place: ``before`` or ``after`` its windows.
-    """
+    """Yield seconds without and then with load, ``before`` or ``after`` the windows of a trial."""
     rng = random.Random(f"{trial.key} {place}")
     for _ in range(PULSES):
         yield rng.uniform(_SHORTEST_S, _LONGEST_S), rng.uniform(_SHORTEST_S, _LONGEST_S)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -196,12 +196,9 @@ def list_operators(layer: Layer, setup: Setup) -> Iterator[Layer]:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """One operator in one stage: its work, and the shape of its matrix product.
+    """One operator in one stage: its work, and rows, width and depth of its matrix product.
 
     Attributes:
-        rows: Rows of the result.
-        width: Channels of the result.
-        depth: Channels of the input.
         is_grouped: Channels are in groups too narrow for tiles.
         inflow_bytes: Bytes that it reads from the operator before it.
     """
@@ -232,56 +229,39 @@ def _list_kernels(trial: Trial) -> list[_Kernel]:
     """
     setup, execution = trial.setup, trial.execution
     one_batch, batches = replace(setup, accumulate=1), max(1, setup.accumulate)
-    operators = _list_operators(trial)
     found: dict[str, list[_Kernel]] = {stage: [] for stage in _STAGES["step"]}
-    for index, op in enumerate(operators):
-        for stage, kernels in _make_kernels(op, one_batch, index == 0).items():
-            found[stage] += kernels
+    operators: list[Layer] = []
+    for layer in trial.network.layers:
+        for place, op in enumerate(list_operators(layer, setup)):
+            kernels = _make_kernels(op, one_batch, is_first=not operators, follows=place > 0)
+            for stage, more in kernels.items():
+                found[stage] += more
+            operators.append(op)
     if operators and setup.phase == "train" and execution.upstream == "loss":
-        found["loss"].append(_make_loss(operators[-1].layer, setup))
+        moved = 6.0 * setup.batch * math.prod(output_shape(operators[-1])) * 4
+        found["loss"].append(_Kernel("loss:" + setup.loss, "forward", Work(0.0, moved, 4)))
     for stage in ("forward", "loss", "backward"):
         found[stage] *= batches
     if setup.accumulate != 1:
-        found["backward"] += _add_gradients(operators, one_batch) * max(1, batches - 1)
+        # Gradients are added to those of earlier batches.
+        params = [layer_work(op, one_batch).params for op in operators if op.trains]
+        works = [Work(0.0, 3.0 * WEIGHT_BYTES * count, 1) for count in params if count]
+        added = [_Kernel("accumulate", "backward", work) for work in works]
+        found["backward"] += added * max(1, batches - 1)
     if not setup.accumulate:
         found["update"] = []
     return [kernel for stage in _STAGES[execution.stage] for kernel in found[stage]]
 
 
-def _add_gradients(operators: Sequence[_Operator], setup: Setup) -> list[_Kernel]:
-    """Return the kernels that add gradients to those of earlier batches, one for each operator."""
-    params = [layer_work(op.layer, setup).params for op in operators if op.layer.trains]
-    return [
-        _Kernel("accumulate", "backward", Work(0.0, 3.0 * WEIGHT_BYTES * count, 1))
-        for count in params
-        if count
-    ]
-
-
-@dataclass(frozen=True)
-class _Operator:
-    """An operator, and whether it follows another one within its layer."""
-
-    layer: Layer
-    follows: bool
-
-
-def _list_operators(trial: Trial) -> list[_Operator]:
-    return [
-        _Operator(op, place > 0)
-        for layer in trial.network.layers
-        for place, op in enumerate(list_operators(layer, trial.setup))
-    ]
-
-
-def _make_kernels(operator: _Operator, setup: Setup, is_first: bool) -> dict[str, list[_Kernel]]:
-    """Return the kernels of an operator in each stage of one batch."""
-    op = operator.layer
+def _make_kernels(
+    op: Layer, setup: Setup, *, is_first: bool, follows: bool
+) -> dict[str, list[_Kernel]]:
+    """Return the kernels of an operator, which may follow another of its layer, by stage."""
     work = layer_work(replace(op, recomputed=False), setup)
     grid = _find_product_shape(op, setup.batch)
     item_bytes = _ITEM_BYTES.get(setup.precision, 4)
     inflow = 0.0 if is_first else float(setup.batch * math.prod(input_shape(op)) * item_bytes)
-    is_fused = setup.compiled and operator.follows and not work.forward.flops
+    is_fused = setup.compiled and follows and not work.forward.flops
     found: dict[str, list[_Kernel]] = {"forward": [], "backward": [], "update": []}
     for stage in found:
         part: Work = getattr(work, stage)
@@ -295,11 +275,6 @@ def _make_kernels(operator: _Operator, setup: Setup, is_first: bool) -> dict[str
     if op.recomputed and found["backward"]:
         found["backward"] = [*found["forward"], *found["backward"]]
     return found
-
-
-def _make_loss(last: Layer, setup: Setup) -> _Kernel:
-    moved = 6.0 * setup.batch * math.prod(output_shape(last)) * 4
-    return _Kernel("loss:" + setup.loss, "forward", Work(0.0, moved, 4))
 
 
 def _find_product_shape(layer: Layer, batch: int) -> tuple[int, int, int, bool]:
@@ -364,35 +339,28 @@ def _time_arithmetic(
 
 def _time_algorithm(chip: Chip, kernel: _Kernel, rate: float, tile: int) -> tuple[float, float]:
     """Return the seconds of arithmetic, and the share of workers that it fills."""
-    padded = _round_up(kernel.width, tile) * _round_up(kernel.depth, max(4, tile // 2))
+
+    def round_up(size: int, tile: int) -> float:
+        return tile * math.ceil(size / tile) / size
+
+    padded = round_up(kernel.width, tile) * round_up(kernel.depth, max(4, tile // 2))
     tiles = math.ceil(kernel.rows / chip.tile_rows) * math.ceil(kernel.width / tile)
     waves = tiles / chip.workers
     paid = (1 - chip.wave_share) * max(1.0, waves) + chip.wave_share * math.ceil(waves)
     return kernel.work.flops * padded / rate * paid / waves, min(1.0, waves)
 
 
-def _round_up(size: int, tile: int) -> float:
-    return tile * math.ceil(size / tile) / size
-
-
 def _combine_costs(chip: Chip, costs: list[_KernelCost], graph: bool) -> StepCost:
     """Combine host and device: the slower one decides, and a waiting device idles."""
-    launches = sum(cost.launches for cost in costs)
-    pauses_s = launches * chip.gap_s * (0.1 if graph else 1.0)
-    energy_j, device_s = _limit_power(
-        chip,
-        sum(cost.energy_j for cost in costs) + pauses_s * chip.idle_w,
-        sum(cost.device_s for cost in costs) + pauses_s,
-    )
+    pauses_s = sum(cost.launches for cost in costs) * chip.gap_s * (0.1 if graph else 1.0)
+    energy_j = sum(cost.energy_j for cost in costs) + pauses_s * chip.idle_w
+    device_s = sum(cost.device_s for cost in costs) + pauses_s
+    # A device above its power limit lowers its clocks: slower, with a little less energy.
+    over = max(0.0, energy_j / device_s / chip.limit_w - 1.0)
+    energy_j, device_s = energy_j * (1 - 0.3 * over / (1 + over)), device_s * (1 + 0.6 * over)
     issue_s = chip.replay_s if graph else chip.begin_s + sum(cost.issue_s for cost in costs)
     shorter, longer = sorted((issue_s, device_s))
     duration_s = longer + (0.0 if graph else chip.contention * shorter * shorter / longer)
     energy_j += chip.idle_w * (duration_s - device_s)
     heat = chip.leak * energy_j / duration_s / chip.limit_w
     return StepCost(energy_j * (1 + heat), duration_s, issue_s)
-
-
-def _limit_power(chip: Chip, energy_j: float, device_s: float) -> tuple[float, float]:
-    """Lower the clocks of a device above its power limit: slower, with a little less energy."""
-    over = max(0.0, energy_j / device_s / chip.limit_w - 1.0)
-    return energy_j * (1 - 0.3 * over / (1 + over)), device_s * (1 + 0.6 * over)

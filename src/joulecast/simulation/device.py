@@ -61,7 +61,7 @@ class SimulatedDevice:
             chip: The device's constants.
             name: Name of the device; "simulated-<seed>" by default.
             noise: Scales all noise: 0 for none, 1 for 0.5 % of device time and 4 % of host time.
-            memory_bytes: Memory of the device; 0 for unlimited.
+            memory_bytes: 0 for unlimited memory.
             settle_share: Share by which the first step of a newly prepared network takes longer.
             settle_steps: Number of steps in which that share falls to 1/e.
         """
@@ -80,11 +80,9 @@ class SimulatedDevice:
         self._energies_j = [0.0]
 
     def true_cost(self, trial: Trial) -> StepCost:
-        """Return the cost of one step without noise; see ``compute_step_cost``."""
         return compute_step_cost(self.chip, trial)
 
     def now(self) -> float:
-        """Return the seconds on the virtual clock."""
         return self._now_s
 
     def sleep(self, seconds: float) -> None:
@@ -115,9 +113,11 @@ class SimulatedDevice:
         host = (cost.issue_s / cost.duration_s) ** 8
         host_noise = self._rng.gauss(0.0, 0.04 * self._noise)
         noise = host * host_noise + (1 - host) * self._rng.gauss(0.0, 0.005 * self._noise)
-        settled_s = (
-            cost.duration_s * math.exp(noise) * (count + self._count_extra_steps(done, count))
-        )
+        # The warm-up of a network adds steps' worth of time: a geometric sum.
+        share, steps = self._settle
+        fade = math.exp(-1.0 / steps)
+        extra = share * fade**done * (1 - fade**count) / (1 - fade)
+        settled_s = cost.duration_s * math.exp(noise) * (count + extra)
         energy_j = cost.energy_j * count * math.exp(self._rng.gauss(0.0, 0.006 * self._noise))
         energy_j += self.chip.idle_w * (settled_s - cost.duration_s * count)
         start_s = max(self._now_s, self._busy_until_s)
@@ -128,7 +128,6 @@ class SimulatedDevice:
         self._idle_until(self._busy_until_s)
 
     def wait(self) -> None:
-        """Advance the host's clock until the device has finished all issued steps."""
         self._now_s = max(self._now_s, self._busy_until_s)
 
     def energy_at(self, time_s: float) -> float:
@@ -139,12 +138,6 @@ class SimulatedDevice:
         t0, t1 = self._times_s[place - 1 : place + 1]
         e0, e1 = self._energies_j[place - 1 : place + 1]
         return e0 + (e1 - e0) * (time_s - t0) / (t1 - t0)
-
-    def _count_extra_steps(self, done: int, count: int) -> float:
-        """Return how many steps' worth of time the warm-up of a network adds: a geometric sum."""
-        share, steps = self._settle
-        fade = math.exp(-1.0 / steps)
-        return share * fade**done * (1 - fade**count) / (1 - fade)
 
     def _load(self, start_s: float, work_s: float, power_w: float) -> None:
         """Run undisturbed seconds of work, which disturbances stretch."""

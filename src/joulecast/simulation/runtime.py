@@ -25,20 +25,16 @@ class SimulatedStep:
         self._done = 0
 
     def run(self, count: int) -> None:
-        """Issue steps; the clock advances only by the host time."""
         self._simulated.issue(self._cost, count, self._done)
         self._done += count
 
     def wait(self) -> None:
-        """Advance the clock to the end of the last step."""
         self._simulated.wait()
 
     def peak_memory_bytes(self) -> int:
-        """Return the peak memory according to the table of kinds."""
         return self._peak_bytes
 
     def close(self) -> None:
-        """Wait for running steps; there is nothing to free."""
         self._simulated.wait()
 
 
@@ -64,7 +60,11 @@ class SimulatedRuntime:
             NetError: The network is empty, or no layer trains.
             OutOfMemoryError: The trial does not fit into the device's memory.
         """
-        _check_trains(trial)
+        layers = trial.network.layers
+        if not layers:
+            raise NetError("the network is empty: give one with layers")
+        if trial.setup.phase == "train" and not any(layer.trains for layer in layers):
+            raise NetError("no layer of the network trains: unfreeze one, or use inference")
         refuse_processor(trial.setup, self.simulated.name)
         if trial.mode not in self.modes:
             raise InputError(f"{self.simulated.name} cannot run {trial.mode}: use eager")
@@ -80,11 +80,3 @@ class SimulatedRuntime:
         step.run(2)
         step.wait()
         return step
-
-
-def _check_trains(trial: Trial) -> None:
-    layers = trial.network.layers
-    if not layers:
-        raise NetError("the network is empty: give one with layers")
-    if trial.setup.phase == "train" and not any(layer.trains for layer in layers):
-        raise NetError("no layer of the network trains: unfreeze one, or use inference")

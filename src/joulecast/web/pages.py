@@ -28,7 +28,6 @@ from joulecast.features.device_overview import (
 )
 from joulecast.features.estimate_service import BoundedCache, EstimateService, identify_profile
 from joulecast.features.fleet import FleetStatus, find_fleet_status
-from joulecast.features.fleet_report import report_fleet
 from joulecast.features.layer_curves import (
     LayerCurve,
     describe_layer_curve,
@@ -487,10 +486,7 @@ class FleetData:
 def show_fleet(request: Request) -> HTMLResponse:
     """Show the fleet of the store."""
     status = _find_status(request)
-    report = None
-    if status is not None:
-        report = report_fleet(status.devices, status.campaigns, status.points, is_up=status.is_up)
-    return render(request, "fleet.html", report=report)
+    return render(request, "fleet.html", report=None if status is None else status.report())
 
 
 @fleet_router.get("/api/fleet", summary="Devices, queue and faults", response_model=FleetData)

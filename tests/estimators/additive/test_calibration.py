@@ -15,7 +15,7 @@ from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.base import Target
 from joulecast.families import draw_family, make_family
 from joulecast.gp.lognormal import log_variance
-from joulecast.measurer import MeasureClock, make_measurer
+from joulecast.measurer import MeasureClock, Measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import MODES, Setup, Trial
 from joulecast.simulation import make_simulated_device
@@ -44,7 +44,7 @@ def run_campaign_on(seed):
     runtime, meter = SimulatedRuntime(device, MODES), SimulatedMeter(device)
     clock = MeasureClock(device.now, device.sleep, device.now)
     with (
-        make_measurer(runtime, meter, rounds=1, clock=clock) as measurer,
+        Measurer(runtime, meter, rounds=1, clock=clock) as measurer,
         open_store(":memory:") as store,
     ):
         done = run_campaign(measurer, store, AdditiveEstimator(), target, seconds=SECONDS)
