@@ -47,7 +47,7 @@ def dashboard_data(tmp_path_factory):
 def dashboard_url(dashboard_data):
     """Yield the address of a running dashboard."""
     from joulecast.web.app import create_app
-    from joulecast.web.settings import WebSettings
+    from joulecast.web.dashboard import WebSettings
 
     settings = WebSettings(str(dashboard_data.store), dashboard_data.results, requests_per_second=0)
     with run_server(create_app(settings)) as url:

@@ -11,6 +11,7 @@ from joulecast.features.device_score import (
 )
 from joulecast.features.evaluate import Evaluation, NetEstimate, NetResult
 from joulecast.features.evaluation import score_estimator
+from joulecast.features.generate import GenerationEstimate, TokenEstimate
 from joulecast.features.plan.problem import Battery, Job, JobCost, PlanDevice, PlanRequest
 from joulecast.features.plan.result import plan_jobs
 from joulecast.records import Device, Setup
@@ -89,9 +90,17 @@ SCORE = DeviceScore(
 )
 
 
+GENERATION = GenerationEstimate(
+    1, 8, 1, 0.1, (0.05, 0.2), 0.2, (TokenEstimate(9, 1.0, (0.9, 1.2), 0.1),), 1.8, (1.0, 3.0), 0.3,
+    9.0, 0.95, "board", "modelled", "cpu", "additive", Setup(1, "inference"),
+)  # fmt: skip
+
+
 def list_results():
     """Return a result of each kind, as JSON values."""
     return {
+        "estimate": {**_estimate(2.0), "steps": 5},
+        "generation": GENERATION.to_dict(),
         "evaluation": {**make_evaluation().to_dict(), "store": "here"},
         "pruning": PRUNING,
         "plan": make_plan().to_dict(),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from joulecast.web.app import create_app
-from joulecast.web.settings import WebSettings
+from joulecast.web.dashboard import WebSettings
 
 
 def write_page() -> str:

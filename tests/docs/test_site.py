@@ -14,7 +14,7 @@ import pytest
 import joulecast
 from joulecast.cli.main import cli
 from joulecast.web.app import create_app
-from joulecast.web.settings import WebSettings
+from joulecast.web.dashboard import WebSettings
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,14 +6,13 @@ from dataclasses import fields, replace
 
 from additive_examples import draw_networks, observe_parts
 from joulecast.features.device_overview import (
-    list_stored_evaluations,
     read_profile_details,
     summarise_device,
 )
 from joulecast.features.evaluate import EstimatorScore, Evaluation
 from joulecast.records import Device, Profile, Setup
 from joulecast.simulation import make_simulated_device
-from joulecast.store import ProfileSummary, open_store
+from joulecast.store import ProfileSummary
 from joulecast.store.campaigns import StoredEvaluation
 
 SUMMARY = ProfileSummary(
@@ -72,8 +71,3 @@ def test_overview_has_age_and_the_best_estimator_of_its_own_evaluations():
     assert found.age_days == 3 and found.device == "board" and not found.is_shipped
     (accuracy,) = found.accuracies
     assert (accuracy.estimator, accuracy.mape_percent, accuracy.nets) == ("additive", 4.0, 3)
-
-
-def test_missing_store_has_no_evaluations(tmp_path):
-    with open_store(tmp_path / "none.sqlite", create=False) as opened:
-        assert list_stored_evaluations(opened) == ()

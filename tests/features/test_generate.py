@@ -8,9 +8,13 @@ import pytest
 import joulecast
 from joulecast.estimators import fit_profile
 from joulecast.families import make_family
-from joulecast.features.generate import _weigh_contexts, estimate_generation
+from joulecast.features.generate import (
+    READING_TOKENS,
+    estimate_generation,
+    make_decode_network,
+    make_prefill_network,
+)
 from joulecast.features.profiles import load_profile
-from joulecast.features.token_axes import READING_TOKENS, make_decode_network, make_prefill_network
 from joulecast.records import Setup
 from joulecast.runtimes import explain_runtime_difference
 from joulecast.system.errors import ArgumentError
@@ -137,13 +141,3 @@ def test_waiting_for_the_host_is_warned_of(profile, cuda_graphs):
     setup = replace(SETUP, batch=1, cuda_graphs=cuda_graphs)
     notes = estimate_generation(profile, NETWORK, setup, 60, 2).notes
     assert any("wait for the host" in note for note in notes) == (not cuda_graphs)
-
-
-@pytest.mark.parametrize("contexts", [(5,), (5, 6), (10, 20, 40)])
-def test_weights_count_every_token(contexts):
-    tokens = contexts[-1] - contexts[0] + 1
-    weights = _weigh_contexts(contexts, tokens)
-    assert weights.sum() == pytest.approx(tokens)
-    # A cost that is linear in the context is summed exactly.
-    every = np.arange(contexts[0], contexts[-1] + 1)
-    assert weights @ np.array(contexts) == pytest.approx(every.sum(), rel=0.02)

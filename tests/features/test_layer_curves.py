@@ -10,7 +10,7 @@ from additive_examples import draw_networks, observe_idle, observe_parts, observ
 from joulecast.estimators import fit_profile
 from joulecast.features.layer_curves import (
     describe_layer_curve,
-    find_layer_curve,
+    find_layer_curves,
     list_layer_curves,
     sample_layer_curve,
 )
@@ -42,13 +42,13 @@ def test_curves_have_the_measured_points_of_whole_steps(profile, curves):
     assert counts == sorted(counts, reverse=True) and counts[0] >= 5
     steps = [one for one in profile.observations if one.trial.execution.stage == "step"]
     assert sum(counts) <= len(steps) - 1
-    one = find_layer_curve(curves, kind="conv2d", image="48x48")
+    one, *_ = find_layer_curves(curves, kind="conv2d", image="48x48")
     assert one.features == ("cin", "cout") and one.setup.batch == 32
     assert describe_layer_curve(one)["point_count"] == len(one.points)
 
 
 def test_sampled_curve_passes_through_its_points(profile, curves):
-    curve = find_layer_curve(curves, kind="conv2d", image="48x48")
+    curve, *_ = find_layer_curves(curves, kind="conv2d", image="48x48")
     sampled = sample_layer_curve(fit_profile(profile), curve)
     assert len(sampled.means_j) == len(sampled.axes[0]) * len(sampled.axes[1])
     assert max(abs(point.error_percent) for point in sampled.points) < 10
@@ -59,9 +59,9 @@ def test_sampled_curve_passes_through_its_points(profile, curves):
 
 def test_unknown_choices_are_explained(curves):
     with pytest.raises(MissingError, match="no layer with kind lstm was measured"):
-        find_layer_curve(curves, kind="lstm")
+        find_layer_curves(curves, kind="lstm")
     with pytest.raises(MissingError, match="joulecast profile NET"):
-        find_layer_curve((), kind="conv2d")
+        find_layer_curves((), kind="conv2d")
 
 
 def test_estimator_without_single_layers_is_refused(profile, curves):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from joulecast.families import make_family
-from joulecast.features.token_axes import READING_TOKENS, make_decode_network, make_prefill_network
+from joulecast.features.generate import READING_TOKENS, make_decode_network, make_prefill_network
 from joulecast.operators import layer_work, make_layer, network_work, output_shape
 from joulecast.records import Input, Network, Setup
 from joulecast.system.errors import NetError

@@ -9,7 +9,7 @@ import pytest
 from joulecast.system.errors import FileError, InputError
 from joulecast.views import plot_kinds
 from joulecast.views.plots import draw, make_svg, save_plots
-from joulecast.views.style import COLOURS, SPARE_COLOURS, choose_colours, choose_markers
+from joulecast.views.style import ESTIMATORS, SPARE_COLOURS, choose_colours, choose_markers
 
 AXIS = tuple(float(width) for width in range(1, 20, 3))
 POINTS = tuple(plot_kinds.CurvePoint((width,), 1.1 * width, width) for width in (1.0, 7.0))
@@ -29,7 +29,7 @@ ROWS = [
     for name, factor in (("additive", 1.02), ("flops", 40.0))
     for j in (1.0, 2.0, 90.0)
 ]
-MOMENTS = [plot_kinds.CampaignMoment(float(at), at, 1 / (1 + at)) for at in range(9)]
+MOMENTS = [(float(at), at, 1 / (1 + at)) for at in range(9)]
 KINDS = {
     "line": lambda: plot_kinds.plot_curve("line", LINE, "simulated"),
     "map": lambda: plot_kinds.plot_curve("map", MAP, "simulated"),
@@ -97,7 +97,7 @@ def test_files(tmp_path, suffix):
 def test_estimators_keep_their_colours_and_others_differ():
     names = ["additive", "new", "newer", "flops"]
     colours, markers = choose_colours(names), choose_markers(names)
-    assert colours["additive"] == COLOURS["additive"] and colours["new"] == SPARE_COLOURS[0]
+    assert colours["additive"] == ESTIMATORS["additive"][0] and colours["new"] == SPARE_COLOURS[0]
     assert len(set(colours.values())) == 4 and markers["flops"] != markers["additive"]
 
 

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 import joulecast
 from dashboard_browser import dashboard_data, dashboard_url, fetch  # noqa: F401
 from joulecast.web.app import create_app
-from joulecast.web.settings import WebSettings
+from joulecast.web.dashboard import WebSettings
 from web_examples import ELSEWHERE, HERE, PROFILED, TOKEN
 
 

@@ -25,7 +25,7 @@ from joulecast.families import make_family
 from joulecast.features.campaigns import list_campaigns
 from joulecast.system import units
 from joulecast.web.app import PAGES, create_app
-from joulecast.web.settings import WebSettings
+from joulecast.web.dashboard import WebSettings
 from web_examples import TOKEN
 
 pytestmark = pytest.mark.journey

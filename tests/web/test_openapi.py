@@ -9,7 +9,7 @@ from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from joulecast.web.app import create_app
-from joulecast.web.settings import WebSettings
+from joulecast.web.dashboard import WebSettings
 from web_examples import BEARER, TOKEN
 
 

@@ -15,6 +15,7 @@ from starlette.responses import StreamingResponse
 
 from dashboard_data import EVALUATED, FIRST, SECOND
 from joulecast.features.campaigns import find_campaign, list_campaigns, stop_campaign
+from joulecast.features.device_overview import describe_age
 from joulecast.features.report import read_result, report_result
 from joulecast.store import open_store
 from joulecast.system.errors import (
@@ -24,7 +25,7 @@ from joulecast.system.errors import (
     MissingError,
     StoreError,
 )
-from joulecast.web import pages, results
+from joulecast.web import dashboard, pages, results
 from joulecast.web.answers import find_status, make_problem
 from joulecast.web.results import choose_source, list_result_files
 from joulecast.web.security import HEADERS
@@ -63,7 +64,7 @@ def test_devices_are_listed_with_what_they_rest_on(fetch):
     [(0.01, "less than an hour"), (0.05, "1 hour"), (1.4, "1 day"), (40, "40 days"), (800, "2.2")],
 )
 def test_ages(days, words):
-    assert pages.describe_age(days).startswith(words)
+    assert describe_age(days).startswith(words)
 
 
 def test_curves_have_a_grid_points_and_the_next_one(fetch):
@@ -173,21 +174,18 @@ def test_scores_come_from_the_store_and_from_publications(fetch):
 
 
 def test_store_that_is_busy_once_is_read_again(make_client, dashboard_data, monkeypatch):
-    client, read = make_client(store=str(dashboard_data.store)), results.score
+    client = make_client(store=str(dashboard_data.store))
 
-    def fail(**options):
-        if options.get("published"):
-            return read(**options)
+    def fail(profile):
         raise StoreError("the store is busy")
 
     def count_own():
         found = client.get("/api/scores").json()["results"]
         return sum(one["origin"] == "store" for one in found)
 
-    results.score_profile.cache_clear()
-    monkeypatch.setattr(results, "score", fail)
-    assert count_own() == 0
-    monkeypatch.setattr(results, "score", read)
+    with monkeypatch.context() as patch:
+        patch.setattr(dashboard, "read_profile_details", fail)
+        assert count_own() == 0
     assert count_own() > 0
 
 

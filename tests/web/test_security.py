@@ -16,8 +16,8 @@ from joulecast.web.security import (
     MOST_BODY_BYTES,
     SESSION_S,
     AccessCheck,
-    LimitedBody,
     RateLimit,
+    limit_body,
 )
 from web_examples import BEARER, HERE, QUERY, TOKEN
 
@@ -109,7 +109,7 @@ def test_the_token_appears_nowhere(guarded, caplog):
         guarded.post("/sign-in", data={"token": f"{TOKEN}x"}),
     ]
     shown = "".join(f"{answer.headers}{answer.text}" for answer in answers)
-    assert TOKEN not in shown + caplog.text + repr(guarded.app.state.settings)
+    assert TOKEN not in shown + caplog.text + repr(guarded.app.state.dashboard.settings)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8378", "localhost:1", "[::1]:8378", "127.0.0.9"])
@@ -227,7 +227,7 @@ def receive_all(messages, limit_s=60.0):
         return message if message else await asyncio.Event().wait()
 
     async def run():
-        limited = LimitedBody(receive, 10, limit_s)
+        limited = limit_body(receive, 10, limit_s)
         return [await limited() for _ in messages]
 
     return asyncio.run(run())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from joulecast.system.errors import MissingError
 from joulecast.system.units import format_duration, format_share
-from joulecast.views.plot_kinds import CampaignMoment, plot_campaign
+from joulecast.views.plot_kinds import plot_campaign
 from joulecast.views.report import Block, Report, Reportable, Text, list_facts
 from joulecast.views.words import format_time, plural
 
@@ -32,7 +32,7 @@ class CampaignDetails(Reportable):
         # At most so many moments as can be seen, the last one included.
         step = -(-len(self.progress) // _MOST_MOMENTS) or 1
         moments = [
-            CampaignMoment(one.elapsed_s, one.points, one.uncertainty_share)
+            (one.elapsed_s, one.points, one.uncertainty_share)
             for one in self.progress[::-1][::step][::-1]
         ]
         facts = (

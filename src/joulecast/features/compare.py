@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import partial
+from itertools import groupby, product, zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
@@ -16,25 +17,48 @@ from joulecast.features.arguments import (
     verb,
 )
 from joulecast.features.budgets import RunLength
-from joulecast.features.compare_report import Comparison, ComparisonRow
 from joulecast.features.nets import NetRequest
 from joulecast.features.parallel import ParallelOptions, make_gpu_group
 from joulecast.features.profiles import find_profiles
-from joulecast.features.run import make_bill
+from joulecast.features.run import Bill, make_bill
 from joulecast.records import (
     OPTIMIZERS,
     PRECISIONS,
     Estimate,
+    Json,
     Network,
     Profile,
     Setup,
+    describe_inference,
     summarise_observations,
+    weakest_provenance,
 )
+from joulecast.runtimes import explain_runtime_difference
 from joulecast.system.errors import ArgumentError, InputError, JoulecastError, MissingError, arg
-from joulecast.system.units import format_bytes, format_share
+from joulecast.system.units import (
+    format_bytes,
+    format_duration,
+    format_energy,
+    format_interval,
+    format_kwh,
+    format_mass,
+    format_money,
+    format_share,
+)
 from joulecast.views.fronts import find_front
+from joulecast.views.report import Block, Plot, Report, Reportable, Table, Text, make_table
+from joulecast.views.words import (
+    describe_coverage,
+    describe_provenance,
+    explain_not_included,
+    format_level,
+    is_inference,
+    label_provenance,
+)
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from joulecast.estimators import Estimates
     from joulecast.estimators.data_parallel import GpuGroup
 
@@ -42,72 +66,75 @@ if TYPE_CHECKING:
 _DEFAULT_SAMPLES = 1_000_000
 _MAX_UNSEEN_SHARE = 0.5
 _COMPARED_FIELDS = ("phase", "precision", "optimizer", "threads", "processor", "batch")
+DISTINGUISHABLE_PROBABILITY = 0.9
+"""Below this probability of a lower energy, two rows are reported as indistinguishable."""
+_MODELLED_GPUS = (
+    "Batch sizes are those of each GPU. What several GPUs add to a step of one, the all-reduce of "
+    "gradients and waiting, is modelled, not measured: --json lists its parts."
+)
+# What a row is called that does not have what others have.
+_WITHOUT = {
+    "accumulate": "1 batch per step",
+    "compiled": "eager",
+    "cuda_graphs": "no CUDA graphs",
+    "gpus": "1 GPU",
+    "processor": "default processor",
+    "threads": "default threads",
+}
 
+_Names, _Counts = partial(Argument, parse=parse_list), partial(Argument, parse=parse_counts)
 Devices = Annotated[
     Any,
-    Argument(
+    _Names(
         "Devices with profiles, see `joulecast profiles list`, or of `joulecast devices`; all for "
         "every one.",
         metavar="NAME,NAME",
-        parse=parse_list,
         default="this machine",
     ),
 ]
 GpuNumbers = Annotated[
     tuple[int, ...] | None,
-    Argument(
+    _Counts(
         "Numbers of GPUs that train together; --batch is per GPU.",
         metavar="1,4,8",
-        parse=parse_counts,
         least=1,
         default="1",
     ),
 ]
 Batches = Annotated[
     tuple[int, ...] | None,
-    Argument(
-        "Batch sizes.",
-        metavar="8,16,32",
-        parse=parse_counts,
-        least=1,
-        default="the net's own; 1 with --inference",
+    _Counts(
+        "Batch sizes.", metavar="8,16,32", least=1, default="the net's own; 1 with --inference"
     ),
 ]
 Precisions = Annotated[
     tuple[str, ...],
-    Argument(
+    _Names(
         f"Number formats: {', '.join(PRECISIONS)}.",
         metavar="fp32,bf16",
-        parse=parse_list,
         choices=PRECISIONS,
         default="fp32",
     ),
 ]
 Optimizers = Annotated[
     tuple[str, ...] | None,
-    Argument(
+    _Names(
         f"Optimizers: {', '.join(OPTIMIZERS)}.",
         metavar="sgd,adamw",
-        parse=parse_list,
         choices=OPTIMIZERS,
         default="sgd",
     ),
 ]
 ThreadNumbers = Annotated[
-    tuple[int, ...] | None,
-    Argument("Numbers of CPU threads.", metavar="1,2,4", parse=parse_counts, default="all"),
+    tuple[int, ...] | None, _Counts("Numbers of CPU threads.", metavar="1,2,4", default="all")
 ]
 Processors = Annotated[
     tuple[str, ...] | None,
-    Argument(
-        "Processors of the device, as its runtime names them.",
-        metavar="NAME,NAME",
-        parse=parse_list,
-    ),
+    _Names("Processors of the device, as its runtime names them.", metavar="NAME,NAME"),
 ]
 Accumulations = Annotated[
     tuple[int, ...] | None,
-    Argument("Numbers of batches per update.", metavar="1,4", parse=parse_counts, default="1"),
+    _Counts("Numbers of batches per update.", metavar="1,4", default="1"),
 ]
 CompiledOrNot = Annotated[
     tuple[bool, ...],
@@ -224,33 +251,18 @@ def rank_setups(
     unranked: list[ComparisonRow] = []
     groups: dict[str, list[_EstimatedRow]] = {}
     for name, profile in profiles.items():
+        rows = [ComparisonRow(name, one, gpus=n.gpus) for one, n in product(setups, counts)]
         if isinstance(profile, str):
-            unranked += [
-                ComparisonRow(name, setup, reason=profile, gpus=one.gpus)
-                for setup, one in product(setups, counts)
-            ]
+            unranked += [replace(row, reason=profile) for row in rows]
             continue
-        planned = _list_rows(name, profile, setups, counts)
-        rows, estimates = _estimate_rows(planned, profile, network, estimator, level)
-        unranked += [row for row in rows if row.reason]
-        group = groups.setdefault(profile.covers, [])
-        if estimates is not None:
-            group += [
-                _EstimatedRow(row, estimates, index)
-                for index, row in enumerate(rows)
-                if not row.reason
-            ]
+        links = [one.link_bytes_per_s for _, one in product(setups, counts)]
+        found, refused = _estimate_rows(rows, links, profile, network, estimator, level)
+        groups.setdefault(profile.covers, []).extend(one for one in found if not one.row.reason)
+        unranked += [one.row for one in found if one.row.reason]
+        unranked += refused
     ranked = [row for group in groups.values() for row in _rank_rows(group)]
     names = dict.fromkeys(row.estimate.estimator for row in ranked if row.estimate)
     return Comparison(network.name, ", ".join(names) or estimator, level, (*ranked, *unranked))
-
-
-@dataclass(frozen=True)
-class _PlannedRow:
-    """A row that is still to be estimated, and its GPUs; None for one GPU."""
-
-    row: ComparisonRow
-    group: GpuGroup | None = None
 
 
 @dataclass(frozen=True)
@@ -262,55 +274,41 @@ class _EstimatedRow:
     index: int
 
 
-def _list_rows(
-    name: str, profile: Profile, setups: Sequence[Setup], counts: Sequence[ParallelOptions]
-) -> list[_PlannedRow]:
-    """Return the combinations of one device, without estimates."""
-    from joulecast.estimators.data_parallel import find_gpu_group
-    from joulecast.estimators.fitted_profile import check_sheet_precision
-
-    planned = []
-    for setup, one in product(setups, counts):
-        row = ComparisonRow(name, setup, profile.device.name, profile.covers, gpus=one.gpus)
-        try:
-            check_sheet_precision(profile, setup)
-            group = find_gpu_group(profile, setup, one.gpus, one.link_bytes_per_s)
-        except JoulecastError as error:
-            planned.append(_PlannedRow(replace(row, reason=str(error))))
-        else:
-            planned.append(_PlannedRow(row, group))
-    return planned
-
-
 def _estimate_rows(
-    planned: Sequence[_PlannedRow],
+    rows: Sequence[ComparisonRow],
+    links_bytes_per_s: Sequence[float | None],
     profile: Profile,
     network: Network,
     estimator: str,
     level: float,
-) -> tuple[list[ComparisonRow], Estimates | None]:
-    """Return the rows of one device with their estimates, which are made jointly."""
+) -> tuple[list[_EstimatedRow], list[ComparisonRow]]:
+    """Estimate the rows of one device jointly; return them, and those that cannot be estimated."""
     from joulecast.estimators import fit_profile
-    from joulecast.estimators.data_parallel import replicate_steps
+    from joulecast.estimators.data_parallel import find_gpu_group, replicate_steps
+    from joulecast.estimators.fitted_profile import check_sheet_precision
 
-    refused = [one.row for one in planned if one.row.reason]
-    rows = [one.row for one in planned if not one.row.reason]
-    if not rows:
-        return refused, None
+    planned: list[tuple[ComparisonRow, GpuGroup | None]] = []
+    refused = []
+    for row, link in zip(rows, links_bytes_per_s, strict=True):
+        row = replace(row, device=profile.device.name, covers=profile.covers)
+        try:
+            check_sheet_precision(profile, row.setup)
+            planned.append((row, find_gpu_group(profile, row.setup, row.gpus, link)))
+        except JoulecastError as error:
+            refused.append(replace(row, reason=str(error)))
+    if not planned:
+        return [], refused
     try:
-        setups, networks = [row.setup for row in rows], [network] * len(rows)
-        groups = [one.group for one in planned if not one.row.reason]
-        fitted = fit_profile(profile, estimator)
-        estimates = fitted.estimate(networks, setups, level, joint=True)
-        estimates = replicate_steps(estimates, networks, setups, groups)
+        setups, networks = [row.setup for row, _ in planned], [network] * len(planned)
+        estimates = fit_profile(profile, estimator).estimate(networks, setups, level, joint=True)
+        estimates = replicate_steps(estimates, networks, setups, [group for _, group in planned])
     except JoulecastError as error:
-        return [*refused, *(replace(row, reason=str(error)) for row in rows)], None
-    estimated = [
-        replace(row, estimate=one, reason=_find_reason(one, profile, row.setup))
-        for row, one in zip(rows, estimates, strict=True)
-    ]
-    # Estimates have the positions of their rows, so rows without one come last.
-    return [*estimated, *refused], estimates
+        return [], [*refused, *(replace(row, reason=str(error)) for row, _ in planned)]
+    found = []
+    for index, ((row, _), one) in enumerate(zip(planned, estimates, strict=True)):
+        reason = _find_reason(one, profile, row.setup)
+        found.append(_EstimatedRow(replace(row, estimate=one, reason=reason), estimates, index))
+    return found, refused
 
 
 def _find_reason(estimate: Estimate, profile: Profile, setup: Setup) -> str:
@@ -345,22 +343,392 @@ def _rank_rows(group: Sequence[_EstimatedRow]) -> list[ComparisonRow]:
     order = sorted(group, key=lambda one: (one.row.energy_j, one.row.duration_s))
     on_front = find_front([(one.row.duration_s, one.row.energy_j) for one in order])
     ranked = []
-    for place, one in enumerate(order):
-        is_last = place + 1 == len(order)
-        probability = None if is_last else _compare_energy(one, order[place + 1])
-        ranked.append(
-            replace(
-                one.row,
-                rank=place + 1,
-                is_on_front=on_front[place],
-                probability_below_next=probability,
+    for place, (one, after) in enumerate(zip_longest(order, order[1:])):
+        probability = None
+        if after is not None:
+            # Energy per sample is that of a step over its samples.
+            ratio = one.row.samples_per_step / after.row.samples_per_step
+            probability = one.estimates.probability_less(
+                one.index, after.estimates, after.index, ratio
             )
-        )
+        row = replace(one.row, rank=place + 1, is_on_front=on_front[place])
+        ranked.append(replace(row, probability_below_next=probability))
     return ranked
 
 
-def _compare_energy(one: _EstimatedRow, other: _EstimatedRow) -> float:
-    """Return the probability that one row uses less energy per sample than another."""
-    # Energy per sample is that of a step over its samples.
-    ratio = one.row.samples_per_step / other.row.samples_per_step
-    return one.estimates.probability_less(one.index, other.estimates, other.index, ratio)
+# ---------------------------------------------------------------------------------------------
+# The result
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """A device and a setup, with the energy and duration per sample.
+
+    Attributes:
+        requested_device: Name by which the device was requested.
+        setup: How the network is trained or run.
+        device: Device name in the profile; empty without a profile.
+        covers: What the device's meter covers.
+        estimate: Estimate of one step; None if it could not be made.
+        reason: Why the row is not ranked; empty if it is.
+        gpus: Number of GPUs that train together.
+        rank: Rank among rows whose meters cover the same, 1 for the least energy per sample.
+        is_on_front: Whether no row of the same coverage has both less energy and less time.
+        probability_below_next: Probability that it uses less energy than the next row.
+    """
+
+    requested_device: str
+    setup: Setup
+    device: str = ""
+    covers: str = ""
+    estimate: Estimate | None = None
+    reason: str = ""
+    rank: int | None = None
+    is_on_front: bool = False
+    probability_below_next: float | None = None
+    gpus: int = 1
+
+    @property
+    def energy_j(self) -> float:
+        """Energy per sample."""
+        return 0.0 if self.estimate is None else self._per_sample(self.estimate.energy_j)
+
+    @property
+    def duration_s(self) -> float:
+        """Duration per sample."""
+        return 0.0 if self.estimate is None else self._per_sample(self.estimate.duration_s)
+
+    @property
+    def interval_j(self) -> tuple[float, float]:
+        """Interval of the energy per sample."""
+        low_j, high_j = (0.0, 0.0) if self.estimate is None else self.estimate.interval_j
+        return self._per_sample(low_j), self._per_sample(high_j)
+
+    @property
+    def duration_interval_s(self) -> tuple[float, float] | None:
+        """Interval of the duration per sample; None if the estimator gives none."""
+        ends = None if self.estimate is None else self.estimate.duration_interval_s
+        return None if ends is None else (self._per_sample(ends[0]), self._per_sample(ends[1]))
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of all batches of a step, on all GPUs."""
+        return self.gpus * self.setup.samples_per_step
+
+    def _per_sample(self, per_step: float) -> float:
+        return per_step / self.samples_per_step
+
+    def to_dict(self) -> Json:
+        """Return the row as JSON values."""
+        data: Json = {
+            "device": self.device or self.requested_device,
+            "setup": self.setup.to_dict(),
+            "gpus": self.gpus,
+            "covers": self.covers,
+            "rank": self.rank,
+            "on_front": self.is_on_front,
+            "probability_below_next": self.probability_below_next,
+            "reason_not_ranked": self.reason,
+        }
+        step = self.estimate
+        if step is None:
+            return data
+        interval_s, part = self.duration_interval_s, step.data_parallel
+        return {
+            **data,
+            "energy_j_per_sample": self.energy_j,
+            "interval_j_per_sample": list(self.interval_j),
+            "duration_s_per_sample": self.duration_s,
+            "duration_interval_s_per_sample": None if interval_s is None else list(interval_s),
+            "step": {
+                "energy_j": step.energy_j,
+                "interval_j": list(step.interval_j),
+                "duration_s": step.duration_s,
+            },
+            **describe_inference(self.setup, step.energy_j, step.duration_s),
+            "peak_memory_bytes": step.peak_memory_bytes,
+            "device_memory_bytes": step.device_memory_bytes,
+            "fits_memory": step.fits_memory,
+            "runtime": step.runtime,
+            "notes": list(step.notes),
+            "unseen_share": step.unseen_share,
+            "provenance": step.provenance,
+            **({} if part is None else {"data_parallel": part.to_dict()}),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison(Reportable):
+    """Devices and setups, ranked separately for each meter coverage.
+
+    Attributes:
+        rows: Ranked rows by coverage and rank, then the rows that are not ranked.
+        bill: Samples whose totals are shown, and in which units; None if none are.
+    """
+
+    net: str
+    estimator: str
+    level: float
+    rows: tuple[ComparisonRow, ...]
+    bill: Bill | None = None
+
+    @property
+    def groups(self) -> dict[str, tuple[ComparisonRow, ...]]:
+        """Ranked rows by meter coverage."""
+        found: dict[str, list[ComparisonRow]] = {}
+        for row in self.rows:
+            if row.rank is not None:
+                found.setdefault(row.covers, []).append(row)
+        return {covers: tuple(rows) for covers, rows in found.items()}
+
+    @property
+    def unranked(self) -> tuple[ComparisonRow, ...]:
+        """Rows that could not be ranked."""
+        return tuple(row for row in self.rows if row.rank is None)
+
+    def to_dict(self) -> Json:
+        """Return the comparison as JSON values."""
+        data: Json = {
+            "net": self.net,
+            "estimator": self.estimator,
+            "level": self.level,
+            "comparable": len(self.groups) <= 1,
+            "rows": [{**row.to_dict(), **self._add_up(row)} for row in self.rows],
+        }
+        return data if self.bill is None else {**data, "samples": self.bill.count}
+
+    def report(self) -> Report:
+        """Return the ranks, what cannot be distinguished, and what was not ranked."""
+        words = _RowWords(self.rows)
+        level = f">{format_level(self.level)}"
+        columns = ("#", *words.columns, ">energy", level, *words.name_times(level), ">P(less)")
+        blocks: list[Block] = []
+        for covers, rows in self.groups.items():
+            title = self._name_group(covers, rows, words.shows_provenance)
+            blocks.append(make_table(columns, map(words.format_row, rows), title))
+            if self.bill is not None:
+                blocks.append(self._tabulate_totals(rows, self.bill, words))
+        reasons: dict[tuple[str, str], list[str]] = {}
+        for row in self.unranked:
+            key = (row.device or row.requested_device, row.reason)
+            reasons.setdefault(key, []).append(words.describe_setup(row))
+        for (name, reason), setups in reasons.items():
+            blocks.append(Text(f"Not ranked: {name} with {'; '.join(setups)}: {reason}"))
+        blocks += [Text(note, "note") for note in self._list_notes()]
+        if self.groups:
+            blocks.append(self._plot())
+        provenance = _find_provenance([row for row in self.rows if row.rank])
+        title = f"{self.net}{words.common}: {words.quantity}"
+        return Report(title, tuple(blocks), provenance, "comparison")
+
+    def _name_group(self, covers: str, rows: Sequence[ComparisonRow], is_labelled: bool) -> str:
+        """Return the title of a table; empty for the only one that rests on measurements."""
+        provenance = _find_provenance(rows)
+        if (provenance == "measured" or is_labelled) and len(self.groups) == 1:
+            return ""
+        if is_labelled:
+            return f"Joules of the {covers}"
+        return f"Meters cover {covers}{label_provenance(provenance)}"
+
+    def _add_up(self, row: ComparisonRow) -> Json:
+        """Return the totals of all samples of a row; empty without a bill or an estimate."""
+        if row.estimate is None or self.bill is None:
+            return {}
+        return self.bill.compute_totals(row.energy_j, row.interval_j, row.duration_s)
+
+    def _tabulate_totals(
+        self, rows: Sequence[ComparisonRow], bill: Bill, words: _RowWords
+    ) -> Table:
+        columns = ["#", *words.columns, ">energy", ">kWh", ">time"]
+        columns += [">about CO2e"] * (bill.grams_per_kwh is not None)
+        columns += [">cost"] * (bill.price is not None)
+        cells = []
+        for row in rows:
+            data = self._add_up(row)
+            line = [str(row.rank), *words.label(row), format_energy(data["total_energy_j"])]
+            line += [format_kwh(data["total_energy_j"]), format_duration(data["total_duration_s"])]
+            line += [format_mass(data["co2e_g"])] if "co2e_g" in data else []
+            line += [format_money(data["cost"], data["currency"])] if "cost" in data else []
+            cells.append(line)
+        return make_table(columns, cells, f"Totals of {bill.count:,} samples")
+
+    def _plot(self) -> Plot:
+        """Plot energy against time per sample, one panel for each meter coverage."""
+
+        def draw(figure: Figure) -> None:
+            from joulecast.views.plot_kinds import FrontPoint, draw_front
+
+            panels = figure.subplots(1, len(self.groups), squeeze=False)[0]
+            for axes, (covers, rows) in zip(panels, self.groups.items(), strict=True):
+                points = [
+                    FrontPoint(f"#{row.rank}", row.duration_s, row.energy_j, row.interval_j)
+                    for row in rows
+                ]
+                draw_front(axes, points, value="Time per sample", unit="s", is_higher_better=False)
+                provenance = _find_provenance(rows)
+                subject = "Joules of the" if provenance == "datasheet" else "Meter covers"
+                axes.set_title(f"{subject} {covers}{label_provenance(provenance)}")
+
+        cells = []
+        for row in (one for group in self.groups.values() for one in group):
+            words = [part for part in _describe_fields(row).values() if part]
+            provenance = _find_provenance([row])
+            words += [] if provenance == "measured" else [provenance]
+            energies = (format_energy(row.energy_j), format_interval(row.interval_j, format_energy))
+            name = f"{row.device}: {', '.join(words)}"
+            cells.append((str(row.rank), name, format_duration(row.duration_s), *energies))
+        columns = ("#", "combination", ">time per sample", ">energy per sample", ">interval")
+        note = " Panels are not comparable." if len(self.groups) > 1 else ""
+        return Plot(
+            "comparison",
+            f"{self.net}: energy and time per sample",
+            draw,
+            "Energy against time; numbers are the ranks above, bars "
+            f"{100 * self.level:g} % intervals.{note}",
+            make_table(columns, cells),
+            (6.5 * max(1, len(self.groups)), 4.5),
+        )
+
+    def _list_notes(self) -> list[str]:
+        not_included = explain_not_included(self.rows[0].setup)
+        if not self.groups:
+            return [not_included]
+        notes = [
+            "*: on the Pareto front, no other combination takes both less energy and less time. "
+            "P(less): probability that it takes less energy than the next one."
+        ]
+        for covers, rows in self.groups.items():
+            group = f" ({covers})" if len(self.groups) > 1 else ""
+            if ties := _list_ties(rows):
+                notes.append(
+                    f"Not distinguishable{group}, with a probability below "
+                    f"{format_share(DISTINGUISHABLE_PROBABILITY)}: {', '.join(ties)}."
+                )
+        if len(self.groups) > 1:
+            notes.append(
+                f"Energies of different tables are not comparable, because they are those of "
+                f"{' and '.join(self.groups)}."
+            )
+        ranked = [(row, row.estimate) for row in self.rows if row.estimate and row.rank]
+        steps = [step for _, step in ranked]
+        # A step of several GPUs rests on that of one.
+        sources = dict.fromkeys(
+            (
+                step.data_parallel.step_provenance if step.data_parallel else step.provenance,
+                row.covers,
+            )
+            for row, step in ranked
+        )
+        said = (f"{describe_provenance(one)}, {describe_coverage(one, of)}" for one, of in sources)
+        notes.append(f"Provenance: {'; '.join(said)}. {not_included}")
+        if any(row.gpus > 1 for row, _ in ranked):
+            notes.append(_MODELLED_GPUS)
+        if any(step.unseen_share > 0 for step in steps):
+            notes.append("about: some of its layers were never measured on the device.")
+        notes += [note for note in steps[0].notes if all(note in one.notes for one in steps)]
+        runtimes = dict.fromkeys(step.runtime for step in steps)
+        return [*notes, *filter(None, map(explain_runtime_difference, runtimes))]
+
+
+class _RowWords:
+    """What identifies each row, and what all rows have in common."""
+
+    def __init__(self, rows: Sequence[ComparisonRow]) -> None:
+        described = [_describe_fields(row) for row in rows]
+        first, devices = described[0], dict.fromkeys(r.device or r.requested_device for r in rows)
+        self.varying = [name for name in first if len({one[name] for one in described}) > 1]
+        ranked = {row.estimate.provenance for row in rows if row.estimate and row.rank}
+        self.shows_provenance = len(ranked) > 1 or "datasheet" in ranked
+        columns = {
+            "device": len(devices) > 1,
+            "provenance": self.shows_provenance,
+            "setup": len(devices) == 1 or bool(self.varying),
+        }
+        self.columns = tuple(name for name, is_shown in columns.items() if is_shown)
+        # The device and the part of the setup that do not vary: `` on nvidia-h200, sgd``.
+        fixed = (f", {part}" for name, part in first.items() if part and name not in self.varying)
+        self.common = (f" on {next(iter(devices))}" if len(devices) == 1 else "") + "".join(fixed)
+        # The time of inference of one sample is the latency; batches of several have both.
+        self.is_inference = is_inference(rows[0].setup)
+        self.is_single = self.is_inference and all(row.setup.batch == 1 for row in rows)
+        self.quantity = (
+            "energy and latency per inference" if self.is_single else "energy and time per sample"
+        )
+
+    def name_times(self, level: str) -> tuple[str, ...]:
+        """Return the headings of time and, for inference of batches, the latency of a batch."""
+        if self.is_single:
+            return (">latency", level)
+        return (">time", level, *([">latency"] if self.is_inference else []))
+
+    def format_row(self, row: ComparisonRow) -> tuple[str, ...]:
+        """Return the cells of a ranked row."""
+        step, ends_s, probability = (
+            row.estimate,
+            row.duration_interval_s,
+            row.probability_below_next,
+        )
+        assert step is not None
+        cells = [
+            f"{row.rank}{'*' if row.is_on_front else ''}",
+            *self.label(row),
+            ("about " if step.unseen_share > 0 else "") + format_energy(row.energy_j),
+            format_interval(row.interval_j, format_energy),
+            format_duration(row.duration_s),
+            format_interval(ends_s, format_duration) if ends_s else "-",
+        ]
+        if self.is_inference and not self.is_single:
+            cells.append(format_duration(step.duration_s))
+        return (*cells, "" if probability is None else format_share(probability))
+
+    def label(self, row: ComparisonRow) -> tuple[str, ...]:
+        """Return the cells that identify a row."""
+        cells = {
+            "device": row.device,
+            "provenance": row.estimate.provenance if row.estimate else "",
+            "setup": self.describe_setup(row),
+        }
+        return tuple(cells[name] for name in self.columns)
+
+    def describe_setup(self, row: ComparisonRow) -> str:
+        """Return the part of a setup that varies: ``batch 32, bf16``."""
+        parts = _describe_fields(row)
+        names = self.varying or ["batch"]
+        return ", ".join(parts[name] or _WITHOUT.get(name, f"any {name}") for name in names)
+
+
+def _describe_fields(row: ComparisonRow) -> dict[str, str]:
+    """Return the parts of a setup in words; empty for what the runtime chooses."""
+    setup = row.setup
+    return {
+        "batch": f"batch {setup.batch}",
+        "optimizer": "inference" if is_inference(setup) else setup.optimizer,
+        "precision": setup.precision,
+        "threads": f"{setup.threads} threads" if setup.threads else "",
+        "processor": setup.processor,
+        "accumulate": f"{setup.accumulate} batches per step" if setup.accumulate > 1 else "",
+        "compiled": "compiled" if setup.compiled else "",
+        "cuda_graphs": "CUDA graphs" if setup.cuda_graphs else "",
+        "gpus": f"{row.gpus} GPUs" if row.gpus > 1 else "",
+    }
+
+
+def _find_provenance(rows: Sequence[ComparisonRow]) -> str:
+    return weakest_provenance(row.estimate.provenance for row in rows if row.estimate)
+
+
+def _list_ties(rows: Sequence[ComparisonRow]) -> list[str]:
+    """Return ``1 and 2``, ``4 to 9 (each from the next)`` for ranks that tie with the next one."""
+    texts = []
+    for is_tie, found in groupby(rows, _ties_with_next):
+        ranks = [row.rank or 0 for row in found]
+        first, last = ranks[0], ranks[-1] + 1
+        is_pair = len(ranks) == 1
+        text = f"{first} and {last}" if is_pair else f"{first} to {last} (each from the next)"
+        texts += [text] if is_tie else []
+    return texts
+
+
+def _ties_with_next(row: ComparisonRow) -> bool:
+    probability = row.probability_below_next
+    return probability is not None and probability < DISTINGUISHABLE_PROBABILITY

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulecast.records import Profile, summarise_observations
+from joulecast.views.words import plural
 
 if TYPE_CHECKING:
-    from joulecast.store import ProfileSummary, Store
+    from joulecast.store import ProfileSummary
     from joulecast.store.campaigns import StoredEvaluation
 
 _SCORED_PRECISION = "fp32"
@@ -95,48 +96,46 @@ def summarise_device(
     evaluations: Iterable[StoredEvaluation],
     now_s: float | None = None,
 ) -> DeviceOverview:
-    """Return the overview of a profile.
-
-    Args:
-        summary: What the store lists.
-        details: What its observations tell.
-        evaluations: All stored evaluations.
-        now_s: Seconds since 1970; the present by default.
-    """
+    """Return the overview of a profile, with its age at a moment, the present by default."""
     now_s = time.time() if now_s is None else now_s
+    listed = {**vars(summary)}
     return DeviceOverview(
-        key=summary.key,
-        device=summary.device,
-        power_mode=summary.power_mode,
-        runtime=summary.runtime,
-        covers=summary.covers,
-        provenance=summary.provenance,
-        observation_count=summary.observation_count,
-        estimators=summary.estimators,
-        changed_at_s=summary.changed_at_s,
+        is_shipped=listed.pop("shipped"),
         age_days=max(0.0, now_s - summary.changed_at_s) / _SECONDS_PER_DAY,
-        is_shipped=summary.shipped,
         details=details,
         accuracies=tuple(_list_accuracies(summary.key, evaluations)),
+        **listed,
     )
+
+
+def describe_age(days: float) -> str:
+    """Return an age in words, such as ``3 days``."""
+    if days < 1.0:
+        hours = round(24.0 * days)
+        return "less than an hour" if hours < 1 else plural(hours, "hour")
+    return plural(round(days), "day") if days < 365.25 else f"{days / 365.25:.1f} years"
 
 
 def read_profile_details(profile: Profile) -> ProfileDetails:
     """Return what the observations of a profile tell; this parses all of them."""
+    from joulecast.features.device_score import DeviceFacts
+    from joulecast.features.score import find_score_setups, score_observations
+
     observed = summarise_observations(profile.observations)
     meters = Counter(one.meter for one in profile.observations if one.meter)
-    return ProfileDetails(
+    details = ProfileDetails(
         tuple(name for name, _ in meters.most_common()),
         profile.device.processor,
         observed.device_time_s,
         len(observed.units),
-        *_score(profile),
     )
-
-
-def list_stored_evaluations(store: Store) -> Sequence[StoredEvaluation]:
-    """Return all evaluations of a store; none if there is no store."""
-    return store.evaluations.list_all() if store.exists else ()
+    setups = find_score_setups(profile.observations, _SCORED_PRECISION)
+    if not setups:
+        return details
+    found = score_observations(
+        profile, setups, DeviceFacts(tdp_w=profile.device.power_limit_w or None)
+    )
+    return replace(details, score_label=found.label, energy_label=found.iecs_label, iecs=found.iecs)
 
 
 def _list_accuracies(
@@ -157,17 +156,3 @@ def _list_accuracies(
             best.coverage95_percent,
             result.date,
         )
-
-
-def _score(profile: Profile) -> tuple[str | None, str | None, float | None]:
-    """Return the letters and the energy score; None where no application was measured."""
-    from joulecast.features.device_score import DeviceFacts
-    from joulecast.features.score import find_score_setups, score_observations
-
-    setups = find_score_setups(profile.observations, _SCORED_PRECISION)
-    if not setups:
-        return None, None, None
-    limit_w = profile.device.power_limit_w
-    facts = DeviceFacts(tdp_w=limit_w) if limit_w else DeviceFacts()
-    found = score_observations(profile, setups, facts)
-    return found.label, found.iecs_label, found.iecs

@@ -10,7 +10,8 @@ Errors of all steps are correlated: the interval of a request follows from their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +20,17 @@ from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
 from joulecast.features.nets import require_torch
 from joulecast.features.profiles import load_profile
-from joulecast.features.token_axes import READING_TOKENS, make_decode_network, make_prefill_network
-from joulecast.records import FLOAT_PRECISIONS, Estimate, Network, Profile, Setup
+from joulecast.operators import (
+    APPENDS,
+    count_operand,
+    find_kind,
+    input_shape,
+    layer_work,
+    make_layer,
+    network_work,
+    output_shape,
+)
+from joulecast.records import FLOAT_PRECISIONS, Layer, Network, Op, Profile, Setup, Sizes
 from joulecast.records.codec import Json, Record, not_stored
 from joulecast.system.errors import ArgumentError, InputError, NetError, arg
 from joulecast.system.units import (
@@ -41,8 +51,9 @@ from joulecast.views.words import (
 
 if TYPE_CHECKING:
     from joulecast.estimators.fitted_profile import FittedProfile
-    from joulecast.gp.linalg import Floats
 
+READING_TOKENS = (251, 61)
+"""Primes at which language models are read; the second one where the first is too long."""
 _MOST_TOKENS = 10_000_000
 _CONTEXTS = 5
 # Share of a decode step's energy above which waiting for the host decides what it costs.
@@ -52,6 +63,15 @@ _EXPLANATION = (
     "reads all weights and the cached keys and values of its context. Sampling and tokenisation "
     "are not included."
 )
+_WAITING = (
+    "Generated tokens mostly wait for the host. On an H200 such estimates were about twice as high "
+    "as measured: do not rely on them; give --cuda-graphs if the model is run so."
+)
+# Widths of weights and numbers of heads never grow with the tokens.
+_FIXED = (
+    "cin", "cout", "vocabulary", "width", "hidden", "heads", "kv_heads", "head_dim", "experts",
+    "groups", "depth", "kernel", "stride", "padding", "dilation", "order",
+)  # fmt: skip
 
 PromptTokens = Annotated[int, Argument("Tokens of a prompt.", least=1, most=_MOST_TOKENS)]
 NewTokens = Annotated[int, Argument("Tokens generated after it.", least=1, most=_MOST_TOKENS)]
@@ -226,20 +246,26 @@ def estimate_generation(
 
     from joulecast.gp.lognormal import lognormal_interval
 
-    contexts = _list_contexts(prompt_tokens, new_tokens)
+    contexts = np.linspace(prompt_tokens + 1, prompt_tokens + new_tokens, _CONTEXTS)
+    contexts = np.unique(contexts.round().astype(int))
     networks = [
         make_prefill_network(network, prompt_tokens),
-        *(make_decode_network(network, context) for context in contexts),
+        *(make_decode_network(network, context) for context in contexts.tolist()),
     ]
     found = profile.estimate(networks, setup, level, joint=True)
     assert found.cov is not None
-    weights = np.array([1.0, *_weigh_contexts(contexts, new_tokens)]) / setup.batch
+    # How many generated tokens each context stands for, by straight lines between them.
+    every = np.arange(contexts[0], contexts[-1] + 1)
+    counts = np.array([np.interp(every, contexts, one).sum() for one in np.eye(len(contexts))])
+    weights = np.array([1.0, *counts]) / setup.batch
     request_j = float(weights @ found.energy_j)
     variance = float(weights @ found.cov @ weights)
-    durations_s = np.array([one.duration_s for one in found])
-    decode_s = float(weights[1:] @ durations_s[1:]) * setup.batch
-    per_prompt = 1.0 / (setup.batch * prompt_tokens)
-    prefill = found[0]
+    prefill, *steps = found.estimates
+    decode_s = float(counts @ [one.duration_s for one in steps])
+    per_prompt, per_token = 1.0 / (setup.batch * prompt_tokens), 1.0 / setup.batch
+    notes = dict.fromkeys(note for one in found for note in one.notes)
+    if not setup.cuda_graphs and (steps[0].host_share or 0.0) > _MOST_HOST_SHARE:
+        notes[_WAITING] = None
     return GenerationEstimate(
         batch=setup.batch,
         prompt_tokens=prompt_tokens,
@@ -247,7 +273,15 @@ def estimate_generation(
         prompt_token_j=prefill.energy_j * per_prompt,
         prompt_token_interval_j=_scale(prefill.interval_j, per_prompt),
         prefill_s=prefill.duration_s,
-        decode=_list_tokens(contexts, found.estimates[1:], setup.batch),
+        decode=tuple(
+            TokenEstimate(
+                context,
+                one.energy_j * per_token,
+                _scale(one.interval_j, per_token),
+                one.duration_s,
+            )
+            for context, one in zip(contexts.tolist(), steps, strict=True)
+        ),
         request_j=request_j,
         request_interval_j=lognormal_interval(request_j, variance, level),
         request_s=prefill.duration_s + decode_s,
@@ -258,11 +292,12 @@ def estimate_generation(
         covers=prefill.covers,
         estimator=prefill.estimator,
         setup=setup,
-        notes=(
-            *dict.fromkeys(note for one in found for note in one.notes),
-            *_warn_of_waiting(found[1], setup),
-        ),
+        notes=tuple(notes),
     )
+
+
+def _scale(interval: tuple[float, float], factor: float) -> tuple[float, float]:
+    return interval[0] * factor, interval[1] * factor
 
 
 def read_language_model(net: Any, inputs: Any = None) -> Network:
@@ -291,59 +326,194 @@ def read_language_model(net: Any, inputs: Any = None) -> Network:
     require_torch("reading a language model")
     from joulecast.torch_nets.load import read_at_tokens
 
-    error: NetError | None = None
-    for tokens in READING_TOKENS:
+    try:
+        return read_at_tokens(name or net, inputs, READING_TOKENS[0])
+    except NetError as error:
         try:
-            return read_at_tokens(name or net, inputs, tokens)
-        except NetError as caught:
-            error = error or caught
-    assert error is not None
-    raise error
+            return read_at_tokens(name or net, inputs, READING_TOKENS[1])
+        except NetError:
+            raise error from None
 
 
-def _warn_of_waiting(decode: Estimate, setup: Setup) -> list[str]:
-    """Return a warning where the host decides what a generated token costs."""
-    if setup.cuda_graphs or (decode.host_share or 0.0) <= _MOST_HOST_SHARE:
-        return []
-    return [
-        "Generated tokens mostly wait for the host. On an H200 such estimates were about twice as "
-        "high as measured: do not rely on them; give --cuda-graphs if the model is run so."
-    ]
+# ---------------------------------------------------------------------------------------------
+# Networks of another number of tokens, apart for queries and for keys
+#
+# The network was read at a prime number of tokens T that divides no width, so that sizes which are
+# multiples of T are those that grow with the tokens. Of two such axes, as in scores of attention,
+# the first belongs to the queries and the second to the keys. A concatenation of one input along
+# the tokens appends to a cache of keys or values: it copies the whole cache.
 
 
-def _list_contexts(prompt_tokens: int, new_tokens: int) -> tuple[int, ...]:
-    """Return a few contexts from the first generated token to the last."""
-    import numpy as np
+def make_prefill_network(network: Network, tokens: int) -> Network:
+    """Return the network that reads a prompt and computes the logits of its last token.
 
-    contexts = np.linspace(prompt_tokens + 1, prompt_tokens + new_tokens, _CONTEXTS)
-    return tuple(dict.fromkeys(contexts.round().astype(int).tolist()))
+    Args:
+        network: A language model that was read at one of ``READING_TOKENS``.
+        tokens: Number of tokens of the prompt.
 
-
-def _weigh_contexts(contexts: Sequence[int], tokens: int) -> Floats:
-    """Return how many generated tokens each context stands for, by straight lines between them."""
-    import numpy as np
-
-    if len(contexts) == 1:
-        return np.array([float(tokens)])
-    every = np.arange(contexts[0], contexts[-1] + 1)
-    unit = np.eye(len(contexts))
-    weights = np.array([np.interp(every, contexts, column).sum() for column in unit])
-    return np.asarray(weights * tokens / weights.sum())
+    Raises:
+        NetError: It is not a language model, or was read at another length.
+    """
+    axes = _TokenAxes(_find_tokens(network), tokens, tokens)
+    layers = [axes.resize_layer(layer) for layer in network.layers]
+    last = network.layers[-1]
+    if find_kind(last.kind).inner_width and "lead" in last.sizes:
+        layers[-1] = replace(axes, queries=1).resize_layer(last)
+    return _replace_layers(network, layers, network.groups, tokens)
 
 
-def _list_tokens(
-    contexts: Sequence[int], estimates: Sequence[Estimate], batch: int
-) -> tuple[TokenEstimate, ...]:
-    return tuple(
-        TokenEstimate(
-            context,
-            one.energy_j / batch,
-            _scale(one.interval_j, 1.0 / batch),
-            one.duration_s,
+def make_decode_network(network: Network, context: int) -> Network:
+    """Return the network that computes one more token.
+
+    Args:
+        network: A language model that was read at one of ``READING_TOKENS``.
+        context: Number of tokens that the new one attends to, itself included.
+
+    Raises:
+        NetError: It is not a language model, was read at another length, or does not attend.
+    """
+    axes = _TokenAxes(_find_tokens(network), 1, context)
+    layers: list[Layer] = []
+    places: list[int] = []
+    for index, layer in enumerate(network.layers):
+        # How far back a result lies among the new layers; before the first one is the input.
+        sources = [index - back for back in layer.reads]
+        reads = tuple(len(layers) - (places[at] if at >= 0 else at) for at in sources)
+        source = network.layers[sources[0]] if sources and sources[0] >= 0 else None
+        is_strided = source is not None and _reads_part(layer, source)
+        layers += axes.split_cache(replace(layer, reads=reads), is_strided)
+        places.append(len(layers) - 1)
+    if not any("kv_tokens" in layer.sizes or "k" in layer.sizes for layer in layers):
+        raise NetError(f"{network.name or 'the network'} has no attention: it generates no text")
+    # No blocks: most of a decode step is the start of kernels, which differs by their number.
+    return _replace_layers(network, layers, (), 1)
+
+
+@dataclass(frozen=True)
+class _TokenAxes:
+    """New lengths of the axes that had ``tokens`` tokens."""
+
+    tokens: int
+    queries: int
+    keys: int
+
+    def resize_layer(self, layer: Layer) -> Layer:
+        """Return a layer with the new lengths; a single query needs no causal mask."""
+        sizes = self._resize_sizes(layer.sizes)
+        if "causal" in sizes and self.queries == 1 < self.keys:
+            sizes["causal"] = 0
+        tail = tuple(Op(op.kind, Sizes(self._resize_sizes(op.sizes))) for op in layer.tail)
+        return replace(layer, sizes=Sizes(sizes), tail=tail)
+
+    def split_cache(self, layer: Layer, is_strided: bool) -> Iterator[Layer]:
+        """Yield a layer with the new lengths, and the cache that it appends to as a layer."""
+        shape = input_shape(layer)
+        tail: list[Op] = []
+        current = replace(layer, tail=())
+        if len(layer.reads) == 1 and self._appends(layer, shape):
+            yield self._make_cache(current, shape, is_strided)
+            return
+        for op in layer.tail:
+            before = output_shape(replace(current, tail=tuple(tail)))
+            if self._appends(op, before):
+                yield self.resize_layer(replace(current, tail=tuple(tail)))
+                yield self._make_cache(replace(layer, reads=(1,)), before, False)
+                return
+            tail.append(op)
+        yield self.resize_layer(layer)
+
+    def _appends(self, op: Op, shape: tuple[int, ...]) -> bool:
+        """Return whether an operator concatenates tokens to nothing that a layer computes."""
+        is_concat = str(op.sizes.get("fn", "")).startswith("concat along ")
+        is_alone = op.sizes.get("inputs") == 1 and not count_operand(op.sizes)
+        return is_concat and is_alone and self.tokens in shape
+
+    def _make_cache(self, layer: Layer, shape: tuple[int, ...], is_strided: bool) -> Layer:
+        new, cached = (
+            tuple(length if size == self.tokens else size for size in shape)
+            for length in (self.queries, self.keys)
         )
-        for context, one in zip(contexts, estimates, strict=True)
+        function = APPENDS[is_strided]
+        cache = make_layer("elementwise", fn=function, shape=new, out=cached)
+        return replace(cache, reads=layer.reads, name=f"{layer.name}.cache")
+
+    def _resize_sizes(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        resized = dict(sizes)
+        for name, value in sizes.items():
+            if name == "kv_tokens":
+                resized[name] = self._resize(value, self.keys)
+            elif name not in _FIXED and isinstance(value, tuple):
+                resized[name] = self._resize_axes(value)
+            elif name not in (*_FIXED, "m", "k", "n") and isinstance(value, int):
+                resized[name] = self._resize_count(value)
+        if {"m", "k", "n"} <= sizes.keys():
+            values = self._resize_axes(tuple(sizes[name] for name in ("m", "k", "n")))
+            resized.update(zip(("m", "k", "n"), values, strict=True))
+        return resized
+
+    def _resize_axes(self, axes: tuple[int, ...]) -> tuple[int, ...]:
+        lengths = iter((self.queries, self.keys))
+        return tuple(
+            self._resize(size, next(lengths, self.keys)) if self._grows(size) else size
+            for size in axes
+        )
+
+    def _resize_count(self, count: int) -> int:
+        """Return a number of elements: products of a query and a key axis grow with both."""
+        if not self._grows(count):
+            return count
+        resized = self._resize(count, self.queries)
+        if (count // self.tokens) % self.tokens == 0:
+            return self._resize(resized, self.keys)
+        return resized
+
+    def _grows(self, size: int) -> bool:
+        return size > 0 and size % self.tokens == 0
+
+    def _resize(self, size: int, length: int) -> int:
+        return size // self.tokens * length if size % self.tokens == 0 else size
+
+
+def _find_tokens(network: Network) -> int:
+    shape = network.input.shape
+    reads_tokens = any(find_kind(layer.kind).reads_tokens for layer in network.layers)
+    if not reads_tokens or len(shape) != 1:
+        raise NetError(
+            f"{network.name or 'the network'} does not read tokens: give a language model"
+        )
+    if shape[0] not in READING_TOKENS:
+        lengths = " or ".join(map(str, READING_TOKENS))
+        raise NetError(f"the network has {shape[0]} tokens: read it with {lengths}")
+    return shape[0]
+
+
+def _reads_part(layer: Layer, source: Layer) -> bool:
+    """Return whether a layer reads a part of a tensor, such as one third of a projection."""
+    given = math.prod(output_shape(source))
+    is_view = not layer_work(source, Setup(phase="inference")).forward.size_bytes
+    return math.prod(input_shape(layer)) < given or (
+        is_view and given < math.prod(input_shape(source))
     )
 
 
-def _scale(interval: tuple[float, float], factor: float) -> tuple[float, float]:
-    return interval[0] * factor, interval[1] * factor
+def _replace_layers(
+    network: Network, layers: list[Layer], groups: tuple[tuple[int, int], ...], tokens: int
+) -> Network:
+    totals = network.totals
+    changed = replace(
+        network,
+        layers=tuple(layers),
+        groups=groups,
+        input=replace(network.input, shape=(tokens,)),
+        totals=None,
+    )
+    if totals is None:
+        return changed
+    setup = Setup(phase="inference")
+    before, after = (network_work(one, setup).forward for one in (network, changed))
+    totals = replace(
+        totals,
+        flops=totals.flops * after.flops / max(before.flops, 1.0),
+        size_bytes=totals.size_bytes * after.size_bytes / max(before.size_bytes, 1.0),
+    )
+    return replace(changed, totals=totals)

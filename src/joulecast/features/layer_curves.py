@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from joulecast.records import Observation, Profile, Setup
@@ -23,19 +24,10 @@ if TYPE_CHECKING:
 Widths = tuple[int, ...]
 # Grid points of each width, by the number of widths.
 _GRID_POINTS = {1: 41, 2: 15}
-_MOST_WIDTHS = 2
 _SEEN = (
     "The fit has seen these points: their errors say how well it agrees with them, not how well it "
     "predicts others."
 )
-
-
-@dataclass(frozen=True)
-class MeasuredEnergy:
-    """Energy of a layer at some widths, of one copy and one step."""
-
-    widths: Widths
-    energy_j: float
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,7 @@ class LayerCurve:
         setup: How the layer was trained or run.
         features: Names of the widths, one or two.
         part: The layer at the largest measured widths.
-        points: What was measured.
+        points: Measured widths, and the energy of one copy and one step at them.
     """
 
     key: str
@@ -60,16 +52,23 @@ class LayerCurve:
     setup: Setup
     features: tuple[str, ...]
     part: Part
-    points: tuple[MeasuredEnergy, ...]
+    points: tuple[tuple[Widths, float], ...]
 
 
 def list_layer_curves(profile: Profile) -> tuple[LayerCurve, ...]:
     """Return the curves of a profile, those with the most measured points first."""
+    from joulecast.variants import curve_key, read_isolated_part, width_names
+
     groups: dict[str, list[tuple[Part, Observation]]] = {}
     for observation in profile.observations:
-        found = _read_point(observation)
-        if found is not None:
-            groups.setdefault(found[0], []).append((found[1], observation))
+        trial = observation.trial
+        # Some baselines measure forward, backward and update alone.
+        if not observation.energy_j or trial.execution.stage != "step":
+            continue
+        part = read_isolated_part(trial)
+        if part is None or len(part.layers) != 1 or len(width_names(part)) not in _GRID_POINTS:
+            continue
+        groups.setdefault(curve_key(part, trial.setup), []).append((part, observation))
     curves = [_make_curve(key, found) for key, found in groups.items()]
     return tuple(sorted(curves, key=lambda one: (-len(one.points), one.description, one.key)))
 
@@ -82,23 +81,44 @@ def sample_layer_curve(fitted: FittedProfile, curve: LayerCurve) -> SampledCurve
     Raises:
         InputError: The profile's estimator does not predict single layers.
     """
-    axes = _make_axes(curve)
-    grid = list(itertools.product(*axes))
-    measured = [point.widths for point in curve.points]
-    means_j, sds_j = _predict(fitted, curve, [*grid, *measured])
+    import numpy as np
+
+    from joulecast.estimators.additive.estimator import FittedAdditive
+    from joulecast.estimators.additive.layers import set_up_layer
+    from joulecast.estimators.additive.predict import predict_layer_energies
+    from joulecast.variants import resize_part
+
+    own = fitted.fitted
+    if not isinstance(own, FittedAdditive):
+        raise InputError(
+            f"{fitted.estimator.name} does not predict single layers: choose a profile of a "
+            "framework that does not fuse them"
+        )
+    measured, energies_j = zip(*curve.points, strict=True)
+    axes = []
+    for values in zip(*measured, strict=True):
+        low, high = min(values), max(values)
+        if low == high:
+            low, high = max(1, low // 2), 2 * high
+        ends = np.linspace(low, high, _GRID_POINTS[len(curve.features)])
+        axes.append(tuple(np.unique(ends.round()).tolist()))
+    grid = [tuple(map(int, widths)) for widths in itertools.product(*axes)]
+    layers = [
+        set_up_layer(resize_part(curve.part, widths), curve.setup) for widths in (*grid, *measured)
+    ]
+    found = predict_layer_energies(own.for_phase(curve.setup.phase), layers)
+    means_j, sds_j = (values.tolist() for values in found)
     count = len(grid)
-    worst = _find_next(grid, sds_j[:count], set(measured))
+    places = [at for at, widths in enumerate(grid) if widths not in measured]
+    worst = max(places, key=lambda at: sds_j[at], default=None)
     return SampledCurve(
         curve.description,
         curve.features,
-        tuple(tuple(map(float, axis)) for axis in axes),
+        tuple(axes),
         tuple(means_j[:count]),
         tuple(sds_j[:count]),
-        tuple(
-            CurvePoint(tuple(map(float, point.widths)), point.energy_j, means_j[count + at])
-            for at, point in enumerate(curve.points)
-        ),
-        None if worst is None else (tuple(map(float, grid[worst])), means_j[worst]),
+        tuple(map(CurvePoint, measured, energies_j, means_j[count:])),
+        None if worst is None else (grid[worst], means_j[worst]),
     )
 
 
@@ -115,21 +135,20 @@ def report_layer_curve(curve: LayerCurve, sampled: SampledCurve, provenance: str
     return Report(curve.description, blocks, provenance, "curve")
 
 
-def find_layer_curve(curves: Sequence[LayerCurve], **wanted: Any) -> LayerCurve:
-    """Return the curve with the most measured points that has all the values asked for.
+def find_layer_curves(curves: Sequence[LayerCurve], **wanted: Any) -> list[LayerCurve]:
+    """Return the curves that have all the values asked for, at least one.
 
     Args:
-        curves: Curves to choose from, the best ones first.
-        wanted: ``key``, ``kind``, ``image``, ``batch`` and ``precision``; empty values match all.
+        curves: Curves to choose from.
+        wanted: ``kind``, ``image``, ``batch`` and ``precision``; empty values match all.
 
     Raises:
         MissingError: There is none.
     """
     asked = {name: value for name, value in wanted.items() if value}
-    for curve in curves:
-        facts = describe_layer_curve(curve)
-        if all(facts[name] == value for name, value in asked.items()):
-            return curve
+    found = [one for one in curves if asked.items() <= describe_layer_curve(one).items()]
+    if found:
+        return found
     if not curves:
         raise MissingError(
             "the profile has no layers that were measured alone: profile a net with "
@@ -150,24 +169,9 @@ def describe_layer_curve(curve: LayerCurve) -> dict[str, Any]:
         "phase": curve.setup.phase,
         "optimizer": curve.setup.optimizer,
         "description": curve.description,
-        "features": list(curve.features),
+        "features": curve.features,
         "point_count": len(curve.points),
     }
-
-
-def _read_point(observation: Observation) -> tuple[str, Part] | None:
-    """Return the key of a curve and the layer that an observation shows; None for any other."""
-    from joulecast.variants import curve_key, read_isolated_part, width_names
-
-    # Some baselines measure forward, backward and update alone.
-    if not observation.energy_j or observation.trial.execution.stage != "step":
-        return None
-    part = read_isolated_part(observation.trial)
-    if part is None or len(part.layers) != 1:
-        return None
-    if not 1 <= len(width_names(part)) <= _MOST_WIDTHS:
-        return None
-    return curve_key(part, observation.trial.setup), part
 
 
 def _make_curve(key: str, found: Sequence[tuple[Part, Observation]]) -> LayerCurve:
@@ -175,9 +179,8 @@ def _make_curve(key: str, found: Sequence[tuple[Part, Observation]]) -> LayerCur
 
     points = []
     for part, seen in found:
-        execution = seen.trial.execution
-        energy_j = (seen.energy_j or 0.0) / execution.steps / execution.copies
-        points.append(MeasuredEnergy(part_widths(part), energy_j))
+        run = seen.trial.execution
+        points.append((part_widths(part), (seen.energy_j or 0.0) / run.steps / run.copies))
     widest = max((part for part, _ in found), key=part_widths)
     layer = widest.layers[0]
     positions = layer.sizes.get("space") or layer.sizes.get("lead") or ()
@@ -191,45 +194,5 @@ def _make_curve(key: str, found: Sequence[tuple[Part, Observation]]) -> LayerCur
         found[0][1].trial.setup,
         width_names(widest),
         widest,
-        tuple(sorted(points, key=lambda one: one.widths)),
+        tuple(sorted(points, key=itemgetter(0))),
     )
-
-
-def _make_axes(curve: LayerCurve) -> list[list[int]]:
-    """Return the grid values of each width: from the smallest to the largest measured one."""
-    import numpy as np
-
-    axes = []
-    for values in zip(*(point.widths for point in curve.points), strict=True):
-        low, high = min(values), max(values)
-        if low == high:
-            low, high = max(1, low // 2), 2 * high
-        count = _GRID_POINTS[len(curve.features)]
-        axes.append([int(value) for value in np.unique(np.linspace(low, high, count).round())])
-    return axes
-
-
-def _predict(
-    fitted: FittedProfile, curve: LayerCurve, widths: Sequence[Widths]
-) -> tuple[list[float], list[float]]:
-    from joulecast.estimators.additive.estimator import FittedAdditive
-    from joulecast.estimators.additive.layers import set_up_layer
-    from joulecast.estimators.additive.predict import predict_layer_energies
-    from joulecast.variants import resize_part
-
-    own = fitted.fitted
-    if not isinstance(own, FittedAdditive):
-        raise InputError(
-            f"{fitted.estimator.name} does not predict single layers: choose a profile of a "
-            "framework that does not fuse them"
-        )
-    layers = [set_up_layer(resize_part(curve.part, one), curve.setup) for one in widths]
-    model = own.for_phase(curve.setup.phase)
-    means_j, sds_j = predict_layer_energies(model, layers)
-    return means_j.tolist(), sds_j.tolist()
-
-
-def _find_next(grid: Sequence[Widths], sds_j: Sequence[float], measured: set[Widths]) -> int | None:
-    """Return the place of the largest standard deviation that was not measured."""
-    places = [at for at, widths in enumerate(grid) if widths not in measured]
-    return max(places, key=lambda at: sds_j[at], default=None)

@@ -8,18 +8,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
 from joulecast.records import Json, Observation, Profile, find_fit_count
+from joulecast.records.codec import load_partial
 from joulecast.system.errors import ArgumentError, FileError, InputError, MissingError, arg
 from joulecast.system.files import first_line, parse_json, read_limited
 from joulecast.system.units import format_bytes, format_duration
 from joulecast.views.report import (
     Block,
     Heading,
-    Plot,
     Report,
     Reportable,
     Table,
@@ -29,10 +29,13 @@ from joulecast.views.report import (
 )
 from joulecast.views.words import format_time, label_provenance, plural
 
+if TYPE_CHECKING:
+    from joulecast.views.plot_kinds import SampledCurve
+
 DEFAULT_NAME = "report.html"
 MOST_RESULT_BYTES = 16 * 2**20
 """Size of a result file; an evaluation of 100 networks has 200 KiB."""
-_COMMANDS = "`joulecast evaluate`, `prune`, `plan` or `score` wrote with --out"
+_COMMANDS = "`joulecast estimate`, `evaluate`, `generate`, `prune`, `plan` or `score` wrote"
 
 What = Annotated[
     Any, Argument("A device with a profile, a profile's file, or the JSON of another command.")
@@ -58,7 +61,7 @@ Svg = Annotated[
 
 @verb
 def report(what: What, *, out: Out = None, svg: Svg = None, store: given.Store = None) -> Report:
-    """Report a profile, or the result of evaluate, prune, plan or score, with tables and plots.
+    """Report a profile, or the result of another command, with tables and plots.
 
     It is written if ``out`` or ``svg`` is given. The HTML file needs no other file and no network.
     """
@@ -71,10 +74,11 @@ def report(what: What, *, out: Out = None, svg: Svg = None, store: given.Store =
 def write_report(
     what: What, *, out: Out = None, svg: Svg = None, store: given.Store = None
 ) -> WrittenReport:
-    """Report a profile, an evaluation, a pruning, a plan or a score, with tables and plots.
+    """Report a profile or the result of another command, with tables and plots.
 
-    WHAT is a device with a profile, a profile's file, or the JSON that evaluate, prune, plan and
-    score write with --out. The HTML file needs no other file and no network.
+    WHAT is a device with a profile, a profile's file, or the JSON that estimate, evaluate,
+    generate, prune, plan and score write with --out. The HTML file needs no other file and no
+    network.
     """
     path = out or (None if svg else DEFAULT_NAME)
     if path is not None and Path(path).suffix.lower() not in (".html", ".htm"):
@@ -107,13 +111,24 @@ class WrittenReport(Reportable):
 
 def make_report(what: Any, store: str | None = None) -> Report:
     """Return the report of a profile, or of the result of another command."""
+    from joulecast.features.device_score import DeviceScore, DeviceScores
+
     if isinstance(what, (str, os.PathLike)):
         return _report_named(os.fspath(what), store)
     if isinstance(what, Profile):
         return report_profile(what)
-    if isinstance(what, Reportable):
-        return what.report()
-    return _report_object(what)
+    scores = (what,) if isinstance(what, DeviceScore) else what
+    if isinstance(scores, (list, tuple)) and all(isinstance(one, DeviceScore) for one in scores):
+        what = DeviceScores(tuple(scores))
+    if hasattr(what, "report"):
+        found: Report = what.report()
+        return found
+    data = what.to_dict() if hasattr(what, "to_dict") else what
+    if isinstance(data, dict):
+        return report_result(data, f"the {type(what).__name__}")
+    raise InputError(
+        f"a {type(what).__name__} cannot be reported: give a profile, or the result of a command"
+    )
 
 
 def _write(made: Report, out: str | None, svg: str | None) -> list[Path]:
@@ -132,8 +147,11 @@ def _report_named(name: str, store: str | None) -> Report:
     if not name:
         raise InputError("nothing to report: give a device with a profile, or a file")
     if name.endswith(".json"):
+        head = b""
+        # The reader of the whole file says what is wrong.
+        with suppress(OSError), Path(name).open("rb") as file:
+            head = file.read(200)
         # A profile may be larger than any result; its own reader knows better.
-        head = _read_head(Path(name))
         if b'"joulecast-profile"' not in head and b'"joulecast-network"' not in head:
             data = read_result(Path(name))
             if recognise_result(data) or not isinstance(data, dict) or "format" not in data:
@@ -141,43 +159,18 @@ def _report_named(name: str, store: str | None) -> Report:
     return report_profile(load_observed_profile(name, store=store))
 
 
-def _read_head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(200)
-    except OSError:
-        # The reader of the whole file says what is wrong.
-        return b""
-
-
-def _report_object(what: Any) -> Report:
-    from joulecast.features.device_score import DeviceScore, DeviceScores
-
-    found = getattr(what, "pruning", what)
-    if isinstance(found, DeviceScore):
-        found = (found,)
-    if isinstance(found, (list, tuple)) and all(isinstance(one, DeviceScore) for one in found):
-        return DeviceScores(tuple(found)).report()
-    if hasattr(found, "to_dict"):
-        return report_result(found.to_dict(), f"the {type(found).__name__}")
-    if isinstance(found, dict):
-        return report_result(found, "the result")
-    raise InputError(
-        f"a {type(what).__name__} cannot be reported: give a profile, or the result of evaluate, "
-        "prune, plan or score"
-    )
-
-
 # ---------------------------------------------------------------------------------------------
 # JSON results of commands, which are recognised by their content
 
 
-# By kind: fields that only it has, and where the function is that reads it back.
+# By kind: fields that only it has, and what reads it back: a function, or a record.
 _KINDS: dict[str, tuple[set[str], str, str]] = {
-    "evaluation": ({"family", "scores", "nets"}, "evaluate", "read_evaluation"),
-    "pruning": ({"budget", "strategy", "layers"}, "prune_report", "read_pruning"),
-    "plan": ({"devices", "planned_energy_j", "gap_share"}, "plan.result", "read_plan"),
-    "score": ({"devices", "scale", "notes"}, "device_score", "read_scores"),
+    "evaluation": ({"family", "scores", "nets"}, "features.evaluate", "read_evaluation"),
+    "pruning": ({"budget", "strategy", "layers"}, "features.prune_report", "read_pruning"),
+    "plan": ({"devices", "planned_energy_j", "gap_share"}, "features.plan.result", "read_plan"),
+    "score": ({"devices", "scale", "notes"}, "features.device_score", "read_scores"),
+    "generation": ({"prompt_token_j", "decode"}, "features.generate", "GenerationEstimate"),
+    "estimate": ({"energy_j", "layers", "unseen_share"}, "records.estimate", "Estimate"),
 }
 RESULT_KINDS = tuple(_KINDS)
 
@@ -202,12 +195,12 @@ def report_result(data: Any, what: str) -> Report:
     kind = recognise_result(data)
     if not kind:
         raise FileError(f"{what} is not a result that can be reported: give one that {_COMMANDS}")
-    _, module, function = _KINDS[kind]
-    result: Reportable = getattr(import_module(f"joulecast.features.{module}"), function)(
-        data, what
-    )
+    _, module, name = _KINDS[kind]
+    read = getattr(import_module(f"joulecast.{module}"), name)
+    result = load_partial(read, data, what) if isinstance(read, type) else read(data, what)
     try:
-        return result.report()
+        found: Report = result.report()
+        return found
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         # Its fields have the right types, and still do not fit together.
         reason = f"{type(error).__name__}: {first_line(error)}"
@@ -389,7 +382,9 @@ def _report_layer_curves(profile: Profile) -> list[Block]:
 
 
 def _report_fits(profile: Profile) -> list[Block]:
+    """Return what was fitted, and the curves of the subtractive estimator with the most points."""
     from joulecast.estimators import describe_fits
+    from joulecast.views.plot_kinds import plot_curve
 
     rows = []
     for name, items in describe_fits(profile).items():
@@ -398,31 +393,22 @@ def _report_fits(profile: Profile) -> list[Block]:
     if not rows:
         return []
     table = make_table(("estimator", ">components", ">observations"), rows)
-    return [Heading("Fits"), table, *_plot_subtractive_curves(profile)]
-
-
-def _plot_subtractive_curves(profile: Profile) -> list[Plot]:
-    """Return the curves of the subtractive estimator with the most points."""
-    from joulecast.views.plot_kinds import plot_curve
-
+    blocks: list[Block] = [Heading("Fits"), table]
     fit = profile.fits.get("subtractive")
-    if not isinstance(fit, dict):
-        return []
+    known = fit.get("curves", {}).values() if isinstance(fit, dict) else ()
     curves = sorted(
-        (one for one in fit.get("curves", {}).values() if "energy" in one),
-        key=lambda one: -len(one["energy"]["values"]),
+        (one for one in known if "energy" in one), key=lambda one: -len(one["energy"]["values"])
     )
-    plots = []
     for number, curve in enumerate(curves[:_MOST_CURVES], start=1):
         # A curve over more than two widths cannot be drawn.
-        with suppress(ValueError):
-            if 1 <= len(curve["features"]) <= 2:
+        if len(curve["features"]) in _GRID_POINTS:
+            with suppress(ValueError):
                 sampled = _sample(curve["label"], curve["features"], curve["energy"])
-                plots.append(plot_curve(f"curve-{number}", sampled, profile.provenance))
-    return plots
+                blocks.append(plot_curve(f"curve-{number}", sampled, profile.provenance))
+    return blocks
 
 
-def _sample(label: str, features: Sequence[str], process: Json) -> Any:
+def _sample(label: str, features: Sequence[str], process: Json) -> SampledCurve:
     """Evaluate a Gaussian process between the smallest and the largest training widths."""
     import numpy as np
 
@@ -431,19 +417,14 @@ def _sample(label: str, features: Sequence[str], process: Json) -> Any:
 
     gp = GaussianProcess.from_dict(process)
     count = _GRID_POINTS[len(features)]
-    axes = [
-        np.linspace(*ends, count)
-        for ends in zip(gp.inputs.min(axis=0), gp.inputs.max(axis=0), strict=True)
-    ]
+    axes = np.linspace(gp.inputs.min(axis=0), gp.inputs.max(axis=0), count, axis=1)
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
-    points = zip(
-        gp.inputs.tolist(), gp.values.tolist(), gp.predict(gp.inputs)[0].tolist(), strict=True
-    )
+    fitted = gp.predict(gp.inputs)[0]
     return SampledCurve(
         label,
         tuple(features),
-        tuple(tuple(axis.tolist()) for axis in axes),
+        tuple(map(tuple, axes.tolist())),
         tuple(gp.predict(grid)[0].tolist()),
         tuple(gp.standard_deviations(grid).tolist()),
-        tuple(CurvePoint(tuple(widths), *energies) for widths, *energies in points),
+        tuple(map(CurvePoint, map(tuple, gp.inputs.tolist()), gp.values.tolist(), fitted.tolist())),
     )

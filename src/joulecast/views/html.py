@@ -7,10 +7,10 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from joulecast.system.errors import FileError
-from joulecast.views.report import Block, Picture, Report
+from joulecast.views.report import Picture, Report
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -64,17 +64,12 @@ def make_environment(*folders: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    functions: dict[str, Any] = {
-        "kind_of": _name_kind,
-        "make_svg": lambda plot: Markup(make_svg(plot)),
-        "make_picture_url": _make_picture_url,
-    }
-    environment.globals.update(functions)
+    environment.globals.update(
+        kind_of=lambda block: type(block).__name__.lower(),
+        make_svg=lambda plot: Markup(make_svg(plot)),
+        make_picture_url=_make_picture_url,
+    )
     return environment
-
-
-def _name_kind(block: Block) -> str:
-    return type(block).__name__.lower()
 
 
 def _make_picture_url(picture: Picture) -> str:

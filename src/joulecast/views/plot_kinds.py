@@ -133,12 +133,12 @@ def _draw_line(figure: Figure, curve: SampledCurve) -> None:
     axes.fill_between(x, lows, highs, color=BLUE, alpha=0.2, lw=0, label="95 % interval")
     axes.plot(x, curve.means_j, color=BLUE, label="prediction")
     if curve.points:
-        widths, energies_j = _split_points(curve)
-        axes.plot(*widths, energies_j, "o", color=TEXT, label="measured")
+        measured = [(*point.widths, point.measured_j) for point in curve.points]
+        axes.plot(*zip(*measured, strict=True), "o", color=TEXT, label="measured")
     if curve.next_point is not None:
         ((at,), energy_j) = curve.next_point
         axes.plot([at], [energy_j], "*", color=RED, markersize=12, label="next point")
-    label_axis(axes.xaxis, _name_width(curve.features[0]), is_count=True)
+    _label_width(axes.xaxis, curve.features[0])
     label_axis(axes.yaxis, "Energy per step", "J")
     axes.legend()
 
@@ -161,29 +161,22 @@ def _draw_maps(figure: Figure, curve: SampledCurve) -> None:
         map_.set_rasterized(True)
         figure.colorbar(map_, ax=axes, format=form)
         if curve.points:
-            widths, _ = _split_points(curve)
+            widths = zip(*(point.widths for point in curve.points), strict=True)
             axes.plot(*widths, "o", mfc="white", mec="black", ms=5, label="measured")
         if curve.next_point is not None:
-            at = curve.next_point[0]
-            axes.plot(
-                *((one,) for one in at), "*", color=RED, mec="white", ms=14, label="next point"
-            )
+            x, y = curve.next_point[0]
+            axes.plot([x], [y], "*", color=RED, mec="white", ms=14, label="next point")
         axes.set_title(title)
-        label_axis(axes.xaxis, _name_width(curve.features[0]), is_count=True)
-        label_axis(axes.yaxis, _name_width(curve.features[1]), is_count=True)
+        _label_width(axes.xaxis, curve.features[0])
+        _label_width(axes.yaxis, curve.features[1])
     handles, names = axes.get_legend_handles_labels()
     if handles:
         figure.legend(handles, names, loc="outside lower center", ncols=2)
 
 
-def _split_points(curve: SampledCurve) -> tuple[list[Floats], list[float]]:
-    widths = [tuple(one) for one in zip(*(point.widths for point in curve.points), strict=True)]
-    return widths, [point.measured_j for point in curve.points]
-
-
-def _name_width(feature: str) -> str:
+def _label_width(axis: Any, feature: str) -> None:
     names = {"cin": "Input channels", "cout": "Output channels", "hidden": "Hidden size"}
-    return names.get(feature, feature)
+    label_axis(axis, names.get(feature, feature), is_count=True)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -223,20 +216,12 @@ def plot_estimates(rows: Sequence[ScoredEstimate], provenance: str, step: str = 
         ends = 0.9 * min(values), 1.1 * max(values)
         axes.plot(ends, ends, "--", color=MUTED, lw=1, label="estimated = measured")
         for name, group in groups.items():
-            errors = [
-                [max(0.0, row.estimated_j - row.interval_j[0]) for row in group],
-                [max(0.0, row.interval_j[1] - row.estimated_j) for row in group],
+            points = [
+                FrontPoint(row.net, row.measured_j, row.estimated_j, row.interval_j)
+                for row in group
             ]
-            axes.errorbar(
-                [row.measured_j for row in group],
-                [row.estimated_j for row in group],
-                errors,
-                fmt=markers[name],
-                color=colours[name],
-                elinewidth=0.8,
-                ms=4,
-                label=name,
-            )
+            style = {"fmt": markers[name], "color": colours[name], "ms": 4, "label": name}
+            _draw_points(axes, points, **style)
         axes.set_xscale(_choose_scale(values))
         axes.set_yscale(_choose_scale(values))
         label_axis(axes.xaxis, f"Measured energy per {step}", "J")
@@ -282,16 +267,27 @@ def plot_mape_bars(
     """Plot a bar of the mean error for each estimator, and the measurement noise as a line."""
 
     def draw(axes: Axes) -> None:
-        _draw_bars(axes, mape_percent, lambda error: f"{error:.1f}")
+        _draw_bars(axes, mape_percent, "{:.1f}", f"{_MAPE} (%)")
         axes.set_yscale(_choose_scale(mape_percent.values()))
         if noise_percent is not None:
             axes.axhline(noise_percent, color=TEXT, ls="--", lw=1, label="measurement noise")
             axes.legend()
-        label_axis(axes.yaxis, f"{_MAPE} (%)")
 
     rows = [(name, f"{error:.1f} %") for name, error in mape_percent.items()]
     data = make_table(("estimator", ">MAPE"), rows)
     return make_plot("errors", "Mean error by estimator", draw, data, provenance)
+
+
+def plot_profiling_time(durations_s: Mapping[str, float], provenance: str) -> Plot:
+    """Plot a bar of the device time of each estimator's measurements."""
+    rows = [(name, format_duration(duration_s)) for name, duration_s in durations_s.items()]
+    return make_plot(
+        "profiling-time",
+        "Device time of profiling",
+        lambda axes: _draw_bars(axes, durations_s, "{:.0f}", "Device time (s)"),
+        make_table(("estimator", ">device time"), rows),
+        provenance,
+    )
 
 
 def plot_error_by_time(scores: Mapping[str, tuple[float, float]], provenance: str) -> Plot:
@@ -303,31 +299,16 @@ def plot_error_by_time(scores: Mapping[str, tuple[float, float]], provenance: st
     """
 
     def draw(axes: Axes) -> None:
-        colours, markers = choose_colours(scores), choose_markers(scores)
-        for name, (duration_s, error) in scores.items():
-            axes.plot([duration_s], [error], markers[name], color=colours[name], ms=7, label=name)
+        _draw_series(axes, {name: [score] for name, score in scores.items()}, 7)
         axes.set_xlim(left=0.0)
-        axes.set_yscale(_choose_scale(error for _, error in scores.values()))
+        axes.set_xscale("linear")
         axes.set_ylim(bottom=0.0 if axes.get_yscale() == "linear" else None)
         label_axis(axes.xaxis, "Device time of profiling (s)")
         label_axis(axes.yaxis, f"{_MAPE} (%)")
-        axes.legend()
 
     rows = [(name, format_duration(s), f"{error:.1f} %") for name, (s, error) in scores.items()]
     data = make_table(("estimator", ">device time", ">MAPE"), rows)
     return make_plot("error-time", "Error against device time", draw, data, provenance)
-
-
-def plot_profiling_time(durations_s: Mapping[str, float], provenance: str) -> Plot:
-    """Plot a bar of the device time of each estimator's measurements."""
-
-    def draw(axes: Axes) -> None:
-        _draw_bars(axes, durations_s, lambda duration_s: f"{duration_s:.0f}")
-        label_axis(axes.yaxis, "Device time (s)")
-
-    rows = [(name, format_duration(duration_s)) for name, duration_s in durations_s.items()]
-    data = make_table(("estimator", ">device time"), rows)
-    return make_plot("profiling-time", "Device time of profiling", draw, data, provenance)
 
 
 def plot_energy_by_time(
@@ -342,16 +323,9 @@ def plot_energy_by_time(
     """
 
     def draw(axes: Axes) -> None:
-        colours, markers = choose_colours(series), choose_markers(series)
-        for name, rows in series.items():
-            durations_s, energies_j = [row[1] for row in rows], [row[2] for row in rows]
-            axes.plot(durations_s, energies_j, markers[name], color=colours[name], ms=4, label=name)
-        everything = [row for rows in series.values() for row in rows]
-        axes.set_xscale(_choose_scale(row[1] for row in everything))
-        axes.set_yscale(_choose_scale(row[2] for row in everything))
+        _draw_series(axes, {name: [row[1:] for row in rows] for name, rows in series.items()}, 4)
         label_axis(axes.xaxis, f"Duration of a {step}", "s")
         label_axis(axes.yaxis, f"Energy per {step}", "J")
-        axes.legend()
 
     rows = [
         (net, name, format_duration(duration_s), format_energy(energy_j))
@@ -390,41 +364,49 @@ def _group_by_estimator(rows: Iterable[ScoredEstimate]) -> dict[str, list[Scored
     return groups
 
 
-def _draw_bars(axes: Axes, values: Mapping[str, float], write: Callable[[float], str]) -> None:
+def _draw_series(
+    axes: Axes, series: Mapping[str, Sequence[tuple[float, float]]], size: float
+) -> None:
+    """Draw the points of each series, on axes that suit all of them."""
+    colours, markers = choose_colours(series), choose_markers(series)
+    for name, points in series.items():
+        x, y = zip(*points, strict=True)
+        axes.plot(x, y, markers[name], color=colours[name], ms=size, label=name)
+    x, y = zip(*(point for points in series.values() for point in points), strict=True)
+    axes.set_xscale(_choose_scale(x))
+    axes.set_yscale(_choose_scale(y))
+    axes.legend()
+
+
+def _draw_bars(axes: Axes, values: Mapping[str, float], form: str, label: str) -> None:
     colours = choose_colours(values)
     bars = axes.bar(list(values), list(values.values()), 0.6, color=[colours[n] for n in values])
-    axes.bar_label(bars, [write(value) for value in values.values()], fontsize=8, padding=2)
+    axes.bar_label(bars, [form.format(one) for one in values.values()], fontsize=8, padding=2)
     axes.grid(False, axis="x")
+    label_axis(axes.yaxis, label)
 
 
 # ---------------------------------------------------------------------------------------------
 # Progress of profiling
 
 
-@dataclass(frozen=True)
-class CampaignMoment:
-    """How far a campaign was at a moment; the uncertainty is None before it is known."""
-
-    elapsed_s: float
-    points: int
-    uncertainty_share: float | None = None
-
-
-def plot_campaign(moments: Sequence[CampaignMoment], provenance: str) -> Plot:
+def plot_campaign(moments: Sequence[tuple[float, int, float | None]], provenance: str) -> Plot:
     """Plot uncertainty and points against the device time of a campaign.
 
-    Without any known uncertainty, as of an atlas, only the points are plotted.
+    Args:
+        moments: Elapsed time, number of points and uncertainty, which is None before it is known.
+            Without any, as of an atlas, only the points are plotted.
+        provenance: Where the energies come from.
     """
-    known = [one for one in moments if one.uncertainty_share is not None]
+    known = [(elapsed_s, 100.0 * share) for elapsed_s, _, share in moments if share is not None]
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(1, 2 if known else 1, squeeze=False)[0]
         if known:
-            shares = [100.0 * (one.uncertainty_share or 0.0) for one in known]
-            panels[0].plot([one.elapsed_s for one in known], shares, "o-", color=BLUE, ms=3)
+            panels[0].plot(*zip(*known, strict=True), "o-", color=BLUE, ms=3)
             label_axis(panels[0].yaxis, "Uncertainty (%)")
-        points = [one.points for one in moments]
-        panels[-1].step([one.elapsed_s for one in moments], points, where="post", color=GREEN)
+        elapsed_s, points, _ = zip(*moments, strict=True)
+        panels[-1].step(elapsed_s, points, where="post", color=GREEN)
         label_axis(panels[-1].yaxis, "Points", is_count=True)
         for axes in panels:
             axes.set_xlim(left=0.0)
@@ -432,12 +414,8 @@ def plot_campaign(moments: Sequence[CampaignMoment], provenance: str) -> Plot:
             label_axis(axes.xaxis, "Elapsed time (s)")
 
     rows = [
-        (
-            format_duration(one.elapsed_s),
-            f"{one.points:,}",
-            "–" if one.uncertainty_share is None else f"± {format_share(one.uncertainty_share)}",
-        )
-        for one in moments
+        (format_duration(s), f"{n:,}", "–" if share is None else f"± {format_share(share)}")
+        for s, n, share in moments
     ]
     data = make_table(("elapsed", ">points", ">uncertainty"), rows)
     title = "Progress of the campaign" + label_provenance(provenance)
@@ -476,26 +454,6 @@ _TIMES = (("s", 1.0, 180.0), ("min", 60.0, 180.0), ("h", 3600.0, 96.0), ("d", 86
 
 
 # ---------------------------------------------------------------------------------------------
-# Before and after
-
-
-# More rows cannot be read: the others are summed.
-
-
-# ---------------------------------------------------------------------------------------------
-# A schedule
-#
-#     phone      ███ job a ███  █ job b █        jobs; concurrent jobs below each other
-#     60 → 31 %  ‾‾‾\____/‾‾‾‾‾\______           state of charge, from 0 to 100 %
-#                ░░░░░░      - - - - - -         charging windows; reserve
-
-
-# Where jobs lie in a row of height 1, and where the charge runs from empty to full.
-# Letters that fit side by side over the whole width, and the fewest worth showing.
-_WIDTH_LETTERS, _FEWEST_LETTERS = 80, 3
-
-
-# ---------------------------------------------------------------------------------------------
 # A Pareto front
 
 
@@ -526,14 +484,14 @@ def draw_front(
     front = sorted((p for p, on in zip(points, flags, strict=True) if on), key=lambda p: p.value)
     behind = [point for point, on in zip(points, flags, strict=True) if not on]
     if behind:
-        _draw_points(axes, behind, fmt="x", color=GREY, label=others)
+        _draw_points(axes, behind, fmt="x", color=GREY, label=others, capsize=2)
     x, y = [front[0].value], [front[0].energy_j]
     for before, after in pairwise(front):
         # Between two points the better one is needed, at its energy.
         x += [before.value if is_higher_better else after.value, after.value]
         y += [after.energy_j if is_higher_better else before.energy_j, after.energy_j]
     axes.plot(x, y, color=BLUE)
-    _draw_points(axes, front, fmt="o", color=BLUE, label="Pareto front")
+    _draw_points(axes, front, fmt="o", color=BLUE, label="Pareto front", capsize=2)
     for point in points:
         axes.annotate(
             point.label,
@@ -568,9 +526,10 @@ def _choose_scale(values: Iterable[float]) -> str:
 
 
 def _draw_points(axes: Axes, points: Sequence[FrontPoint], **style: Any) -> None:
+    """Draw energies with their intervals against values."""
     errors = [
-        [point.energy_j - point.interval_j[0] for point in points],
-        [point.interval_j[1] - point.energy_j for point in points],
+        [max(0.0, point.energy_j - point.interval_j[0]) for point in points],
+        [max(0.0, point.interval_j[1] - point.energy_j) for point in points],
     ]
     values, energies = [p.value for p in points], [p.energy_j for p in points]
-    axes.errorbar(values, energies, errors, linestyle="none", elinewidth=0.8, capsize=2, **style)
+    axes.errorbar(values, energies, errors, ls="none", elinewidth=0.8, **style)

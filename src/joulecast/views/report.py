@@ -29,6 +29,10 @@ class Heading:
 
     text: str
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"heading": self.text}
+
 
 @dataclass(frozen=True)
 class Text:
@@ -41,6 +45,10 @@ class Text:
 
     text: str
     role: str = "plain"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"text": self.text, "role": self.role}
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,15 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
     footer: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values; headings do not say how their cells are aligned."""
+        return {
+            "title": self.title,
+            "columns": [name.lstrip(">~") for name in self.columns],
+            "rows": [list(row) for row in self.rows],
+            "footer": list(self.footer),
+        }
 
 
 @dataclass(frozen=True)
@@ -135,7 +152,9 @@ class Report:
             "kind": self.kind,
             "title": self.title,
             "provenance": self.provenance,
-            "blocks": [_describe_block(one) for one in self.blocks if _has_words(one)],
+            "blocks": [
+                one.to_dict() for one in self.blocks if not isinstance(one, (Plot, Picture))
+            ],
         }
 
 
@@ -182,21 +201,3 @@ def make_table(
 def list_facts(pairs: Iterable[tuple[str, str]], title: str = "") -> Table:
     """Return a table of names and values, without those that are empty."""
     return make_table(("", "~"), ((name, value) for name, value in pairs if value), title)
-
-
-def _has_words(block: Block) -> bool:
-    return isinstance(block, (Heading, Text, Table))
-
-
-def _describe_block(block: Block) -> dict[str, Any]:
-    if isinstance(block, Heading):
-        return {"heading": block.text}
-    if isinstance(block, Text):
-        return {"text": block.text, "role": block.role}
-    assert isinstance(block, Table)
-    return {
-        "title": block.title,
-        "columns": [name.lstrip(">~") for name in block.columns],
-        "rows": [list(row) for row in block.rows],
-        "footer": list(block.footer),
-    }

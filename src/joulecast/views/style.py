@@ -19,27 +19,17 @@ RED = "#D55E00"
 GREEN = "#009E73"
 GREY = "#8A8A8A"
 
-COLOURS = {
-    "additive": BLUE,
-    "additive-noprobe": SKY,
-    "subtractive": RED,
-    "subtractive-blocks": "#882255",
-    "neuralpower": GREEN,
-    "work-linear": "#5B4EA3",
-    "flops-linear": "#E69F00",
-    "flops": GREY,
-    "constant": "#CC79A7",
-}
-MARKERS = {
-    "additive": "o",
-    "additive-noprobe": "D",
-    "subtractive": "s",
-    "subtractive-blocks": "D",
-    "neuralpower": "^",
-    "work-linear": "*",
-    "flops-linear": "D",
-    "flops": "X",
-    "constant": "o",
+# Colour and marker of each estimator.
+ESTIMATORS = {
+    "additive": (BLUE, "o"),
+    "additive-noprobe": (SKY, "D"),
+    "subtractive": (RED, "s"),
+    "subtractive-blocks": ("#882255", "D"),
+    "neuralpower": (GREEN, "^"),
+    "work-linear": ("#5B4EA3", "*"),
+    "flops-linear": ("#E69F00", "D"),
+    "flops": (GREY, "X"),
+    "constant": ("#CC79A7", "o"),
 }
 SPARE_COLOURS = ("#44AA99", "#999933", "#117733", "#332288", "#AA4499", "#DDCC77")
 SPARE_MARKERS = ("o", "D", "s", "^", "X", "*")
@@ -47,14 +37,17 @@ SPARE_MARKERS = ("o", "D", "s", "^", "X", "*")
 
 def choose_colours(names: Iterable[str]) -> dict[str, str]:
     """Return a colour for each series: an estimator's fixed one, else a spare one."""
-    return _choose(names, COLOURS, SPARE_COLOURS)
+    return _choose(names, 0, SPARE_COLOURS)
 
 
 def choose_markers(names: Iterable[str]) -> dict[str, str]:
     """Return a marker for each series, so that a greyscale print is readable."""
-    return _choose(names, MARKERS, SPARE_MARKERS)
+    return _choose(names, 1, SPARE_MARKERS)
 
 
-def _choose(names: Iterable[str], fixed: dict[str, str], spare: tuple[str, ...]) -> dict[str, str]:
+def _choose(names: Iterable[str], place: int, spare: tuple[str, ...]) -> dict[str, str]:
     left = cycle(spare)
-    return {name: fixed.get(name) or next(left) for name in dict.fromkeys(names)}
+    return {
+        name: ESTIMATORS[name][place] if name in ESTIMATORS else next(left)
+        for name in dict.fromkeys(names)
+    }

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -23,10 +22,9 @@ from starlette.exceptions import HTTPException
 from joulecast.system.errors import InputError, JoulecastError, MissingError, StoreError
 from joulecast.system.printable import make_printable
 from joulecast.views.html import TEMPLATES, make_environment
+from joulecast.web.work import DataRoute
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
+T = TypeVar("T", bound=Callable[..., Any])
 COOKIE = "joulecast_session"
 STATIC = Path(__file__).parent / "static"
 STYLES = "report.css"
@@ -36,21 +34,29 @@ _LOG = logging.getLogger(__name__)
 _LONGEST = 500
 
 
-@dataclass(frozen=True)
 class DashboardPage:
-    """A page of the dashboard.
+    """A page of the dashboard, and its JSON version: ``/devices`` and ``/api/devices``.
 
-    Attributes:
-        path: Where it is: ``/devices``; its JSON version is ``/api/devices``.
+    Args:
+        path: Where it is.
         title: Its name in the navigation.
         summary: One sentence on what it shows, for the index.
-        router: Answers requests for the page and its JSON version.
     """
 
-    path: str
-    title: str
-    summary: str
-    router: APIRouter
+    def __init__(self, path: str, title: str, summary: str) -> None:
+        self.path, self.title, self.summary = path, title, summary
+        self.router = APIRouter(tags=[title.lower()], route_class=DataRoute)
+
+    def html(self, function: T) -> T:
+        """Let a function answer requests for the page."""
+        route: Callable[[T], T] = self.router.get(
+            self.path, include_in_schema=False, response_class=HTMLResponse
+        )
+        return route(function)
+
+    def json(self, summary: str) -> Callable[[T], T]:
+        """Let a function answer requests for the JSON version; its annotation is the schema."""
+        return self.router.get(f"/api{self.path}", summary=summary)
 
 
 def render(
@@ -60,28 +66,16 @@ def render(
 
     Every template also gets ``request``, ``pages`` (of the navigation), ``path`` (of the request),
     ``is_signed_in`` and the function ``static_url``.
-
-    Args:
-        request: What is answered.
-        template: Name of a file in ``web/templates`` or ``views/templates``.
-        status: The HTTP status.
-        context: Values for the template.
     """
-    pages: Sequence[DashboardPage] = request.app.state.pages
     shared = {
         "request": request,
-        "pages": pages,
+        "pages": request.app.state.pages,
         "path": request.url.path,
         "is_signed_in": COOKIE in request.cookies,
         "static_url": static_url,
     }
-    text = _find_environment().get_template(template).render(**shared, **context)
-    return HTMLResponse(text, status)
-
-
-@cache
-def _find_environment() -> Environment:
-    return make_environment(Path(__file__).parent / "templates", TEMPLATES)
+    environment = make_environment(Path(__file__).parent / "templates", TEMPLATES)
+    return HTMLResponse(environment.get_template(template).render(**shared, **context), status)
 
 
 @cache
@@ -167,10 +161,7 @@ def add_problem_handlers(app: FastAPI) -> None:
 
 def find_status(error: JoulecastError) -> int:
     """Return the HTTP status of one of our errors."""
-    if isinstance(error, InputError):
-        return HTTPStatus.UNPROCESSABLE_ENTITY
-    if isinstance(error, MissingError):
-        return HTTPStatus.NOT_FOUND
-    if isinstance(error, StoreError):
-        return HTTPStatus.SERVICE_UNAVAILABLE
-    return HTTPStatus.INTERNAL_SERVER_ERROR
+    return next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 500)
+
+
+_STATUSES = {InputError: 422, MissingError: 404, StoreError: 503}

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, Request
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.staticfiles import StaticFiles
 
-from joulecast.features.estimate_service import EstimateService
 from joulecast.views.html import TEMPLATES
 from joulecast.web import estimates, pages, results
 from joulecast.web.answers import (
@@ -21,17 +23,14 @@ from joulecast.web.answers import (
     document_problems,
     render,
 )
-from joulecast.web.monitoring import RequestMetrics, ServerMetrics
-from joulecast.web.monitoring import router as monitoring_router
+from joulecast.web.dashboard import Dashboard, Here, WebSettings
 from joulecast.web.security import AccessCheck, Protection, make_sign_in_router
-from joulecast.web.settings import WebSettings
-from joulecast.web.work import WorkQueue
 
-_DEVICES, _CURVES, _CAMPAIGNS, _FLEET = pages.PAGES
 # In the order of the navigation.
 PAGES: tuple[DashboardPage, ...] = (
-    _DEVICES, estimates.PAGE, _CURVES, _CAMPAIGNS, *results.PAGES, _FLEET
+    pages.DEVICES, estimates.PAGE, pages.CURVES, pages.CAMPAIGNS, *results.PAGES, pages.FLEET
 )  # fmt: skip
+monitoring = APIRouter(tags=["monitoring"])
 
 
 def create_app(settings: WebSettings) -> FastAPI:
@@ -44,16 +43,10 @@ def create_app(settings: WebSettings) -> FastAPI:
         openapi_url="/api/openapi.json",
         lifespan=_run,
     )
-    service, queue = EstimateService(settings.store), WorkQueue(settings.workers)
-    access, metrics = AccessCheck(settings.token), ServerMetrics(service, queue)
-    app.state.settings = settings
-    app.state.pages = PAGES
-    app.state.estimate_service = service
-    app.state.page_data = pages.PageData(settings.store, service)
-    app.state.work_queue = queue
-    app.state.metrics = metrics
-    routers = (monitoring_router, estimates.router, make_sign_in_router(access))
-    for router in (*routers, *(page.router for page in PAGES)):
+    access, dashboard = AccessCheck(settings.token), Dashboard(settings)
+    app.state.dashboard, app.state.pages = dashboard, PAGES
+    routers = (page.router for page in PAGES)
+    for router in (monitoring, make_sign_in_router(access), *routers):
         app.include_router(router, responses=document_problems(404, 413, 415, 422, 503))
     app.get("/", include_in_schema=False, response_class=HTMLResponse)(show_index)
     app.get(f"/static/{STYLES}", include_in_schema=False)(send_styles)
@@ -61,8 +54,8 @@ def create_app(settings: WebSettings) -> FastAPI:
     add_problem_handlers(app)
     # The one that was added last sees a request first.
     app.add_middleware(GZipMiddleware, minimum_size=2000)
-    app.add_middleware(Protection, settings=settings, access=access)
-    app.add_middleware(RequestMetrics, metrics=metrics)
+    app.add_middleware(Protection, rate=settings.requests_per_second, access=access)
+    app.add_middleware(dashboard.metrics.count_requests)
     return app
 
 
@@ -76,8 +69,26 @@ def send_styles() -> FileResponse:
     return FileResponse(TEMPLATES / STYLES, media_type="text/css")
 
 
+class HealthReport(BaseModel):
+    """Whether the server works."""
+
+    status: str
+
+
+@monitoring.get("/health")
+async def get_health() -> HealthReport:
+    """Say that the server answers; needs no token and reads nothing."""
+    return HealthReport(status="ok")
+
+
+@monitoring.get("/metrics", response_class=PlainTextResponse)
+def get_metrics(here: Here) -> PlainTextResponse:
+    """Return counts and durations in the text format of Prometheus."""
+    content = generate_latest(here.metrics.registry)
+    return PlainTextResponse(content, media_type=CONTENT_TYPE_LATEST)
+
+
 @asynccontextmanager
 async def _run(app: FastAPI) -> AsyncIterator[None]:
     yield
-    queue: WorkQueue = app.state.work_queue
-    queue.close()
+    app.state.dashboard.queue.close()

@@ -10,10 +10,10 @@ All take data only. A family is looked up by its name; no name is a file or a fu
 from __future__ import annotations
 
 import re
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi import HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
@@ -30,26 +30,22 @@ from joulecast.features.estimate_service import (
 from joulecast.features.nets import require_packages
 from joulecast.features.parallel import MOST_GPUS, ParallelOptions
 from joulecast.features.profiles import SHORT_KEY
-from joulecast.records import FLOAT_PRECISIONS, OPTIMIZERS, Estimate, Network
-from joulecast.store import ProfileSummary
+from joulecast.records import FLOAT_PRECISIONS, OPTIMIZERS, Estimate
 from joulecast.store.files import decode_network
 from joulecast.system.errors import InputError
 from joulecast.system.files import parse_json
 from joulecast.system.units import GRIDS
 from joulecast.web.answers import DashboardPage, render
-from joulecast.web.monitoring import find_metrics
-from joulecast.web.work import DataRoute, find_work_queue
+from joulecast.web.dashboard import Here
 
-router = APIRouter(tags=["estimates"], route_class=DataRoute)
+PAGE = DashboardPage(
+    "/estimate",
+    "Estimate",
+    "Energy, time, memory and cost of a network before it runs, and where the energy goes.",
+)
 ONNX = "application/octet-stream"
 _UPLOADED = "the uploaded file"
 _LARGEST_SIZE, _LONGEST_TEXT, _MOST_SIZES = 1_000_000, 200, 8
-
-
-def find_service(request: Request) -> EstimateService:
-    """Return the estimate service of the server that answers a request."""
-    service: EstimateService = request.app.state.estimate_service
-    return service
 
 
 # ---------------------------------------------------------------------------------------------
@@ -132,19 +128,14 @@ class DeviceAndNet(Question):
         """
         given = self.model_dump(exclude_none=True)
         net = decode_network(given["network"], "network") if self.network else given["net"]
-        shape = given.get("input_shape")
-        question = EstimateQuestion(
-            net,
-            self.device,
-            given["setup"],
-            None if shape is None else tuple(shape),
-            given.get("level", 0.95),
-            given.get("estimator", "auto"),
-            ParallelOptions(
-                given.get("gpus", 1), given.get("parallel", ""), given.get("link_gb_s")
-            ),
-        )
-        answer = service.answer(question)
+        chosen: dict[str, Any] = {
+            name: given[name] for name in ("level", "estimator") if name in given
+        }
+        if "input_shape" in given:
+            chosen["input_shape"] = tuple(given["input_shape"])
+        gpus = given.get("gpus", 1), given.get("parallel", ""), given.get("link_gb_s")
+        chosen["parallel"] = ParallelOptions(*gpus)
+        answer = service.answer(EstimateQuestion(net, self.device, given["setup"], **chosen))
         units = {name: given.get(name) for name in ("grid", "price", "battery")}
         return answer.describe_run(given.get("steps", 1), **units), answer.is_repeated
 
@@ -201,29 +192,28 @@ class NetworkReply(BaseModel):
     network: dict[str, Any]
 
 
-@router.post("/api/estimate", response_model=EstimateReply)
-async def post_estimate(query: EstimateQuery, request: Request) -> JSONResponse:
+@PAGE.router.post("/api/estimate", response_model=EstimateReply)
+async def post_estimate(query: EstimateQuery, here: Here) -> JSONResponse:
     """Estimate the energy of a network before it runs."""
-    reply, is_repeated = await find_work_queue(request).run(query.answer, find_service(request))
-    find_metrics(request).estimates.labels(str(is_repeated).lower()).inc()
+    reply, is_repeated = await here.queue.run(query.answer, here.service)
+    here.metrics.estimates.labels(str(is_repeated).lower()).inc()
     return JSONResponse(reply)
 
 
-@router.post(
+_UPLOADS = {
+    "application/json": {"schema": {"type": "object"}},
+    ONNX: {"schema": {"type": "string", "format": "binary"}},
+}
+
+
+@PAGE.router.post(
     "/api/networks",
     response_model=NetworkReply,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {"schema": {"type": "object"}},
-                ONNX: {"schema": {"type": "string", "format": "binary"}},
-            },
-        }
-    },
+    openapi_extra={"requestBody": {"required": True, "content": _UPLOADS}},
 )
 async def post_network(
     request: Request,
+    here: Here,
     input_shape: Annotated[
         str | None,
         Query(pattern=r"^[1-9][0-9]{0,6}(x[1-9][0-9]{0,6}){0,7}$", description="Like `3x96x96`."),
@@ -233,53 +223,33 @@ async def post_network(
     content = await request.body()
     is_onnx = request.headers.get("content-type", "").partition(";")[0].strip().lower() == ONNX
     sizes = None if input_shape is None else tuple(map(int, input_shape.split("x")))
-    read = read_onnx_upload if is_onnx else read_json_upload
-    return JSONResponse(await find_work_queue(request).run(read, content, sizes))
+    return JSONResponse(await here.queue.run(_read_upload, content, is_onnx, sizes))
 
 
-def read_json_upload(content: bytes, sizes: tuple[int, ...] | None) -> dict[str, Any]:
-    """Return the network in the content of a network file.
+def _read_upload(content: bytes, is_onnx: bool, sizes: tuple[int, ...] | None) -> dict[str, Any]:
+    """Return the network in the content of a file; no file is opened."""
+    batch: int | None = None
+    if is_onnx:
+        require_packages("reading ONNX files", {"onnx": "the package onnx"}, "onnx")
+        from joulecast.onnx_nets.net_file import read_onnx_content
 
-    Raises:
-        HTTPException: It is not JSON.
-        InputError: It is not a network, or a size of inputs was given.
-    """
-    if sizes is not None:
+        found = read_onnx_content(content, _UPLOADED, sizes)
+        network, batch = found.network, found.fixed_batch or None
+    elif sizes is not None:
         raise InputError("a network file has its input shape: leave input_shape out")
-    try:
-        data = parse_json(content)
-    except ValueError as error:
-        raise HTTPException(400, f"the body is not JSON ({error})") from error
-    return _describe_network(decode_network(data, _UPLOADED), None)
-
-
-def read_onnx_upload(content: bytes, sizes: tuple[int, ...] | None) -> dict[str, Any]:
-    """Return the network in the content of an ONNX file; no file is opened.
-
-    Raises:
-        FileError: It is damaged, or not an ONNX model.
-        NetError: The file leaves sizes open.
-    """
-    require_packages("reading ONNX files", {"onnx": "the package onnx"}, "onnx")
-    from joulecast.onnx_nets.net_file import read_onnx_content
-
-    found = read_onnx_content(content, _UPLOADED, sizes)
-    return _describe_network(found.network, found.fixed_batch or None)
-
-
-def _describe_network(network: Network, batch: int | None) -> dict[str, Any]:
-    return {
-        "name": network.name,
-        "layer_count": len(network.layers),
-        "batch": batch,
-        "network": network.to_dict(),
-    }
+    else:
+        try:
+            network = decode_network(parse_json(content), _UPLOADED)
+        except ValueError as error:
+            raise HTTPException(400, f"the body is not JSON ({error})") from error
+    count = len(network.layers)
+    data = network.to_dict()
+    return {"name": network.name, "layer_count": count, "batch": batch, "network": data}
 
 
 # ---------------------------------------------------------------------------------------------
 # Families, and the page
 
-families_router = APIRouter(tags=["families"])
 # A slider goes this far beyond the original network; a number may be typed beyond that.
 _SLIDER_RANGE = 2
 _LARGEST_KERNEL = 63
@@ -325,23 +295,22 @@ class FamilyList:
     families: tuple[FamilyDescription, ...]
 
 
-@families_router.get("/estimate", include_in_schema=False, response_class=HTMLResponse)
-def show_estimate(request: Request) -> HTMLResponse:
+@PAGE.html
+def show_estimate(request: Request, here: Here) -> HTMLResponse:
     """Show the page; its script asks for estimates."""
-    service = find_service(request)
-    profiles = service.list_profiles()
-    unmeasured = [summarise_sheet(one) for one in service.list_unmeasured()]
+    profiles = here.service.list_profiles()
+    unmeasured = [summarise_sheet(one) for one in here.service.list_unmeasured()]
+    families = asdict(list_families())["families"]
+    # A data sheet has no key to look it up by.
+    keys = [*(one.key[:SHORT_KEY] for one in profiles), *(one.device for one in unmeasured)]
+    devices = zip((*profiles, *unmeasured), keys, strict=True)
     return render(
         request,
         "estimate.html",
-        families=list_families().families,
+        families=families,
         choices={
-            "families": [_to_json(one) for one in list_families().families],
-            "devices": [
-                *(_describe_device(one, one.key[:SHORT_KEY]) for one in profiles),
-                # A data sheet has no key to look it up by.
-                *(_describe_device(one, one.device) for one in unmeasured),
-            ],
+            "families": families,
+            "devices": [{**one.to_dict(), "key": key} for one, key in devices],
         },
         profiles=profiles,
         unmeasured=unmeasured,
@@ -353,17 +322,21 @@ def show_estimate(request: Request) -> HTMLResponse:
     )
 
 
-@families_router.get("/api/families", summary="Families of networks", response_model=FamilyList)
+@PAGE.router.get("/api/families", summary="Families of networks")
 def list_families() -> FamilyList:
     """Return every family of networks with its parameters."""
-    return FamilyList(tuple(describe_family(name, row) for name, row in FAMILIES.items()))
-
-
-def describe_family(name: str, family: Family) -> FamilyDescription:
-    """Return what there is to choose of a family."""
-    parameters = (_describe_parameter(family, *one) for one in family.params.items())
-    shape = family.input.shape
-    return FamilyDescription(name, family.description, tuple(parameters), shape, family.batch)
+    return FamilyList(
+        tuple(
+            FamilyDescription(
+                name,
+                family.description,
+                tuple(_describe_parameter(family, *one) for one in family.params.items()),
+                family.input.shape,
+                family.batch,
+            )
+            for name, family in FAMILIES.items()
+        )
+    )
 
 
 def _describe_parameter(family: Family, name: str, value: int) -> FamilyParameter:
@@ -374,28 +347,3 @@ def _describe_parameter(family: Family, name: str, value: int) -> FamilyParamete
     role, most = ("depth", MOST_SERVED_DEPTH) if is_deep else ("width", WIDEST)
     slider_most = max(_SLIDER_RANGE * value, 12 if is_deep else 64)
     return FamilyParameter(name, role, value, step, step, slider_most, most - most % step)
-
-
-def _describe_device(profile: ProfileSummary, key: str) -> dict[str, Any]:
-    return {
-        "key": key,
-        "device": profile.device,
-        "power_mode": profile.power_mode,
-        "runtime": profile.runtime,
-        "covers": profile.covers,
-        "provenance": profile.provenance,
-        "is_shipped": profile.shipped,
-    }
-
-
-def _to_json(family: FamilyDescription) -> dict[str, Any]:
-    parameters = [vars(one) for one in family.parameters]
-    return {**vars(family), "parameters": parameters, "input_shape": list(family.input_shape)}
-
-
-PAGE = DashboardPage(
-    "/estimate",
-    "Estimate",
-    "Energy, time, memory and cost of a network before it runs, and where the energy goes.",
-    families_router,
-)

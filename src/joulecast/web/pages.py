@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
+from fastapi import Depends, HTTPException, Path, Query, Request
 from fastapi.responses import HTMLResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
@@ -19,20 +19,12 @@ from joulecast.features.campaigns import (
     list_campaigns,
     stop_campaign,
 )
-from joulecast.features.device_overview import (
-    DeviceOverview,
-    ProfileDetails,
-    list_stored_evaluations,
-    read_profile_details,
-    summarise_device,
-)
-from joulecast.features.estimate_service import BoundedCache, EstimateService, identify_profile
+from joulecast.features.device_overview import DeviceOverview, describe_age, summarise_device
 from joulecast.features.fleet import FleetStatus, find_fleet_status
 from joulecast.features.layer_curves import (
     LayerCurve,
     describe_layer_curve,
-    find_layer_curve,
-    list_layer_curves,
+    find_layer_curves,
     report_layer_curve,
     sample_layer_curve,
 )
@@ -42,38 +34,26 @@ from joulecast.store import ProfileSummary, open_store
 from joulecast.store.campaigns import CampaignProgress, RecordedCampaign, StoredCampaign
 from joulecast.system.errors import JoulecastError, MissingError
 from joulecast.views.plot_kinds import SampledCurve
-from joulecast.views.words import plural
-from joulecast.web.answers import DashboardPage, document_problems, find_status, render
-from joulecast.web.settings import find_settings
-from joulecast.web.work import DataRoute, answer_json, find_work_queue
+from joulecast.web.answers import DashboardPage, find_status, render
+from joulecast.web.dashboard import Dashboard, Here
+from joulecast.web.work import computed
 
-devices_router = APIRouter(tags=["devices"])
-curves_router = APIRouter(tags=["curves"])
-campaigns_router = APIRouter(tags=["campaigns"], route_class=DataRoute)
-fleet_router = APIRouter(tags=["fleet"])
-_KEPT_PROFILES = 32
-
-
-class PageData:
-    """The estimate service of a dashboard, and what takes long to read from its profiles."""
-
-    def __init__(self, store: str | None, service: EstimateService) -> None:
-        self.store, self.service = store, service
-        self.details: BoundedCache[Any, ProfileDetails] = BoundedCache(_KEPT_PROFILES)
-        self._curves: BoundedCache[Any, tuple[LayerCurve, ...]] = BoundedCache(_KEPT_PROFILES)
-
-    def list_curves(self, summary: ProfileSummary) -> tuple[LayerCurve, ...]:
-        """Return the curves of a profile."""
-        fitted = self.service.fit(summary.key)
-        return self._curves.get_or_make(
-            identify_profile(summary), lambda: list_layer_curves(fitted.profile)
-        )
-
-
-def find_page_data(request: Request) -> PageData:
-    """Return the data of the dashboard that answers a request."""
-    data: PageData = request.app.state.page_data
-    return data
+DEVICES = DashboardPage(
+    "/devices",
+    "Devices",
+    "Profiles of devices: meter, provenance, age, observations, accuracy and score; the catalogue.",
+)
+CURVES = DashboardPage(
+    "/curves",
+    "Curves",
+    "The energy of a layer over its widths, with measured points and the most useful next one.",
+)
+CAMPAIGNS = DashboardPage(
+    "/campaigns", "Campaigns", "Live progress of profiling: uncertainty, points and the time left."
+)
+FLEET = DashboardPage(
+    "/fleet", "Fleet", "Devices elsewhere, what is requested of them, and what is wrong."
+)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -113,65 +93,44 @@ class DeviceList:
     catalogue: tuple[CatalogueRow, ...]
 
 
-@devices_router.get("/devices", include_in_schema=False, response_class=HTMLResponse)
-def show_devices(request: Request) -> HTMLResponse:
+@DEVICES.html
+def show_devices(request: Request, here: Here) -> HTMLResponse:
     """Show all profiles and the catalogue."""
-    found = list_devices(request)
     return render(
         request,
         "devices.html",
-        profiles=found.profiles,
-        catalogue=found.catalogue,
+        **vars(list_devices(here)),
         precisions=FLOAT_PRECISIONS,
         short_key=SHORT_KEY,
         describe_age=describe_age,
     )
 
 
-@devices_router.get(
-    "/api/devices", summary="All profiles and the catalogue", response_model=DeviceList
-)
-def list_devices(request: Request) -> DeviceList:
+@DEVICES.json("All profiles and the catalogue")
+def list_devices(here: Here) -> DeviceList:
     """Return every profile with meter, coverage, provenance, age, accuracy and score.
 
     Devices that were never measured follow with the figures of their data sheets.
     """
-    data = find_page_data(request)
-    with open_store(data.store, create=False) as opened:
-        evaluations = list_stored_evaluations(opened)
-        found = [
-            summarise_device(
-                one,
-                data.details.get_or_make(
-                    identify_profile(one),
-                    # Called at once, if at all.
-                    lambda: read_profile_details(opened.load_profile(one.key)),  # noqa: B023
-                ),
-                evaluations,
-            )
-            for one in data.service.list_profiles()
-        ]
-    unmeasured = [
+    with open_store(here.settings.store, create=False) as opened:
+        evaluations = opened.evaluations.list_all() if opened.exists else ()
+    profiles = (
+        summarise_device(one, here.read_details(one), evaluations)
+        for one in here.service.list_profiles()
+    )
+    unmeasured = (
         CatalogueRow(
-            sheet.name,
-            sheet.title,
+            one.name,
+            one.title,
             DATASHEET,
-            dict(sheet.flops_per_s),
-            sheet.bytes_per_s,
-            sheet.memory_bytes,
-            sheet.power_limit_w,
+            dict(one.flops_per_s),
+            one.bytes_per_s,
+            one.memory_bytes,
+            one.power_limit_w,
         )
-        for sheet in data.service.list_unmeasured()
-    ]
-    return DeviceList(tuple(found), tuple(unmeasured))
-
-
-def describe_age(days: float) -> str:
-    """Return an age in words, such as ``3 days``."""
-    if days < 1.0:
-        hours = round(24.0 * days)
-        return "less than an hour" if hours < 1 else plural(hours, "hour")
-    return plural(round(days), "day") if days < 365.25 else f"{days / 365.25:.1f} years"
+        for one in here.service.list_unmeasured()
+    )
+    return DeviceList(tuple(profiles), tuple(unmeasured))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -201,10 +160,8 @@ class CurveQuery:
     precision: _Name = ""
     layer: _Name = ""
 
-    @property
-    def filters(self) -> dict[str, Any]:
-        """What the layers to choose from have in common."""
-        return {name: value for name in _FILTERS if (value := getattr(self, name))}
+
+Asked = Annotated[CurveQuery, Depends()]
 
 
 @dataclass(frozen=True)
@@ -244,39 +201,21 @@ class CurveData:
     layers: tuple[dict[str, Any], ...]
 
 
-Asked = Annotated[CurveQuery, Depends()]
-
-
-@curves_router.get("/curves", include_in_schema=False, response_class=HTMLResponse)
-async def show_curves(request: Request, query: Asked) -> HTMLResponse:
+@CURVES.html
+@computed
+def show_curves(request: Request, here: Here, query: Asked) -> HTMLResponse:
     """Show the curve of a layer."""
-    return await find_work_queue(request).run(_render_curves, request, query)
-
-
-@curves_router.get(
-    "/api/curves", summary="The energy of a layer over its widths", response_model=CurveData
-)
-async def get_curve(request: Request, query: Asked) -> Response:
-    """Return predicted energies on a grid, with standard deviations and measured points."""
-    return await answer_json(request, _find_curve, find_page_data(request), query)
-
-
-def _render_curves(request: Request, query: CurveQuery) -> HTMLResponse:
-    data = find_page_data(request)
-    profiles = data.service.list_profiles()
+    profiles = here.service.list_profiles()
     context: dict[str, Any] = dict.fromkeys(("chosen", "curve", "report"))
     context |= {"filters": {}, "layers": (), "error": ""}
     status = 200
     try:
-        chosen = context["chosen"] = _choose_profile(data, query)
-        curves = data.list_curves(chosen)
+        chosen = context["chosen"] = _choose_profile(here, query)
+        curves = here.list_curves(chosen)
         context["filters"] = {n: (title, _list_values(curves, n)) for n, title in _FILTERS.items()}
-        curve, matching, sampled = _choose_curve(data, chosen, query)
-        context |= {
-            "curve": describe_layer_curve(curve),
-            "layers": matching,
-            "report": report_layer_curve(curve, sampled, chosen.provenance),
-        }
+        curve, matching, sampled = _choose_curve(here, chosen, query)
+        report = report_layer_curve(curve, sampled, chosen.provenance)
+        context |= {"curve": describe_layer_curve(curve), "layers": matching, "report": report}
     except JoulecastError as error:
         if profiles:
             context["error"], status = str(error), find_status(error)
@@ -284,9 +223,16 @@ def _render_curves(request: Request, query: CurveQuery) -> HTMLResponse:
     return render(request, "curves.html", status, **names, **context)
 
 
-def _find_curve(data: PageData, query: CurveQuery) -> CurveData:
-    chosen = _choose_profile(data, query)
-    curve, matching, sampled = _choose_curve(data, chosen, query)
+@CURVES.json("The energy of a layer over its widths")
+@computed
+def get_curve(request: Request, here: Here, query: Asked) -> CurveData:
+    """Return predicted energies on a grid, with standard deviations and measured points."""
+    chosen = _choose_profile(here, query)
+    curve, matching, sampled = _choose_curve(here, chosen, query)
+    points = (
+        CurvePointData(one.widths, one.measured_j, one.predicted_j, one.error_percent)
+        for one in sampled.points
+    )
     return CurveData(
         chosen.key,
         chosen.device,
@@ -296,19 +242,16 @@ def _find_curve(data: PageData, query: CurveQuery) -> CurveData:
         sampled.axes,
         sampled.means_j,
         sampled.sds_j,
-        tuple(
-            CurvePointData(one.widths, one.measured_j, one.predicted_j, one.error_percent)
-            for one in sampled.points
-        ),
+        tuple(points),
         sampled.next_point[0] if sampled.next_point else (),
         tuple(matching),
     )
 
 
-def _choose_profile(data: PageData, query: CurveQuery) -> ProfileSummary:
-    profiles = data.service.list_profiles()
+def _choose_profile(here: Dashboard, query: CurveQuery) -> ProfileSummary:
+    profiles = here.service.list_profiles()
     if query.profile:
-        return data.service.find_profile(query.profile)
+        return here.service.find_profile(query.profile)
     if not profiles:
         raise MissingError("there are no profiles yet: make one with `joulecast profile NET`")
     # Runtimes that fuse layers have no curves of single ones.
@@ -316,19 +259,14 @@ def _choose_profile(data: PageData, query: CurveQuery) -> ProfileSummary:
 
 
 def _choose_curve(
-    data: PageData, profile: ProfileSummary, query: CurveQuery
+    here: Dashboard, profile: ProfileSummary, query: CurveQuery
 ) -> tuple[LayerCurve, list[dict[str, Any]], SampledCurve]:
     """Return the curve to show, descriptions of all that match the query, and its values."""
-    curves = data.list_curves(profile)
-    chosen = find_layer_curve(curves, **query.filters)
-    matching = []
-    for one in curves:
-        facts = describe_layer_curve(one)
-        if all(facts[name] == value for name, value in query.filters.items()):
-            matching.append(facts)
-            chosen = one if one.key == query.layer else chosen
-    sampled = sample_layer_curve(data.service.fit(profile.key), chosen)
-    return chosen, matching[:_MOST_LISTED], sampled
+    wanted = {name: getattr(query, name) for name in _FILTERS}
+    matching = find_layer_curves(here.list_curves(profile), **wanted)
+    chosen = next((one for one in matching if one.key == query.layer), matching[0])
+    sampled = sample_layer_curve(here.service.fit(profile.key), chosen)
+    return chosen, [describe_layer_curve(one) for one in matching[:_MOST_LISTED]], sampled
 
 
 def _list_values(curves: Sequence[LayerCurve], name: str) -> list[Any]:
@@ -345,8 +283,6 @@ def _list_values(curves: Sequence[LayerCurve], name: str) -> list[Any]:
 # ---------------------------------------------------------------------------------------------
 # Campaigns: live progress of profiling in any process with the same store
 
-Chosen = Annotated[str, Query(max_length=40, description="Key of a campaign of the list.")]
-CampaignKey = Annotated[str, Path(max_length=40, description="Key of a campaign of the list.")]
 # The store is asked so often; browsers that went away are noticed then too.
 _POLL_S = 1.0
 _MOST_STREAMS = 32
@@ -367,13 +303,17 @@ class CampaignHistory:
     progress: tuple[CampaignProgress, ...]
 
 
-@campaigns_router.get("/campaigns", include_in_schema=False, response_class=HTMLResponse)
-def show_campaigns(request: Request, campaign: Chosen = "") -> HTMLResponse:
+CampaignKey = Annotated[str, Path(max_length=40, description="Key of a campaign of the list.")]
+
+
+@CAMPAIGNS.html
+def show_campaigns(
+    request: Request, here: Here, campaign: Annotated[str, Query(max_length=40)] = ""
+) -> HTMLResponse:
     """Show all campaigns, and the chosen one or the latest."""
-    store = find_settings(request).store
-    campaigns = list_campaigns(store)
+    campaigns = list_campaigns(here.settings.store)
     key = campaign or (campaigns[0].key if campaigns else "")
-    details = find_campaign(key, store) if key else None
+    details = find_campaign(key, here.settings.store) if key else None
     return render(
         request,
         "campaigns.html",
@@ -385,55 +325,44 @@ def show_campaigns(request: Request, campaign: Chosen = "") -> HTMLResponse:
     )
 
 
-@campaigns_router.get("/api/campaigns", summary="All campaigns", response_model=CampaignList)
-def get_campaigns(request: Request) -> CampaignList:
+@CAMPAIGNS.json("All campaigns")
+def get_campaigns(here: Here) -> CampaignList:
     """Return the campaigns of the store, those of other processes and machines included."""
-    return CampaignList(tuple(list_campaigns(find_settings(request).store)))
+    return CampaignList(tuple(list_campaigns(here.settings.store)))
 
 
-@campaigns_router.get("/api/campaigns/events", include_in_schema=False)
-async def follow_campaigns(request: Request) -> StreamingResponse:
+@CAMPAIGNS.router.get("/api/campaigns/events", include_in_schema=False)
+async def follow_campaigns(request: Request, here: Here) -> StreamingResponse:
     """Send the state of all campaigns whenever it changes, as server-sent events."""
-    streams: set[object] = request.app.state.__dict__.setdefault("campaign_streams", set())
-    if len(streams) >= _MOST_STREAMS:
+    if len(here.streams) >= _MOST_STREAMS:
         raise HTTPException(503, "too many pages follow campaigns: close some")
-    return StreamingResponse(_send_changes(request, streams), media_type="text/event-stream")
+    return StreamingResponse(_send_changes(request, here), media_type="text/event-stream")
 
 
-@campaigns_router.get(
-    "/api/campaigns/{key}",
-    summary="One campaign and its progress",
-    response_model=CampaignHistory,
-    responses=document_problems(404),
-)
-def get_campaign(request: Request, key: CampaignKey) -> CampaignHistory:
+@CAMPAIGNS.router.get("/api/campaigns/{key}", summary="One campaign and its progress")
+def get_campaign(here: Here, key: CampaignKey) -> CampaignHistory:
     """Return a campaign, and how its uncertainty fell."""
-    found = find_campaign(key, find_settings(request).store)
+    found = find_campaign(key, here.settings.store)
     return CampaignHistory(found.campaign, found.progress)
 
 
-@campaigns_router.post(
-    "/api/campaigns/{key}/stop",
-    summary="Stop a campaign",
-    response_model=RecordedCampaign,
-    responses=document_problems(404, 415),
-)
-def post_stop(request: Request, key: CampaignKey) -> RecordedCampaign:
+@CAMPAIGNS.router.post("/api/campaigns/{key}/stop", summary="Stop a campaign")
+def post_stop(here: Here, key: CampaignKey) -> RecordedCampaign:
     """Ask a campaign to end after its current measurement; what it measured is kept and fitted.
 
     The body is an empty JSON object.
     """
-    return stop_campaign(key, find_settings(request).store)
+    return stop_campaign(key, here.settings.store)
 
 
-async def _send_changes(request: Request, streams: set[object]) -> AsyncIterator[str]:
+async def _send_changes(request: Request, here: Dashboard) -> AsyncIterator[str]:
     own, last = object(), ""
-    streams.add(own)
+    here.streams.add(own)
     try:
         # Browsers that lost the connection try again after this time.
         yield "retry: 3000\n\n"
         while not await request.is_disconnected():
-            found = await run_in_threadpool(list_campaigns, find_settings(request).store)
+            found = await run_in_threadpool(list_campaigns, here.settings.store)
             states = [[one.key, one.changed_at_s, one.is_stop_requested] for one in found]
             text = json.dumps(states)
             # A comment keeps proxies from closing a silent connection.
@@ -441,7 +370,7 @@ async def _send_changes(request: Request, streams: set[object]) -> AsyncIterator
             last = text
             await asyncio.sleep(_POLL_S)
     finally:
-        streams.discard(own)
+        here.streams.discard(own)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -482,17 +411,17 @@ class FleetData:
     campaigns: tuple[StoredCampaign, ...]
 
 
-@fleet_router.get("/fleet", include_in_schema=False, response_class=HTMLResponse)
-def show_fleet(request: Request) -> HTMLResponse:
+@FLEET.html
+def show_fleet(request: Request, here: Here) -> HTMLResponse:
     """Show the fleet of the store."""
-    status = _find_status(request)
+    status = _find_fleet(here)
     return render(request, "fleet.html", report=None if status is None else status.report())
 
 
-@fleet_router.get("/api/fleet", summary="Devices, queue and faults", response_model=FleetData)
-def get_fleet(request: Request) -> FleetData:
+@FLEET.json("Devices, queue and faults")
+def get_fleet(here: Here) -> FleetData:
     """Return what the store knows about the fleet."""
-    status = _find_status(request)
+    status = _find_fleet(here)
     if status is None:
         return FleetData(False, (), ())
     devices = tuple(
@@ -511,38 +440,9 @@ def get_fleet(request: Request) -> FleetData:
     return FleetData(status.is_up, devices, status.campaigns)
 
 
-def _find_status(request: Request) -> FleetStatus | None:
+def _find_fleet(here: Dashboard) -> FleetStatus | None:
     """Return the fleet of the store; None if it has none."""
     try:
-        return find_fleet_status(find_settings(request).store)
+        return find_fleet_status(here.settings.store)
     except MissingError:
         return None
-
-
-PAGES = (
-    DashboardPage(
-        "/devices",
-        "Devices",
-        "Profiles of devices: meter, provenance, age, observations, accuracy and score; the "
-        "catalogue.",
-        devices_router,
-    ),
-    DashboardPage(
-        "/curves",
-        "Curves",
-        "The energy of a layer over its widths, with measured points and the most useful next one.",
-        curves_router,
-    ),
-    DashboardPage(
-        "/campaigns",
-        "Campaigns",
-        "Live progress of profiling: uncertainty, points and the time left.",
-        campaigns_router,
-    ),
-    DashboardPage(
-        "/fleet",
-        "Fleet",
-        "Devices elsewhere, what is requested of them, and what is wrong.",
-        fleet_router,
-    ),
-)

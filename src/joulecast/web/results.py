@@ -8,49 +8,28 @@ list that the server made: nothing that a client sends becomes a path.
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import Body, Query, Request
 from fastapi.responses import HTMLResponse
 
 from joulecast.features.report import read_result, recognise_result, report_result
 from joulecast.features.score import score
 from joulecast.records import Json
-from joulecast.store import ProfileSummary, open_store
-from joulecast.system.errors import FileError, JoulecastError, MissingError, StoreError
+from joulecast.store import open_store
+from joulecast.system.errors import FileError, JoulecastError, MissingError
 from joulecast.views.report import Report
-from joulecast.web.answers import DashboardPage, document_problems, render
-from joulecast.web.settings import find_settings
-from joulecast.web.work import DataRoute, answer_json, find_work_queue
+from joulecast.web.answers import DashboardPage, render
+from joulecast.web.dashboard import Dashboard, Here
+from joulecast.web.work import computed
 
-ListSources = Callable[[Request], "Sequence[ResultSource]"]
 Key = Annotated[str, Query(max_length=300, description="Key of a result of the list.")]
 Dropped = Annotated[Any, Body(description="A result that the command wrote with --out.")]
-
-
-@dataclass(frozen=True)
-class ResultPage:
-    """What a page of results is about.
-
-    Attributes:
-        kind: Kind of the results.
-        path: Where the page is.
-        title: Its name in the navigation.
-        summary: One sentence on what it shows.
-        command: The command that makes such a result.
-        list_stored: Returns results that are not files.
-    """
-
-    kind: str
-    path: str
-    title: str
-    summary: str
-    command: str
-    list_stored: ListSources = lambda request: ()
 
 
 @dataclass(frozen=True)
@@ -58,12 +37,20 @@ class ResultSummary:
     """A result that can be shown.
 
     Attributes:
+        key: Identifies it in addresses: the name of a file, or ``store:…``.
         origin: ``file``, ``store`` or ``published``.
     """
 
     key: str
     origin: str
     title: str
+
+
+@dataclass(frozen=True)
+class ResultSource(ResultSummary):
+    """A result that can be shown, and a function that returns it as JSON values."""
+
+    load: Callable[[], Json]
 
 
 @dataclass(frozen=True)
@@ -99,79 +86,76 @@ class ResultList:
     result: dict[str, Any] | None = None
 
 
-def make_result_page(page: ResultPage) -> DashboardPage:
-    """Return a page of results, with its routes."""
-    router = APIRouter(tags=[page.title.lower()], route_class=DataRoute)
+class ResultPage(DashboardPage):
+    """A page of results of one kind.
 
-    @router.get(page.path, include_in_schema=False, response_class=HTMLResponse)
-    async def show_results(request: Request, result: Key = "") -> HTMLResponse:
-        return await find_work_queue(request).run(_render_results, page, request, result)
+    Args:
+        kind: Kind of the results.
+        path: Where the page is.
+        title: Its name in the navigation.
+        summary: One sentence on what it shows.
+        command: The command that makes such a result.
+        list_stored: Returns results that are not files.
+    """
 
-    @router.get(
-        f"/api{page.path}",
-        summary=f"{page.title}: the list, and the chosen result",
-        response_model=ResultList,
-        responses=document_problems(404, 422),
-    )
-    async def list_results(request: Request, result: Key = "") -> Response:
-        """Return all results, and the chosen one as a report and as its command wrote it."""
-        return await answer_json(request, _list_results, page, request, result)
-
-    @router.post(
-        f"/api{page.path}",
-        summary=f"Report a result of `{page.command}`",
-        response_model=ReportData,
-        responses=document_problems(413, 415, 422),
-    )
-    async def report_dropped(request: Request, dropped: Dropped) -> Response:
-        """Return a result in words and numbers; it is not kept."""
-        return await answer_json(request, lambda: _convert(_report_dropped(page, dropped)))
-
-    @router.post(f"{page.path}/preview", include_in_schema=False, response_class=HTMLResponse)
-    async def preview_dropped(request: Request, dropped: Dropped) -> HTMLResponse:
-        return await find_work_queue(request).run(
-            lambda: render(request, "fragment.html", report=_report_dropped(page, dropped))
+    def __init__(
+        self,
+        kind: str,
+        path: str,
+        title: str,
+        summary: str,
+        command: str,
+        list_stored: Callable[[Dashboard], Iterable[ResultSource]] = lambda _: (),
+    ) -> None:
+        super().__init__(path, title, summary)
+        self.kind, self.command, self._list_stored = kind, command, list_stored
+        self.html(computed(self.show))
+        self.json(f"{title}: the list, and the chosen result")(computed(self.list_results))
+        post, report = self.router.post, f"Report a result of `{command}`"
+        post(f"/api{path}", summary=report)(computed(self.report_dropped))
+        post(f"{path}/preview", include_in_schema=False, response_class=HTMLResponse)(
+            computed(self.preview_dropped)
         )
 
-    return DashboardPage(page.path, page.title, page.summary, router)
+    def show(self, request: Request, here: Here, result: Key = "") -> HTMLResponse:
+        """Show the list, and the chosen result."""
+        sources = self._list_sources(here)
+        chosen = choose_source(sources, result)
+        report = None if chosen is None else report_result(chosen.load(), chosen.title)
+        names: dict[str, Any] = {"page": self, "sources": sources, "chosen": chosen}
+        return render(request, "results.html", report=report, **names)
 
+    def list_results(self, request: Request, here: Here, result: Key = "") -> ResultList:
+        """Return all results, and the chosen one as a report and as its command wrote it."""
+        sources = self._list_sources(here)
+        chosen = choose_source(sources, result)
+        if chosen is None:
+            return ResultList(tuple(sources))
+        data = chosen.load()
+        report = ReportData(**report_result(data, chosen.title).to_dict())
+        return ResultList(tuple(sources), chosen.key, report, data)
 
-def _convert(report: Report) -> ReportData:
-    return ReportData(**report.to_dict())
+    def report_dropped(self, request: Request, dropped: Dropped) -> ReportData:
+        """Return a result in words and numbers; it is not kept."""
+        return ReportData(**self._report(dropped).to_dict())
 
+    def preview_dropped(self, request: Request, dropped: Dropped) -> HTMLResponse:
+        """Show a result that was dropped on the page."""
+        return render(request, "fragment.html", report=self._report(dropped))
 
-def _list_sources(page: ResultPage, request: Request) -> list[ResultSource]:
-    files = list_result_files(find_settings(request).results, page.kind)
-    return [*files, *page.list_stored(request)]
+    def _list_sources(self, here: Dashboard) -> list[ResultSource]:
+        files = list_result_files(here.settings.results, self.kind)
+        return [*files, *self._list_stored(here)]
 
-
-def _render_results(page: ResultPage, request: Request, key: str) -> HTMLResponse:
-    sources = _list_sources(page, request)
-    chosen = choose_source(sources, key)
-    report = None if chosen is None else report_result(chosen.load(), chosen.title)
-    context: dict[str, Any] = {"page": page, "sources": sources, "chosen": chosen, "report": report}
-    return render(request, "results.html", **context)
-
-
-def _list_results(page: ResultPage, request: Request, key: str) -> ResultList:
-    sources = _list_sources(page, request)
-    chosen = choose_source(sources, key)
-    listed = tuple(ResultSummary(one.key, one.origin, one.title) for one in sources)
-    if chosen is None:
-        return ResultList(listed)
-    data = chosen.load()
-    report = _convert(report_result(data, chosen.title))
-    return ResultList(listed, chosen.key, report, data)
-
-
-def _report_dropped(page: ResultPage, data: Any) -> Report:
-    """Return the report of a result that was dropped on a page."""
-    kind = recognise_result(data)
-    if kind and kind != page.kind:
-        raise FileError(f"this is the result of another command: give one of `{page.command}`")
-    if not kind:
-        raise FileError(f"this is not a result of `{page.command}`: give the JSON that it wrote")
-    return report_result(data, "the result")
+    def _report(self, data: Any) -> Report:
+        kind = recognise_result(data)
+        if kind and kind != self.kind:
+            raise FileError(f"this is the result of another command: give one of `{self.command}`")
+        if not kind:
+            raise FileError(
+                f"this is not a result of `{self.command}`: give the JSON that it wrote"
+            )
+        return report_result(data, "the result")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -181,42 +165,21 @@ def _report_dropped(page: ResultPage, data: Any) -> Report:
 _MOST_FILES = 500
 
 
-@dataclass(frozen=True)
-class ResultSource:
-    """A result that can be shown.
-
-    Attributes:
-        key: Identifies it in addresses: the name of a file, or ``store:…``.
-        origin: ``file``, ``store`` or ``published``.
-        title: How lists call it.
-        load: Returns the result as JSON values.
-    """
-
-    key: str
-    origin: str
-    title: str
-    load: Callable[[], Json]
-
-
 def list_result_files(folder: Path | None, kind: str) -> list[ResultSource]:
-    """Return the results of a kind in a folder, the latest first.
-
-    Args:
-        folder: The folder; None for none.
-        kind: One of ``RESULT_KINDS``.
-    """
-    if folder is None:
-        return []
+    """Return the results of a kind in a folder, the latest first."""
+    found = []
+    with suppress(OSError):
+        for path in folder.resolve().iterdir() if folder is not None else ():
+            # A link may lead anywhere.
+            with suppress(OSError):
+                facts = path.lstat()
+                if path.suffix == ".json" and stat.S_ISREG(facts.st_mode):
+                    found.append((facts.st_mtime_ns, path, facts.st_size))
     return [
         ResultSource(path.name, "file", path.name, partial(_load, path))
-        for changed_ns, path, size_bytes in _list_files(folder)
+        for changed_ns, path, size_bytes in sorted(found, reverse=True)[:_MOST_FILES]
         if _find_kind(path, changed_ns, size_bytes) == kind
     ]
-
-
-def keep_result(data: Json) -> Callable[[], Json]:
-    """Return a function that returns a result which was read already."""
-    return lambda: data
 
 
 def choose_source(sources: Sequence[ResultSource], key: str) -> ResultSource | None:
@@ -225,30 +188,12 @@ def choose_source(sources: Sequence[ResultSource], key: str) -> ResultSource | N
     Raises:
         MissingError: There is no source with this key.
     """
-    if not key:
-        return sources[0] if sources else None
     for source in sources:
-        if source.key == key:
+        if key in ("", source.key):
             return source
-    raise MissingError("there is no such result: choose one that the page lists")
-
-
-def _list_files(folder: Path) -> list[tuple[int, Path, int]]:
-    """Return JSON files with the time of their last change and their size, the latest first."""
-    try:
-        paths = [path for path in folder.resolve().iterdir() if path.suffix == ".json"]
-    except OSError:
-        return []
-    found = []
-    for path in paths:
-        try:
-            facts = path.lstat()
-        except OSError:
-            continue
-        # A link may lead anywhere.
-        if stat.S_ISREG(facts.st_mode):
-            found.append((facts.st_mtime_ns, path, facts.st_size))
-    return sorted(found, reverse=True)[:_MOST_FILES]
+    if key:
+        raise MissingError("there is no such result: choose one that the page lists")
+    return None
 
 
 # Scanning more files than are kept would forget each of them before it is asked for again.
@@ -262,11 +207,7 @@ def _find_kind(path: Path, changed_ns: int, size_bytes: int) -> str:
 
 
 def _load(path: Path) -> Json:
-    """Return the values of a file.
-
-    Raises:
-        MissingError: It cannot be read any more; the message does not tell where it is.
-    """
+    """Return the values of a file; the message of an error does not tell where it is."""
     try:
         data: Json = read_result(path)
     except FileError as error:
@@ -276,102 +217,62 @@ def _load(path: Path) -> Json:
     return data
 
 
-def list_evaluations(request: Request) -> Sequence[ResultSource]:
-    """Return the evaluations of the store, the latest first."""
-    with open_store(find_settings(request).store, create=False) as opened:
+def list_evaluations(here: Dashboard) -> Iterable[ResultSource]:
+    """Yield the evaluations of the store, the latest first."""
+    with open_store(here.settings.store, create=False) as opened:
         stored = opened.evaluations.list_all() if opened.exists else ()
-    return [
-        ResultSource(
-            f"store:{one.name}",
-            "store",
-            f"{one.payload.get('family')} on {one.payload.get('device', {}).get('name')}, "
-            f"{one.payload.get('date')}",
-            keep_result(one.payload),
-        )
-        for one in stored
-    ]
+    for one in stored:
+        data = one.payload
+        device = data.get("device", {}).get("name")
+        title = f"{data.get('family')} on {device}, {data.get('date')}"
+        yield ResultSource(f"store:{one.name}", "store", title, partial(dict, data))
 
 
-_KEPT_SCORES = 64
-
-
-def list_scores(request: Request) -> Sequence[ResultSource]:
-    """Return the scores of devices with stored observations, then those that were published."""
-    store = find_settings(request).store
-    with open_store(store, create=False) as opened:
-        profiles = opened.list_profiles()
-    found = [(one, _find_score(store, one)) for one in profiles]
-    own = [
-        ResultSource(f"store:{one.key}", "store", str(one), keep_result(data))
-        for one, data in found
-        if data
-    ]
-    return [*own, ResultSource("published", "published", "DeepEn2023: eight phones", load_phones)]
-
-
-@lru_cache(maxsize=_KEPT_SCORES)
-def score_profile(store: str | None, profile: ProfileSummary) -> Json | None:
-    """Return the score of a profile; None if the reference applications were not observed.
-
-    Raises:
-        StoreError: The store cannot be read; it is tried again the next time.
-    """
-    try:
-        return score(devices=(profile.key,), store=store).to_dict()
-    except StoreError:
-        raise
-    except JoulecastError:
-        return None
-
-
-def load_phones() -> Json:
-    """Return the scores of the phones of DeepEn2023."""
-    return score(published=True).to_dict()
-
-
-def _find_score(store: str | None, profile: ProfileSummary) -> Json | None:
-    try:
-        return score_profile(store, profile)
-    except StoreError:
+def list_scores(here: Dashboard) -> Iterable[ResultSource]:
+    """Yield the scores of devices with stored observations, then those that were published."""
+    for one in here.service.list_profiles():
         # A single profile that cannot be read does not hide all others.
-        return None
+        with suppress(JoulecastError):
+            if here.read_details(one).iecs is not None:
+                load = partial(_score, devices=(one.key,), store=here.settings.store)
+                yield ResultSource(f"store:{one.key}", "store", str(one), load)
+    load = partial(_score, published=True)
+    yield ResultSource("published", "published", "DeepEn2023: eight phones", load)
 
 
-# ---------------------------------------------------------------------------------------------
-# The pages
+def _score(**options: Any) -> Json:
+    return score(**options).to_dict()
 
-PAGES = tuple(
-    make_result_page(page)
-    for page in (
-        ResultPage(
-            "evaluation",
-            "/evaluations",
-            "Evaluations",
-            "How far estimates are from measurements of networks that no estimator has seen.",
-            "joulecast evaluate FAMILY --out evaluation.json",
-            list_evaluations,
-        ),
-        ResultPage(
-            "plan",
-            "/plans",
-            "Plans",
-            "Which job runs when on which device, and the charge of batteries.",
-            "joulecast plan jobs.toml --out plan.json",
-        ),
-        ResultPage(
-            "pruning",
-            "/pruning",
-            "Pruning",
-            "Networks before and after pruning, by layer.",
-            "joulecast prune NET --budget 50% --out pruning.json",
-        ),
-        ResultPage(
-            "score",
-            "/scores",
-            "Scores",
-            "Labels of devices from A to G, by the energy and power of inferences.",
-            "joulecast score --out score.json",
-            list_scores,
-        ),
-    )
+
+PAGES = (
+    ResultPage(
+        "evaluation",
+        "/evaluations",
+        "Evaluations",
+        "How far estimates are from measurements of networks that no estimator has seen.",
+        "joulecast evaluate FAMILY --out evaluation.json",
+        list_evaluations,
+    ),
+    ResultPage(
+        "plan",
+        "/plans",
+        "Plans",
+        "Which job runs when on which device, and the charge of batteries.",
+        "joulecast plan jobs.toml --out plan.json",
+    ),
+    ResultPage(
+        "pruning",
+        "/pruning",
+        "Pruning",
+        "Networks before and after pruning, by layer.",
+        "joulecast prune NET --budget 50% --out pruning.json",
+    ),
+    ResultPage(
+        "score",
+        "/scores",
+        "Scores",
+        "Labels of devices from A to G, by the energy and power of inferences.",
+        "joulecast score --out score.json",
+        list_scores,
+    ),
 )

@@ -35,23 +35,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from joulecast.agent.addresses import are_equal_secrets, names_loopback
 from joulecast.system.files import MOST_JSON_BYTES
 from joulecast.web.answers import COOKIE, answer_bug, make_problem, render
-from joulecast.web.settings import WebSettings
 
-_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",
-        "font-src 'self'",
-        "connect-src 'self'",
-        "form-action 'self'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
-    )
-)
 HEADERS = {
-    "Content-Security-Policy": _POLICY,
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+        "frame-ancestors 'none'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     # Without a referrer, browsers would not tell the origin of a form either.
@@ -76,9 +66,8 @@ _WRONG_PER_SECOND, _WRONG_BURST = 0.5, 20
 class Protection:
     """ASGI middleware that checks requests and adds headers to answers."""
 
-    def __init__(self, app: ASGIApp, settings: WebSettings, access: AccessCheck) -> None:
+    def __init__(self, app: ASGIApp, rate: float, access: AccessCheck) -> None:
         self._app, self._access = app, access
-        rate = settings.requests_per_second
         self._rate = RateLimit(rate, 2.0 * rate)
         self._wrong = RateLimit(_WRONG_PER_SECOND, _WRONG_BURST)
 
@@ -98,24 +87,27 @@ class Protection:
             nonlocal has_started
             has_started = True
             if message["type"] == "http.response.start":
-                _add_headers(MutableHeaders(scope=message), scope)
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                if scope["path"].startswith(_OPEN_FOLDER):
+                    # The address of a static file changes with its content.
+                    is_versioned = scope["query_string"].startswith(b"v=")
+                    headers["Cache-Control"] = _FOR_EVER if is_versioned else "no-cache"
+                headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
         try:
-            await self._answer(scope, receive, send_protected)
+            refusal = self._find_refusal(HTTPConnection(scope))
+            if refusal is not None:
+                await refusal(scope, receive, send_protected)
+                return
+            limited = limit_body(receive, find_body_limit(scope["path"]))
+            await self._app(scope, limited, send_protected)
         except Exception as error:
             # A handler of the application would answer outside of this, without the headers.
             if has_started:
                 raise
             await answer_bug(Request(scope), error)(scope, receive, send_protected)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._find_refusal(HTTPConnection(scope))
-        if refusal is not None:
-            await refusal(scope, receive, send)
-            return
-        limited = LimitedBody(receive, find_body_limit(scope["path"]))
-        await self._app(scope, limited, send)
 
     def _find_refusal(self, connection: HTTPConnection) -> Response | None:
         """Return the answer to a request that may not pass; None for one that may."""
@@ -142,7 +134,8 @@ class Protection:
         is_wrong = "authorization" in connection.headers
         if is_wrong and (wait_s := self._wrong.take(client)):
             return _refuse_rate(wait_s, "too many wrong tokens")
-        if not is_wrong and _is_page(connection):
+        is_read = connection.scope["method"] in ("GET", "HEAD") and not path.startswith("/api/")
+        if not is_wrong and is_read and "text/html" in connection.headers.get("accept", ""):
             query = connection.scope["query_string"].decode("latin-1")
             wanted = quote(f"{path}?{query}" if query else path)
             return RedirectResponse(f"{SIGN_IN}?next={wanted}", HTTPStatus.SEE_OTHER)
@@ -177,23 +170,6 @@ def _check_body(connection: HTTPConnection) -> Response | None:
     return None
 
 
-def _add_headers(headers: MutableHeaders, scope: Scope) -> None:
-    for name, value in HEADERS.items():
-        headers[name] = value
-    if scope["path"].startswith(_OPEN_FOLDER):
-        # The address of a static file changes with its content.
-        is_versioned = scope["query_string"].startswith(b"v=")
-        headers["Cache-Control"] = _FOR_EVER if is_versioned else "no-cache"
-    headers.setdefault("Cache-Control", "no-store")
-
-
-def _is_page(connection: HTTPConnection) -> bool:
-    """Return whether a browser asks for a page."""
-    path, accept = connection.scope["path"], connection.headers.get("accept", "")
-    is_read = connection.scope["method"] in ("GET", "HEAD")
-    return is_read and "text/html" in accept and not path.startswith("/api/")
-
-
 def _find_host(origin: str) -> str:
     """Return host and port of an origin; a scheme may change at a proxy."""
     try:
@@ -203,8 +179,7 @@ def _find_host(origin: str) -> str:
 
 
 def _refuse_rate(wait_s: int, reason: str) -> Response:
-    detail = f"{reason}: wait {wait_s} s"
-    return make_problem(429, detail, {"Retry-After": str(wait_s)})
+    return make_problem(429, f"{reason}: wait {wait_s} s", {"Retry-After": str(wait_s)})
 
 
 # ---------------------------------------------------------------------------------------------
@@ -323,39 +298,33 @@ def find_body_limit(path: str) -> int:
     return _LIMITS.get(path, MOST_BODY_BYTES)
 
 
-class LimitedBody:
-    """Receives a body of any announced or unannounced size, within limits.
+def limit_body(receive: Receive, most_bytes: int, limit_s: float = _BODY_S) -> Receive:
+    """Return a function that receives a body of an announced or unannounced size, within limits.
 
     Args:
         receive: Where its parts come from.
-        most_bytes: Largest size.
-        limit_s: Longest time until all of it has arrived.
+        most_bytes: Largest size; HTTPException is raised for more.
+        limit_s: Longest time until all of it has arrived; HTTPException is raised afterwards.
     """
+    left_bytes, is_complete, end_s = most_bytes, False, time.monotonic() + limit_s
 
-    def __init__(self, receive: Receive, most_bytes: int, limit_s: float = _BODY_S) -> None:
-        self._receive, self._most_bytes = receive, most_bytes
-        self._size_bytes, self._is_complete = 0, False
-        self._end_s = time.monotonic() + limit_s
-
-    async def __call__(self) -> Message:
-        """Return the next part.
-
-        Raises:
-            HTTPException: The body is too large, or arrives too slowly.
-        """
+    async def receive_limited() -> Message:
+        nonlocal left_bytes, is_complete
         # Afterwards only the end of the connection can come, which may take long.
-        if self._is_complete:
-            return await self._receive()
+        if is_complete:
+            return await receive()
         try:
-            async with asyncio.timeout(self._end_s - time.monotonic()):
-                message = await self._receive()
+            async with asyncio.timeout(end_s - time.monotonic()):
+                message = await receive()
         except TimeoutError:
             raise HTTPException(408, "the request took too long to arrive") from None
-        self._size_bytes += len(message.get("body", b""))
-        self._is_complete = not message.get("more_body", False)
-        if self._size_bytes > self._most_bytes:
-            raise HTTPException(413, describe_limit(self._most_bytes))
+        left_bytes -= len(message.get("body", b""))
+        is_complete = not message.get("more_body", False)
+        if left_bytes < 0:
+            raise HTTPException(413, describe_limit(most_bytes))
         return message
+
+    return receive_limited
 
 
 def describe_limit(most_bytes: int) -> str:
@@ -384,8 +353,7 @@ def make_sign_in_router(access: AccessCheck) -> APIRouter:
     async def sign_in(request: Request) -> Response:
         client = request.client.host if request.client else ""
         if wait_s := attempts.take(client):
-            detail = f"too many attempts to sign in: wait {wait_s} s"
-            return make_problem(429, detail, {"Retry-After": str(wait_s)})
+            return _refuse_rate(wait_s, "too many attempts to sign in")
         fields = _parse_form(await request.body())
         if access.is_needed and not access.accepts_token(fields.get("token", "")):
             return _show_form(request, fields.get("next", "/"), "This is not the token.")

@@ -10,7 +10,7 @@ import uvicorn
 from joulecast.agent.addresses import is_loopback
 from joulecast.system.errors import InputError, arg
 from joulecast.web.app import create_app
-from joulecast.web.settings import WebSettings
+from joulecast.web.dashboard import WebSettings
 
 _MOST_CONNECTIONS = 1024
 # Streams of progress would otherwise keep a server alive that was told to end.

@@ -7,10 +7,11 @@ number and time, so that an overloaded server says so at once.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache, wraps
 from typing import Any, TypeVar
 
 from fastapi import HTTPException, Request, Response
@@ -23,6 +24,8 @@ from joulecast.system.files import parse_json
 T = TypeVar("T")
 _MOST_WAITING = 256
 _LIMIT_S = 60.0
+# Parsing 64 KiB takes about 4 ms, in which nobody else is answered.
+_LARGEST_PARSED_AT_ONCE_BYTES = 64 * 2**10
 
 
 class WorkQueue:
@@ -47,7 +50,7 @@ class WorkQueue:
         """Number of calls that wait or run."""
         return self._held
 
-    async def run(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
         """Return what a function returns, called in one of the threads.
 
         Raises:
@@ -55,23 +58,19 @@ class WorkQueue:
         """
         with self._lock:
             if self._held >= self._most_waiting:
-                raise HTTPException(
-                    503, "the server is busy: try again in a second", {"Retry-After": "1"}
-                )
+                detail = "the server is busy: try again in a second"
+                raise HTTPException(503, detail, {"Retry-After": "1"})
             self._held += 1
             # An application may be started again after it was closed.
             self._pool = self._pool or ThreadPoolExecutor(self._workers, "joulecast-web")
-            future = self._pool.submit(partial(function, *args, **options))
+            future = self._pool.submit(function, *args)
         future.add_done_callback(self._release)
         try:
             async with asyncio.timeout(self._limit_s):
                 return await asyncio.wrap_future(future)
         except TimeoutError:
-            raise HTTPException(
-                503,
-                "the answer takes too long: ask for less, or try again later",
-                {"Retry-After": "10"},
-            ) from None
+            detail = "the answer takes too long: ask for less, or try again later"
+            raise HTTPException(503, detail, {"Retry-After": "10"}) from None
 
     def close(self) -> None:
         """End the threads once they are idle; forget what waits."""
@@ -85,51 +84,48 @@ class WorkQueue:
             self._held -= 1
 
 
-def find_work_queue(request: Request) -> WorkQueue:
-    """Return the threads of the server that answers a request."""
-    queue: WorkQueue = request.app.state.work_queue
-    return queue
-
-
-async def answer_json(request: Request, compute: Callable[..., Any], *args: Any) -> Response:
-    """Return what a function returns as JSON, computed and written in the server's threads.
+def computed(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Response]]:
+    """Let a route be computed and written as JSON in the server's threads.
 
     A coroutine that returned the record itself would have it checked and written on the event loop.
     """
-    return await find_work_queue(request).run(_write_json, compute, *args)
 
+    def answer(values: dict[str, Any]) -> Response:
+        found = function(**values)
+        if isinstance(found, Response):
+            return found
+        kind: Any = type(found)
+        return Response(_find_writer(kind).dump_json(found), media_type="application/json")
 
-def _write_json(compute: Callable[..., Any], *args: Any) -> Response:
-    found = compute(*args)
-    kind: Any = type(found)
-    content = _find_writer(kind).dump_json(found)
-    return Response(content, media_type="application/json")
+    @wraps(function)
+    async def call(**values: Any) -> Response:
+        queue: WorkQueue = values["request"].app.state.dashboard.queue
+        return await queue.run(answer, values)
+
+    # FastAPI reads it, and would look for the names of annotations in this module.
+    call.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]
+    return call
 
 
 @cache
-def _find_writer(kind: type[Any]) -> TypeAdapter[Any]:
+def _find_writer(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-# ---------------------------------------------------------------------------------------------
-# JSON bodies: valid numbers only, and not nested too deeply
-
-# Parsing 64 KiB takes about 4 ms, in which nobody else is answered.
-_LARGEST_PARSED_AT_ONCE_BYTES = 64 * 2**10
-
-
 class DataRequest(Request):
-    """A request whose JSON is parsed as that of files is."""
+    """A request whose JSON is parsed as that of files is: valid numbers, not nested too deeply."""
 
     async def json(self) -> Any:
-        """Return the value of the body.
-
-        Raises:
-            HTTPException: It is not JSON, has NaN or Infinity, or is nested too deeply.
-        """
+        """Return the value of the body, or raise HTTPException."""
         if not hasattr(self, "_json"):
+            content = await self.body()
+            is_large = len(content) > _LARGEST_PARSED_AT_ONCE_BYTES
             try:
-                self._json = await _parse(await self.body())
+                self._json = (
+                    await run_in_threadpool(parse_json, content)
+                    if is_large
+                    else parse_json(content)
+                )
             except ValueError as error:
                 raise HTTPException(400, f"the body is not JSON ({error})") from error
         return self._json
@@ -146,9 +142,3 @@ class DataRoute(APIRoute):
             return await handle(DataRequest(request.scope, request.receive))
 
         return handle_data
-
-
-async def _parse(content: bytes) -> Any:
-    if len(content) <= _LARGEST_PARSED_AT_ONCE_BYTES:
-        return parse_json(content)
-    return await run_in_threadpool(parse_json, content)

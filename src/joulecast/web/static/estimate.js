@@ -263,7 +263,7 @@ function showBasis(found, device) {
   const tag = makeElement("span", found.provenance, "tag");
   tag.dataset.provenance = found.provenance;
   const where = found.gpus > 1 ? `${found.gpus} × ${found.device}` : found.device;
-  const shipped = device?.is_shipped ? "; a shipped profile of another unit" : "";
+  const shipped = device?.shipped ? "; a shipped profile of another unit" : "";
   byId("basis").replaceChildren(
     tag,
     ` ${found.net || "Your network"} on ${where} (${found.runtime}), estimator ${found.estimator}; ${found.provenance === "datasheet" ? "joules of the" : "the meter covers"} ${found.covers}${shipped}.`,
@@ -379,7 +379,7 @@ function makeDeviceRow(device, found, most, hasBar) {
   const row = makeRow([], [], []);
   const name = makeElement("th", device.device);
   name.scope = "row";
-  name.append(makeElement("span", `${device.runtime}${device.is_shipped ? ", shipped" : ""}`, "note"));
+  name.append(makeElement("span", `${device.runtime}${device.shipped ? ", shipped" : ""}`, "note"));
   const tag = makeElement("span", found.provenance, "tag");
   tag.dataset.provenance = found.provenance;
   const provenance = document.createElement("td");
