@@ -54,11 +54,11 @@ from joulecast.estimators.additive.roofline import (
 )
 from joulecast.gp.linalg import Floats
 from joulecast.gp.logsums.fit import fit_logsums
+from joulecast.gp.logsums.inputs import ALL_INPUTS
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
-from joulecast.gp.logsums.prior import prior_log_mean
-from joulecast.gp.logsums.process import ALL_INPUTS, KernelTerm, LogSumProcess, Prior
+from joulecast.gp.logsums.prior import KernelTerm, LogSumProcess, Prior, prior_log_mean
 from joulecast.gp.logsums.stored import PackedArray
-from joulecast.gp.logsums.totals import predict_inputs
+from joulecast.gp.logsums.totals import predict_log_means
 from joulecast.records import DataSheet, Observation
 
 # Log standard deviations of overheads, whose host is another one.
@@ -214,7 +214,7 @@ class CarriedDevice:
         if overheads:
             at = -len(overheads) - len(model.encoder.sources)
             seconds, watts = (
-                float(one.hyper.coefficients[at]) for one in (model.duration, model.power)
+                float(one.prior.coefficients[at]) for one in (model.duration, model.power)
             )
         return SheetMeans(self.source_sheet, overheads, seconds, watts)
 
@@ -258,7 +258,7 @@ def _find_network_factor(process: FittedLogSums) -> float:
     Residuals of leaves do not contain what networks have in common beyond them.
     """
     posterior = condition_logsums(process)
-    log_operators = predict_inputs(posterior, process.inputs, with_variance=False).log_mean
+    log_operators = predict_log_means(posterior, process.inputs)
     observations = process.observations
     sums = observations.sums.counts.total(np.exp(log_operators))
     return float(np.median(observations.log_values - np.log(sums)))
