@@ -3,10 +3,9 @@
 import numpy as np
 
 from joulecast.gp.linalg import WeightedSums
-from joulecast.gp.logsums.inputs import LogInputs, LogObservations, LogSums
+from joulecast.gp.logsums.inputs import ALL_INPUTS, NO_GROUP, LogInputs, LogObservations, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums
-from joulecast.gp.logsums.prior import log_prior_covariance, prior_log_mean
-from joulecast.gp.logsums.process import ALL_INPUTS, NO_GROUP, KernelTerm, LogSumProcess
+from joulecast.gp.logsums.prior import KernelTerm, LogSumProcess
 
 BASIS_SIZE, AXES, STRUCTURES = 3, 2, 3
 
@@ -47,47 +46,41 @@ def draw_inputs(rng, size, first_identity=0, caps=False):
 
 
 def draw_sums(rng, inputs, singles, several):
-    """Return sums of single inputs, then of two to four with shares of structures."""
+    """Return sums of single inputs, then of two to four with shares of structures.
+
+    The last two are the same sum.
+    """
     entries = [[int(one)] for one in rng.permutation(inputs)[:singles]]
     entries += [sorted(rng.choice(inputs, rng.integers(2, 5), False)) for _ in range(several)]
-    row = np.repeat(np.arange(len(entries)), [len(one) for one in entries])
-    counts = rng.integers(1, 4, len(row)).astype(float)
-    size = singles + several
-    index = np.arange(singles, size)
-    structures = WeightedSums(size, index, index % STRUCTURES, np.ones(several))
-    identities = np.arange(size)
-    # The last two are the same sum.
+    counts = [rng.integers(1, 4, len(one)).astype(float) for one in entries]
+    size, identities = singles + several, np.arange(singles + several)
     if several > 1:
-        last = row == size - 2
-        keep = row < size - 1
-        entries = np.concatenate(entries)
-        row = np.concatenate([row[keep], np.full(last.sum(), size - 1)])
-        columns = np.concatenate([entries[keep], entries[last]])
-        counts = np.concatenate([counts[keep], counts[last]])
-        structures = WeightedSums(
-            size, index, np.concatenate([index[:-1], index[-2:-1]]) % STRUCTURES, np.ones(several)
-        )
-        identities[-1] = identities[-2]
-        return LogSums(WeightedSums(size, row, columns, counts), structures, identities)
-    return LogSums(WeightedSums(size, row, np.concatenate(entries), counts), structures, identities)
+        entries[-1], counts[-1], identities[-1] = entries[-2], counts[-2], identities[-2]
+    row = np.repeat(np.arange(size), [len(one) for one in entries])
+    labels = identities[singles:] % STRUCTURES
+    structures = WeightedSums(size, np.arange(singles, size), labels, np.ones(several))
+    counts = WeightedSums(size, row, np.concatenate(entries), np.concatenate(counts))
+    return LogSums(counts, structures, identities)
 
 
 def draw_values(rng, process, inputs):
     """Return log values of inputs, drawn from the prior at its median."""
-    hyper = process.unpack(process.prior.means)
-    cov = log_prior_covariance(process, hyper, inputs, inputs)
-    noise = rng.multivariate_normal(np.zeros(inputs.size), cov)
-    return prior_log_mean(inputs, hyper.coefficients) + noise
+    prior = process.unpack(process.theta_prior[0])
+    noise = rng.multivariate_normal(np.zeros(inputs.size), prior.covariance(inputs, inputs))
+    return prior.mean(inputs) + noise
 
 
 def draw_fitted(rng, size=30, singles=20, several=12, **kwargs):
-    """Return a process at the median of its prior, observed through sums, and the log values."""
+    """Return a process at the median of its prior, observed through sums, and the log values.
+
+    Sums are linearised around the prior mean.
+    """
     process, inputs = make_process(**kwargs), draw_inputs(rng, size)
     sums, values = draw_sums(rng, size, singles, several), draw_values(rng, process, inputs)
     log_values = np.log(sums.counts.total(np.exp(values))) + 0.02 * rng.normal(size=sums.size)
     strata = np.arange(sums.size) % 3
     observations = LogObservations(sums, log_values, np.full(sums.size, 1e-5), strata)
-    return FittedLogSums(process, process.prior.means, inputs, observations), values
+    return FittedLogSums.start(process, process.theta_prior[0], inputs, observations), values
 
 
 def to_matrix(sums, inputs):

@@ -6,7 +6,6 @@ import pytest
 from joulecast.gp import linalg
 from joulecast.gp.kernels import matern52, matern52_with_gradient
 from joulecast.gp.linalg import (
-    SparsityPattern,
     WeightedSums,
     cholesky_with_inverse,
     factorise_covariance,
@@ -14,18 +13,6 @@ from joulecast.gp.linalg import (
     matmul,
 )
 from logsums_examples import to_matrix
-
-
-def test_sparse_pattern_multiplies_as_a_dense_matrix():
-    rng = np.random.default_rng(7)
-    dense = (rng.random((13, 21)) < 0.3) * rng.normal(size=(13, 21))
-    dense[4] = 0.0
-    row, column = np.nonzero(dense)
-    other = rng.normal(size=(21, 6))
-    order = rng.permutation(len(row))
-    pattern = SparsityPattern(13, row[order], column[order])
-    product = pattern.matmul(dense[row, column][order], other)
-    assert product == pytest.approx(dense @ other, abs=1e-12)
 
 
 @pytest.mark.parametrize("size", [1, 64, 65, 200])
@@ -89,7 +76,7 @@ def test_sums_equal_products_with_the_dense_matrix(sums):
     assert not matrix[-1].any()
     assert sums.total(values) == pytest.approx(matrix @ values)
     other = np.random.default_rng(1).normal(size=(INPUTS, 3))
-    assert sums.pattern.matmul(sums.weight, other) == pytest.approx(matrix @ other)
+    assert sums.matmul(other) == pytest.approx(matrix @ other)
 
 
 def test_kernel_and_gradient_do_not_depend_on_the_size_of_strips(monkeypatch):

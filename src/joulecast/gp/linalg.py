@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -96,40 +96,6 @@ def iterate_strips(rows: int, columns: int) -> Iterator[slice]:
         yield slice(start, min(rows, start + step))
 
 
-class SparsityPattern:
-    """Where the entries of a sparse matrix lie, for products with entries that change.
-
-    The first entries of all rows are one step of arithmetic, then all second ones, and so on. Rows
-    are ordered by their number of entries, so that each step takes the rows from the front.
-
-    Args:
-        size: Number of rows.
-        row: Row of each entry.
-        column: Column of each entry; no two entries share both row and column.
-    """
-
-    def __init__(self, size: int, row: Ints, column: Ints) -> None:
-        lengths = np.bincount(row, minlength=size)
-        self._order = np.argsort(-lengths, kind="stable")
-        starts = (np.cumsum(lengths) - lengths)[self._order]
-        by_row = np.argsort(row, kind="stable")
-        sizes = [np.count_nonzero(lengths > step) for step in range(lengths.max(initial=0))]
-        self._steps = [by_row[starts[:size] + step] for step, size in enumerate(sizes)]
-        self._columns = [column[entries] for entries in self._steps]
-
-    def matmul(self, entries: Floats, matrix: Floats) -> Floats:
-        """Return the product of the sparse matrix with these entries and a dense matrix."""
-        ordered = np.zeros((len(self._order), matrix.shape[1]))
-        for step, columns in zip(self._steps, self._columns, strict=True):
-            for rows in iterate_strips(len(step), matrix.shape[1]):
-                part = matrix.take(columns[rows], axis=0)
-                part *= entries[step[rows], None]
-                ordered[rows] += part
-        product = np.empty_like(ordered)
-        product[self._order] = ordered
-        return product
-
-
 def _solve_with_jitter(solve: Callable[[Floats], T], matrix: Floats) -> T:
     """Return what ``solve`` returns, with as little jitter as makes the matrix definite."""
     diagonal = np.diag(matrix).copy()
@@ -197,14 +163,42 @@ class WeightedSums:
         index = np.arange(inputs)
         return cls(inputs, index, index, np.ones(inputs))
 
-    @cached_property
-    def pattern(self) -> SparsityPattern:
-        """Where the weights lie, for products with other entries."""
-        return SparsityPattern(self.size, self.row, self.column)
+    def take(self, index: Ints) -> WeightedSums:
+        """Return some of the sums."""
+        starts = np.searchsorted(self.row, index)
+        lengths = np.searchsorted(self.row, index, side="right") - starts
+        row = np.repeat(np.arange(len(index)), lengths)
+        entries = np.arange(len(row)) + (starts - np.cumsum(lengths) + lengths)[row]
+        return WeightedSums(len(index), row, self.column[entries], self.weight[entries])
+
+    def append(self, other: WeightedSums) -> WeightedSums:
+        """Return the sums of both."""
+        return WeightedSums(
+            self.size + other.size,
+            np.concatenate([self.row, other.row + self.size]),
+            np.concatenate([self.column, other.column]),
+            np.concatenate([self.weight, other.weight]),
+        )
 
     def matmul(self, matrix: Floats) -> Floats:
-        """Return the product of the weights and a dense matrix."""
-        return self.pattern.matmul(self.weight, matrix)
+        """Return the product of the weights and a dense matrix.
+
+        The first entries of all sums are one step of arithmetic, then all second ones, and so on.
+        Sums are ordered by their number of entries, so that each step takes them from the front.
+        """
+        lengths = np.bincount(self.row, minlength=self.size)
+        order = np.argsort(-lengths, kind="stable")
+        starts = (np.cumsum(lengths) - lengths)[order]
+        ordered = np.zeros((self.size, matrix.shape[1]))
+        for step in range(lengths.max(initial=0)):
+            entries = starts[: np.count_nonzero(lengths > step)] + step
+            for rows in iterate_strips(len(entries), matrix.shape[1]):
+                part = matrix.take(self.column[entries[rows]], axis=0)
+                part *= self.weight[entries[rows], None]
+                ordered[rows] += part
+        product = np.empty_like(ordered)
+        product[order] = ordered
+        return product
 
     def sum_entries(self, entries: Floats) -> Floats:
         """Return for each sum the sum of one number per entry."""

@@ -18,7 +18,7 @@ from joulecast.estimators.base import ISOLATED_SUM_ERROR_SD_SHARE
 from joulecast.families import make_family
 from joulecast.gp.logsums import selection as local_rows
 from joulecast.gp.logsums.posterior import condition_logsums, linearise_observations
-from joulecast.gp.logsums.totals import predict_inputs
+from joulecast.gp.logsums.totals import explain_inputs
 from joulecast.records import Setup
 from joulecast.variants import read_isolated_part
 
@@ -41,7 +41,7 @@ def test_more_observations_never_raise_a_variance_under_fixed_hyper_parameters(
     more = update_model(model, [*observations, *extra], known)
     operators = encode_sums(counts).operators
     before, after = (
-        predict_inputs(condition_logsums(one.duration), one.encoder.encode_durations(operators))
+        explain_inputs(condition_logsums(one.duration), one.encoder.encode_durations(operators))[0]
         for one in (model, more)
     )
     assert (after.log_variance <= 1.05 * before.log_variance).all()

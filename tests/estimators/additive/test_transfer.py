@@ -68,8 +68,8 @@ def mape(fitted, networks, truth_j):
 def test_residuals_are_what_the_roofline_lacks(source, model):
     operators = list_operators(draw_networks(2, seed=1))
     inputs = model.encoder.encode_durations(operators)
-    costs = model.duration.hyper.coefficients
-    expected = model.duration.mean.predict(inputs) - np.log(inputs.basis @ costs)
+    costs = model.duration.prior.coefficients
+    expected = model.duration.predict_mean(inputs) - np.log(inputs.basis @ costs)
     found = source.predict_residuals(operators)
     assert found[:, 0] == pytest.approx(expected)
     assert np.abs(found).max() > 0.05
@@ -82,7 +82,7 @@ def test_device_like_its_source_needs_fewer_observations(few, transferred, devic
     truth_j = 1.7 * 0.6 * np.array(true_energies(device, networks))
     cold = AdditiveEstimator().fit(few)
     assert mape(transferred, networks, truth_j) < 0.8 * mape(cold, networks, truth_j)
-    share = transferred.duration.hyper.coefficients[-1]
+    share = transferred.duration.prior.coefficients[-1]
     assert 0.5 < share < 1.5
 
 
@@ -93,7 +93,7 @@ def test_source_that_teaches_nothing_does_no_harm(few, source, device):
     networks = draw_networks(20, seed=9)
     truth_j = 1.7 * 0.6 * np.array(true_energies(device, networks))
     cold, fitted = (AdditiveEstimator(one).fit(few) for one in ((), (unlike,)))
-    assert fitted.duration.hyper.coefficients[-1] < 0.4
+    assert fitted.duration.prior.coefficients[-1] < 0.4
     assert mape(fitted, networks, truth_j) < 1.3 * mape(cold, networks, truth_j)
 
 
@@ -109,7 +109,7 @@ def test_own_observations_outweigh_sources(few, source):
     assert operators
     cold = AdditiveEstimator().fit([*strange, *few[3:]])
     one, two = (
-        fit.duration.mean.predict(fit.encoder.encode_durations(operators)) for fit in (fitted, cold)
+        fit.duration.predict_mean(fit.encoder.encode_durations(operators)) for fit in (fitted, cold)
     )
     totals = [np.log(np.exp(values).sum()) for values in (one, two)]
     assert totals[0] == pytest.approx(totals[1], abs=0.1)
@@ -167,7 +167,7 @@ def test_device_that_started_from_others_can_be_a_source(transferred, few):
 
 def test_several_sources_have_a_share_each(few, source):
     fitted = AdditiveEstimator((source, replace(source, name="another"))).fit(few)
-    shares = fitted.duration.hyper.coefficients[-2:]
+    shares = fitted.duration.prior.coefficients[-2:]
     assert 0.5 < shares.sum() < 1.5
 
 
@@ -175,7 +175,7 @@ def test_source_without_a_posterior_mean_is_conditioned(model, monkeypatch):
     """Fits of very many observations keep no weights of all of them."""
     monkeypatch.setattr(relinearisation, "_MAX_JOINT_ROWS", 10)
     large = relinearisation.keep_linearisation(model.duration)
-    assert large.mean is None
+    assert large.row_weights is None
     inputs = model.encoder.encode_durations(list_operators(draw_networks(2, seed=1)))
     one, two = (SourceMean.from_fitted(each).predict(inputs)[0] for each in (large, model.duration))
     assert one == pytest.approx(two, abs=0.02)

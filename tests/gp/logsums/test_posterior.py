@@ -1,29 +1,27 @@
 """Conditioning on sums."""
 
-import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from joulecast.gp.linalg import WeightedSums
-from joulecast.gp.logsums.inputs import LogInputs, LogObservations, LogSums
-from joulecast.gp.logsums.posterior import (
-    FittedLogSums,
-    RowCovariances,
-    condition_logsums,
-    correct_row_weights,
+from joulecast.gp.logsums.inputs import (
+    ALL_INPUTS,
+    LogInputs,
+    LogObservations,
+    LogSums,
     linearise,
-    linearise_observations,
     log_sums,
 )
-from joulecast.gp.logsums.prior import (
-    discrepancy_covariance,
-    log_prior_covariance,
-    prior_log_mean,
+from joulecast.gp.logsums.posterior import (
+    FittedLogSums,
+    condition_logsums,
+    correct_row_weights,
+    linearise_observations,
 )
-from joulecast.gp.logsums.process import ALL_INPUTS, KernelTerm, LogSumProcess
-from joulecast.gp.logsums.totals import predict_inputs, predict_log_totals
+from joulecast.gp.logsums.prior import KernelTerm, LogSumProcess, prior_log_mean
+from joulecast.gp.logsums.totals import explain_inputs, predict_log_means, predict_log_totals
 from logsums_examples import (
     draw_fitted,
     draw_inputs,
@@ -61,11 +59,10 @@ def test_posterior_of_sums_agrees_with_importance_sampling(factor, tolerance):
     counts = WeightedSums(1, np.zeros(2, int), np.arange(2), np.array([1.0, 3.0]))
     observed = log_sums(counts, values) + 0.3
     data = LogObservations(LogSums.of_counts(counts), observed, np.zeros(1))
-    fitted = FittedLogSums(process, process.prior.means, inputs, data)
-    found = predict_inputs(condition_logsums(fitted), inputs)
-    cov = log_prior_covariance(process, fitted.hyper, inputs, inputs)
-    mean = prior_log_mean(inputs, fitted.hyper.coefficients)
-    draws = rng.multivariate_normal(mean, cov, 200_000)
+    fitted = FittedLogSums.start(process, process.theta_prior[0], inputs, data)
+    found, _ = explain_inputs(condition_logsums(linearise_observations(fitted)), inputs)
+    cov = fitted.prior.covariance(inputs, inputs)
+    draws = rng.multivariate_normal(fitted.prior.mean(inputs), cov, 200_000)
     totals = np.log(np.exp(draws) @ counts.weight)
     weight = np.exp(-0.5 * ((totals - observed) / 0.05) ** 2)
     expected = weight @ draws / weight.sum()
@@ -74,42 +71,51 @@ def test_posterior_of_sums_agrees_with_importance_sampling(factor, tolerance):
     assert np.sqrt(found.log_variance) == pytest.approx(sd, rel=tolerance)
 
 
-def test_some_observations_condition_as_if_there_were_no_others():
-    rng = np.random.default_rng(4)
-    fitted, _ = draw_fitted(rng)
-    new = draw_inputs(rng, 10, first_identity=100)
-    rows = np.array([0, 3, 5, 21, 30])
-    one = predict_inputs(condition_logsums(fitted, rows), new)
-    only = replace(fitted, observations=fitted.observations.take(rows))
-    two = predict_inputs(condition_logsums(only), new)
-    assert one.log_mean == pytest.approx(two.log_mean, abs=1e-12)
+@pytest.fixture(scope="module")
+def fitted():
+    return linearise_observations(draw_fitted(np.random.default_rng(4))[0])
 
 
-def test_row_weights_give_the_means_of_all_observations():
-    rng = np.random.default_rng(5)
-    fitted = linearise_observations(draw_fitted(rng)[0])
-    new = draw_inputs(rng, 10, first_identity=100)
+def test_some_observations_condition_as_if_there_were_no_others(fitted):
+    rows, new = np.array([0, 3, 5, 21, 30]), draw_inputs(np.random.default_rng(4), 10, 100)
+    one = condition_logsums(replace(fitted, row_weights=None), rows)
+    only = replace(
+        fitted, observations=fitted.observations.take(rows), linear=fitted.linear.take(rows)
+    )
+    expected = predict_log_means(condition_logsums(only), new)
+    assert predict_log_means(one, new) == pytest.approx(expected, abs=1e-12)
+
+
+def test_row_weights_give_the_means_of_all_observations(fitted):
+    new = draw_inputs(np.random.default_rng(5), 10, first_identity=100)
     posterior = condition_logsums(fitted)
     assert fitted.row_weights == pytest.approx(posterior.row_weights, rel=1e-6, abs=1e-8)
-    exact = predict_inputs(posterior, new)
-    assert fitted.mean.predict(new) == pytest.approx(exact.log_mean, abs=1e-9)
-    some = replace(condition_logsums(fitted, np.arange(10)), full_mean=fitted.mean)
-    found = predict_inputs(some, new)
+    exact, _ = explain_inputs(posterior, new)
+    assert fitted.predict_mean(new) == pytest.approx(exact.log_mean, abs=1e-9)
+    found, _ = explain_inputs(condition_logsums(fitted, np.arange(10)), new)
     assert found.log_mean == pytest.approx(exact.log_mean, abs=1e-9)
     assert (found.log_variance >= exact.log_variance - 1e-12).all()
-    medians = predict_inputs(some, new, with_variance=False)
-    assert medians.log_mean == pytest.approx(exact.log_mean, abs=1e-9)
 
 
-def test_corrected_row_weights_solve_the_equations_of_their_rows():
+def test_corrected_row_weights_solve_the_equations_of_their_rows(fitted):
     """From zeros, correcting all rows is solving all equations at once."""
-    fitted = linearise_observations(draw_fitted(np.random.default_rng(7))[0])
-    start = replace(fitted, row_weights=np.zeros(fitted.observations.size))
-    found = correct_row_weights(start, np.arange(fitted.observations.size))
-    assert found.row_weights == pytest.approx(fitted.row_weights, rel=1e-6, abs=1e-8)
-    wrong = fitted.row_weights + np.where(np.arange(fitted.observations.size) < 8, 1.0, 0.0)
-    found = correct_row_weights(replace(fitted, row_weights=wrong), np.arange(8))
-    assert found.row_weights == pytest.approx(fitted.row_weights, rel=1e-6, abs=1e-8)
+    rows = np.arange(fitted.observations.size)
+    for start, some in (
+        (np.zeros(len(rows)), rows),
+        (fitted.row_weights + np.where(rows < 8, 1.0, 0.0), rows[:8]),
+    ):
+        found = correct_row_weights(replace(fitted, row_weights=start), some)
+        assert found.row_weights == pytest.approx(fitted.row_weights, rel=1e-6, abs=1e-8)
+
+
+def test_covariances_of_observations_are_exact(fitted):
+    weights = to_matrix(fitted.linear.weights, fitted.inputs.size)
+    sums = fitted.observations.sums
+    exact = weights @ fitted.prior.covariance(fitted.inputs, fitted.inputs) @ weights.T
+    exact += fitted.prior.discrepancy_covariance(sums, sums)
+    left, right = np.array([2, 20, 31]), np.array([0, 25, 30, 31])
+    found = fitted.narrow(left).covary_rows(fitted.narrow(right))
+    assert found == pytest.approx(exact[np.ix_(left, right)], abs=1e-10)
 
 
 @pytest.fixture
@@ -178,58 +184,15 @@ def draw_blocks(rng):
     values = prior_log_mean(inputs, np.array([1e-3])) + 0.5 * rng.normal(size=size)
     log_values = log_sums(counts, values) + NOISE_SD * rng.normal(size=counts.size)
     observations = LogObservations(LogSums.of_counts(counts), log_values, np.zeros(counts.size))
-    return FittedLogSums(process, process.prior.means, inputs, observations)
+    return FittedLogSums.start(process, process.theta_prior[0], inputs, observations)
 
 
-@pytest.mark.parametrize("seed", [0])
-def test_observed_sums_of_uncertain_inputs_are_predicted(seed):
-    fitted = draw_blocks(np.random.default_rng(seed))
-    sums = fitted.observations.sums
-    found = predict_log_totals(condition_logsums(fitted), fitted.inputs, sums)
+def test_observed_sums_of_uncertain_inputs_are_predicted():
+    fitted = linearise_observations(draw_blocks(np.random.default_rng(0)))
+    posterior = condition_logsums(fitted)
+    found = predict_log_totals(posterior, fitted.inputs, fitted.observations.sums)
     assert found.log_mean == pytest.approx(fitted.observations.log_values, abs=3.0 * NOISE_SD)
     # The inputs of blocks remain uncertain: only their sums are known.
-    inputs = predict_inputs(condition_logsums(fitted), fitted.inputs)
+    inputs, _ = explain_inputs(posterior, fitted.inputs)
     assert np.median(np.sqrt(inputs.log_variance[40:])) > 0.15
     assert np.sqrt(found.log_variance).max() < 1.5 * NOISE_SD
-
-
-@pytest.fixture(scope="module")
-def fitted():
-    drawn = draw_fitted(np.random.default_rng(0), size=120, singles=80, several=30)[0]
-    return linearise_observations(drawn)
-
-
-@pytest.fixture(scope="module")
-def exact(fitted):
-    """Return the covariances of all observations, by dense matrices."""
-    weights = to_matrix(fitted.linear.weights, fitted.inputs.size)
-    cov = log_prior_covariance(fitted.process, fitted.hyper, fitted.inputs, fitted.inputs)
-    sums = fitted.observations.sums
-    return weights @ cov @ weights.T + discrepancy_covariance(fitted.hyper, sums, sums)
-
-
-@pytest.mark.parametrize("kept", [200, 60, 5])
-def test_covariances_are_exact_whatever_is_kept(fitted, exact, kept):
-    covariances, rng = RowCovariances(fitted, kept), np.random.default_rng(1)
-    for _ in range(30):
-        left, right = (np.sort(rng.choice(110, rng.integers(1, 25), False)) for _ in range(2))
-        found = covariances.take(left, right)
-        assert found == pytest.approx(exact[np.ix_(left, right)], abs=1e-10)
-
-
-def test_threads_do_not_disturb_each_other(fitted, exact):
-    covariances, wrong = RowCovariances(fitted, 40), []
-
-    def ask(seed):
-        rng = np.random.default_rng(seed)
-        for _ in range(40):
-            rows = np.sort(rng.choice(110, 20, False))
-            if not np.allclose(covariances.take(rows, rows), exact[np.ix_(rows, rows)]):
-                wrong.append(seed)
-
-    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong

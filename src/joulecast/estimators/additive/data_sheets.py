@@ -48,15 +48,9 @@ from joulecast.estimators.additive.roofline import (
     find_sustained_roofline,
 )
 from joulecast.gp.logsums.fit import fit_logsums
-from joulecast.gp.logsums.inputs import (
-    LogInputs,
-    LogObservations,
-    append_inputs,
-    append_observations,
-)
+from joulecast.gp.logsums.inputs import LogInputs, LogObservations
 from joulecast.gp.logsums.posterior import FittedLogSums
-from joulecast.gp.logsums.prior import prior_log_mean
-from joulecast.gp.logsums.process import LogSumProcess
+from joulecast.gp.logsums.prior import LogSumProcess, prior_log_mean
 from joulecast.records import DataSheet
 from joulecast.records.codec import Record
 
@@ -227,7 +221,8 @@ def _fit(
         if inputs is None:
             inputs, observations = own_inputs, own
         else:
-            observations = append_observations(observations, own, offset=inputs.size)
-            inputs = append_inputs(inputs, own_inputs)
+            moved = own.sums.renumber(inputs.size + np.arange(own_inputs.size))
+            observations = observations.append(replace(own, sums=moved))
+            inputs = inputs.append(own_inputs)
     assert inputs is not None
     return fit_logsums(process, inputs, observations, max_row_inputs=_MAX_ROW_INPUTS)

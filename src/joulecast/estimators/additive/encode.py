@@ -41,10 +41,9 @@ from joulecast.estimators.additive.operators import AXES
 from joulecast.estimators.additive.roofline import Hardware, Roofline
 from joulecast.gp.linalg import Floats, Ints, WeightedSums
 from joulecast.gp.logsums.fit import select_subset
-from joulecast.gp.logsums.inputs import LogInputs, LogSums
-from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
-from joulecast.gp.logsums.prior import multiply_prior_covariance, prior_log_mean
-from joulecast.gp.logsums.process import NO_GROUP, LogSumParameters, LogSumProcess
+from joulecast.gp.logsums.inputs import NO_GROUP, LogInputs, LogSums
+from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums, sum_by_input
+from joulecast.gp.logsums.prior import LogSumPrior, LogSumProcess
 from joulecast.gp.logsums.stored import PackedArray
 from joulecast.records import FLOAT_PRECISIONS
 from joulecast.records.codec import Record, omit_default
@@ -275,30 +274,24 @@ class SourceMean(Record):
     @classmethod
     def from_fitted(cls, fitted: FittedLogSums) -> SourceMean:
         """Return the posterior mean of a fitted process."""
-        if fitted.mean is not None:
-            inputs, by_input = fitted.mean.inputs, fitted.mean.input_weights
+        if fitted.row_weights is not None:
+            inputs, by_input = fitted.weighted_inputs
         else:
             rows = select_subset(fitted.observations, _MAX_SOURCE_ROWS)
             posterior = condition_logsums(fitted, rows)
-            inputs, weights = posterior.inputs, posterior.linear.weights
-            products = weights.weight * posterior.row_weights[weights.row]
-            by_input = np.asarray(np.bincount(weights.column, products, inputs.size), float)
+            inputs = posterior.inputs
+            by_input = sum_by_input(posterior.linear, posterior.row_weights, inputs.size)
         arrays = inputs.points, inputs.groups, inputs.regimes, inputs.identities, by_input
         return cls(fitted.process, PackedArray.pack(fitted.theta), *map(PackedArray.pack, arrays))
 
     def predict(self, inputs: LogInputs) -> tuple[Floats, Floats]:
         """Return the posterior mean of log values, and by how much it exceeds the mean."""
-        coefficients = self._hyper.coefficients
         known = self._known_inputs, self.input_weights.unpack()
-        log_values = prior_log_mean(inputs, coefficients)
-        log_values = log_values + multiply_prior_covariance(
-            self.process, self._hyper, inputs, *known
-        )
-        plain = prior_log_mean(replace(inputs, log_basis=None), coefficients)
-        return log_values, log_values - plain
+        log_values = self._prior.mean(inputs) + self._prior.multiply_covariance(inputs, *known)
+        return log_values, log_values - self._prior.mean(replace(inputs, log_basis=None))
 
     @cached_property
-    def _hyper(self) -> LogSumParameters:
+    def _prior(self) -> LogSumPrior:
         return self.process.unpack(self.theta.unpack())
 
     @cached_property

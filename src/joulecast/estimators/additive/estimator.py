@@ -422,7 +422,7 @@ def predict_runs(
         for network in networks
     ]
     totals = predict_totals(fitted, counts, fitted.sum_error_sd_share)
-    noise_var = fitted.power.hyper.noise_sd**2 + fitted.duration.hyper.noise_sd**2
+    noise_var = fitted.power.prior.noise_sd**2 + fitted.duration.prior.noise_sd**2
     return RunTotals(
         steps * totals.energy_j,
         steps * np.sqrt(totals.variance),

@@ -38,9 +38,9 @@ from joulecast.estimators.additive.predict import (
 )
 from joulecast.estimators.additive.processes import define_durations, define_powers
 from joulecast.estimators.additive.roofline import find_roofline
-from joulecast.gp.linalg import Floats, Ints, WeightedSums
+from joulecast.gp.linalg import Floats, Ints
 from joulecast.gp.logsums.fit import fit_logsums
-from joulecast.gp.logsums.inputs import LogInputs, LogObservations, LogSums
+from joulecast.gp.logsums.inputs import LogInputs, LogObservations
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
 from joulecast.gp.logsums.prior import prior_log_mean
 from joulecast.gp.logsums.selection import extend_fitted, keep_linearisation
@@ -273,15 +273,12 @@ def _extend(
     """Return the process with further observations of inputs, some of which it may contain."""
     size = fitted.inputs.size
     if not size:
-        return keep_linearisation(replace(fitted, inputs=inputs, observations=observations))
+        start = FittedLogSums.start(fitted.process, fitted.theta, inputs, observations)
+        return keep_linearisation(start)
     order = np.argsort(fitted.inputs.identities, kind="stable")
     place = np.searchsorted(fitted.inputs.identities[order], inputs.identities)
     found = order[np.minimum(place, size - 1)]
     is_known = fitted.inputs.identities[found] == inputs.identities
     column = np.where(is_known, found, size + np.cumsum(~is_known) - 1)
-    counts = observations.sums.counts
-    moved = WeightedSums(counts.size, counts.row, column[counts.column], counts.weight)
-    sums = LogSums(moved, observations.sums.structures, observations.sums.identities)
-    return extend_fitted(
-        fitted, inputs.take(np.flatnonzero(~is_known)), replace(observations, sums=sums)
-    )
+    observations = replace(observations, sums=observations.sums.renumber(column))
+    return extend_fitted(fitted, inputs.take(np.flatnonzero(~is_known)), observations)

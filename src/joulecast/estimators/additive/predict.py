@@ -26,12 +26,12 @@ from joulecast.estimators.additive.layers import PlacedLayer, SetupLayer, set_up
 from joulecast.estimators.base import DURATION_SUM_ERROR_SD_SHARE
 from joulecast.gp.linalg import Floats, WeightedSums
 from joulecast.gp.logsums.inputs import LogInputs, LogSums
-from joulecast.gp.logsums.posterior import FittedLogSums, LogSumPosterior
-from joulecast.gp.logsums.selection import condition_for
+from joulecast.gp.logsums.posterior import FittedLogSums, LogSumPosterior, condition_logsums
+from joulecast.gp.logsums.selection import select_rows
 from joulecast.gp.logsums.totals import (
     LogPrediction,
     posterior_elasticities,
-    predict_inputs,
+    predict_log_means,
     predict_log_totals,
 )
 from joulecast.records import LayerEstimate, Network, Setup
@@ -381,8 +381,9 @@ def _condition(process: FittedLogSums, inputs: LogInputs, is_shared: bool) -> Lo
         order = np.lexsort((inputs.basis.sum(axis=1), inputs.cells[1]))
         step = -(-inputs.size // _MAX_QUERIES)
         inputs = inputs.take(np.sort(order[::step]))
-    return condition_for(process, inputs, limit=_SHARED_ROWS if is_shared else None)
+    limit = _SHARED_ROWS if is_shared else None
+    return condition_logsums(process, select_rows(process, inputs, limit))
 
 
 def _predict_medians(posterior: LogSumPosterior, inputs: LogInputs) -> Floats:
-    return np.asarray(np.exp(predict_inputs(posterior, inputs, with_variance=False).log_mean))
+    return np.asarray(np.exp(predict_log_means(posterior, inputs)))

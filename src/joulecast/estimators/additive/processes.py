@@ -22,7 +22,8 @@ from joulecast.estimators.additive.encode import (
     OperatorEncoder,
 )
 from joulecast.estimators.additive.roofline import LEVEL_LOG_SD
-from joulecast.gp.logsums.process import ALL_INPUTS, KernelTerm, LogSumProcess, Prior
+from joulecast.gp.logsums.inputs import ALL_INPUTS
+from joulecast.gp.logsums.prior import KernelTerm, LogSumProcess, Prior
 from joulecast.records import FLOAT_PRECISIONS
 
 # The discrepancy of a block or network is one of its structures: sums have no other.

@@ -52,7 +52,7 @@ from joulecast.estimators.additive.layers import OVERHEAD
 from joulecast.estimators.additive.observations import DecomposedObservation
 from joulecast.estimators.additive.operators import AXES
 from joulecast.gp.linalg import Floats
-from joulecast.gp.logsums.process import Prior
+from joulecast.gp.logsums.prior import Prior
 from joulecast.records import FLOAT_PRECISIONS, DataSheet
 from joulecast.records.codec import Record, omit_default
 

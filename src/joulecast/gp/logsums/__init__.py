@@ -20,9 +20,8 @@ with z̄ the posterior mean, found in a few steps from the prior mean. Observati
 are exact. Totals of several inputs are log-normal with the expectation and the variance of this
 expansion, uncertainty included (``posterior``).
 
-    process     definition of a process, its hyper-parameters θ and their prior
-    inputs      inputs and sums over them, as arrays
-    prior       mean and covariance of the prior, with derivatives
+    inputs      inputs and sums over them, as arrays; sums linearised
+    prior       definition of a process, its hyper-parameters θ, mean and covariance of its prior
     fit         MAP estimate of θ, with the negative log posterior and its gradient; outliers
     posterior   the process conditioned on observations, linearised around their posterior mean
     selection   the observations that matter for some inputs, and adding further ones

@@ -18,27 +18,27 @@ that it says next to nothing. Several that agree predict each other and are kept
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from joulecast.gp.kernels import matern52_with_gradient, scale_points
 from joulecast.gp.linalg import Floats, Ints, invert_covariance, matmul
-from joulecast.gp.logsums.inputs import LogInputs, LogObservations, sort_by_cell
-from joulecast.gp.logsums.posterior import FittedLogSums, LinearSums, condition_logsums
+from joulecast.gp.logsums.inputs import NO_GROUP, LinearSums, LogInputs, LogObservations
+from joulecast.gp.logsums.posterior import (
+    FittedLogSums,
+    condition_logsums,
+    linearise_observations,
+)
 from joulecast.gp.logsums.prior import (
+    FittedTerm,
+    LogSumPrior,
+    LogSumProcess,
+    as_slice,
     coefficient_gradient,
     compare_cells,
-    prior_log_mean,
-    structure_products,
-)
-from joulecast.gp.logsums.process import (
-    NO_GROUP,
-    KernelTerm,
-    LogSumParameters,
-    LogSumProcess,
-    TermParameters,
+    multiply_structures,
 )
 from joulecast.gp.logsums.selection import keep_linearisation
 
@@ -70,12 +70,12 @@ def fit_logsums(
         max_row_inputs: Hyper-parameters are fitted to sums of at most so many inputs, if given.
     """
     if not observations.size:
-        return FittedLogSums(process, process.prior.means, inputs, observations)
+        return FittedLogSums.start(process, process.theta_prior[0], inputs, observations)
     rows = select_subset(observations, max_rows, max_row_inputs=max_row_inputs)
 
     def fit(observations: LogObservations) -> FittedLogSums:
         theta = _find_mode(process, inputs, observations.take(rows))
-        return keep_linearisation(FittedLogSums(process, theta, inputs, observations))
+        return keep_linearisation(FittedLogSums.start(process, theta, inputs, observations))
 
     fitted = fit(observations)
     discounted = discount_outliers(fitted)
@@ -128,16 +128,15 @@ def _find_mode(process: LogSumProcess, inputs: LogInputs, observations: LogObser
     from scipy.optimize import minimize
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    index, observations = sort_by_cell(inputs, observations)
-    inputs = inputs.take(index)
-    prior = process.prior
-    theta, reach = prior.means, _SEARCH_SDS * prior.sds
-    bounds = list(zip(theta - reach, theta + reach, strict=True))
+    theta, sds = process.theta_prior
+    bounds = list(zip(theta - _SEARCH_SDS * sds, theta + _SEARCH_SDS * sds, strict=True))
+    fitted = FittedLogSums.start(process, theta, inputs, observations)
+    fitted = fitted.narrow(np.arange(observations.size))
     # The matrices are small: threads would wait for each other more than they work.
     with threadpool_limits(1, user_api="blas"):
         for steps in _FIT_STEPS:
-            posterior = condition_logsums(FittedLogSums(process, theta, inputs, observations))
-            objective = SumObjective(process, inputs, observations, posterior.linear)
+            fitted = linearise_observations(replace(fitted, theta=theta))
+            objective = SumObjective(process, fitted.inputs, fitted.observations, fitted.linear)
             found = minimize(
                 objective.negative_log_posterior,
                 theta,
@@ -174,79 +173,76 @@ class SumObjective:
         self._transposed = self._weights.T.tocsr()
         self._values = observations.log_values - linear.offsets
         self._known = observations.log_variance
-        self._structures = _StructureProducts(observations)
+        # Where sums have structures, F·Fᵀ there, and this product for equal sums.
+        place, products, is_same = multiply_structures(observations.sums, observations.sums)
+        self._structures = place, products, products * is_same
         table, cell = inputs.cells
         indicator = np.ones(size), (cell, np.arange(size))
         self._cell_sums = csr_array(indicator, (len(table), size))
-        self._same = [compare_cells(term, table, table) for term in process.terms]
+        self._same = [compare_cells(term.group, table, table) for term in process.terms]
         distinct = len(np.unique(inputs.identities))
         if distinct < size:
             raise ValueError(f"{size} inputs, of which only {distinct} are distinct")
-        self._blocks = [_list_blocks(term, inputs) for term in process.terms]
+        self._blocks = []
+        for term in process.terms:
+            column = inputs.group_column(term.group)
+            groups = np.setdiff1d(column, [NO_GROUP]) if term.axes else ()
+            blocks = [_KernelBlock(term.axes, inputs, np.flatnonzero(column == g)) for g in groups]
+            self._blocks.append(blocks)
 
     def negative_log_posterior(self, theta: Floats) -> tuple[float, Floats]:
         """Return the negative log posterior of θ up to a constant, and its gradient."""
-        hyper = self.process.unpack(theta)
-        cov, kernels = self._make_covariance(hyper)
-        row_cov = _sandwich(self._weights, cov) + self._structures.covariance(hyper)
-        row_cov[np.diag_indices_from(row_cov)] += hyper.noise_sd**2 + self._known
+        prior = self.process.unpack(theta)
+        row_cov = _sandwich(self._weights, self._make_covariance(prior))
+        place, shared, own = self._structures
+        row_cov[place] += prior.structure_sd**2 * shared + prior.sum_sd**2 * own
+        row_cov[np.diag_indices_from(row_cov)] += prior.noise_sd**2 + self._known
         inverse, half_log_det = invert_covariance(row_cov)
-        residual = self._values - self._weights @ prior_log_mean(self.inputs, hyper.coefficients)
+        residual = self._values - self._weights @ prior.mean(self.inputs)
         alpha = inverse @ residual
         value = 0.5 * float(residual @ alpha) + half_log_det
         by_rows = np.subtract(inverse, np.outer(alpha, alpha), out=inverse)
         by_inputs = _sandwich(self._transposed, by_rows)
         by_mean = -(self._transposed @ alpha)
-        prior, gradient = self.process.prior.negative_log_density(theta)
-        gradient += np.concatenate(
+        means, sds = self.process.theta_prior
+        z = (theta - means) / sds
+        gradient = z / sds + np.concatenate(
             [
-                by_mean @ coefficient_gradient(self.inputs, hyper.coefficients),
-                *self._term_gradients(hyper, kernels, by_inputs),
-                [hyper.nugget_sd**2 * float(np.trace(by_inputs))],
-                self._structures.gradient(hyper, by_rows),
-                [hyper.noise_sd**2 * float(np.trace(by_rows))],
+                by_mean @ coefficient_gradient(self.inputs, prior.coefficients),
+                *self._term_gradients(prior, by_inputs),
+                [prior.nugget_sd**2 * float(np.trace(by_inputs))],
+                [prior.structure_sd**2 * float(np.vdot(by_rows[place], shared))],
+                [prior.sum_sd**2 * float(np.vdot(by_rows[place], own))],
+                [prior.noise_sd**2 * float(np.trace(by_rows))],
             ]
         )
-        return value + prior, gradient
+        return value + 0.5 * float(z @ z), gradient
 
-    def _make_covariance(
-        self, hyper: LogSumParameters
-    ) -> tuple[Floats, list[list[tuple[Floats, Floats, Floats]]]]:
-        """Return the covariance of inputs and, for each block, points, kernel and derivative."""
-        _, cell = self.inputs.cells
-        levels = np.zeros((len(self.inputs.cells[0]),) * 2)
-        for term, own, same in zip(self.process.terms, hyper.terms, self._same, strict=True):
+    def _make_covariance(self, prior: LogSumPrior) -> Floats:
+        """Return the covariance of inputs; blocks remember their kernels."""
+        table, cell = self.inputs.cells
+        levels = np.zeros((len(table), len(table)))
+        for term, same in zip(prior.terms, self._same, strict=True):
             if not term.axes:
-                levels += own.shared_sd**2 * same[0] + own.regime_sd**2 * same[1]
+                levels += term.shared_sd**2 * same[0] + term.regime_sd**2 * same[1]
         cov = levels.take(cell, axis=1).take(cell, axis=0)
-        cov[np.diag_indices_from(cov)] += hyper.nugget_sd**2
-        kernels = []
-        for blocks, own in zip(self._blocks, hyper.terms, strict=True):
-            made = []
+        cov[np.diag_indices_from(cov)] += prior.nugget_sd**2
+        for blocks, term in zip(self._blocks, prior.terms, strict=True):
             for block in blocks:
-                points = scale_points(block.points, own.length_scales)
-                kernel, derivative = matern52_with_gradient(points, block.workspace)
-                cov[block.index] += kernel * block.factor(own)
-                made.append((points, kernel, derivative))
-            kernels.append(made)
-        return cov, kernels
+                cov[block.index] += block.covary(term)
+        return cov
 
-    def _term_gradients(
-        self,
-        hyper: LogSumParameters,
-        kernels: list[list[tuple[Floats, Floats, Floats]]],
-        by_inputs: Floats,
-    ) -> list[Floats]:
+    def _term_gradients(self, prior: LogSumPrior, by_inputs: Floats) -> list[Floats]:
         """Return the derivatives by the logarithms of each term's hyper-parameters."""
         by_cells = _sandwich(self._cell_sums, by_inputs)
         found = []
-        for at, (term, own) in enumerate(zip(self.process.terms, hyper.terms, strict=True)):
+        for at, (term, own) in enumerate(zip(self.process.terms, prior.terms, strict=True)):
             shared, regime = (float((by_cells * same).sum()) for same in self._same[at])
             length_scales = np.zeros(len(term.axes))
             if term.axes:
                 shared, regime = 0.0, 0.0
-                for block, made in zip(self._blocks[at], kernels[at], strict=True):
-                    one, two, scales = block.gradient(own, made, by_inputs[block.index])
+                for block in self._blocks[at]:
+                    one, two, scales = block.gradient(own, by_inputs[block.index])
                     shared, regime = shared + one, regime + two
                     length_scales += scales
             sds = [] if term.shared_sd is None else [own.shared_sd**2 * shared]
@@ -255,89 +251,46 @@ class SumObjective:
         return found
 
 
-@dataclass(frozen=True)
 class _KernelBlock:
-    """Inputs of one group of a term.
+    """Inputs of one group of a term, with the kernel and its derivative at the last θ.
 
     Attributes:
         index: Index of the block in a matrix over all inputs.
-        points: Their coordinates on the axes of the term.
-        same_regime: Which pairs share their regime.
-        workspace: Memory of kernel and derivative, reused at every θ.
     """
 
-    index: Any
-    points: Floats
-    same_regime: Floats
-    workspace: Floats
+    def __init__(self, axes: tuple[int, ...], inputs: LogInputs, members: Ints) -> None:
+        points, regimes = inputs.points[members][:, list(axes)], inputs.regimes[members]
+        self._points = points - points.mean(axis=0)
+        self._same_regime = (regimes[:, None] == regimes[None, :]).astype(float)
+        # Memory of kernel and derivative.
+        self._workspace = np.empty((2, len(members), len(members)))
+        # Inputs come cell by cell, so that most groups are contiguous.
+        rows = as_slice(members)
+        is_slice = isinstance(rows, slice)
+        self.index: Any = (rows, rows) if is_slice else np.ix_(members, members)
 
-    def factor(self, own: TermParameters) -> Floats:
-        """Return the variance by which each pair's kernel is multiplied."""
-        return own.shared_sd**2 + own.regime_sd**2 * self.same_regime
+    def covary(self, term: FittedTerm) -> Floats:
+        """Return the covariance of the inputs."""
+        points = scale_points(self._points, term.length_scales)
+        kernel, _ = matern52_with_gradient(points, self._workspace)
+        return np.asarray(kernel * self._factor(term))
 
-    def gradient(
-        self, own: TermParameters, made: tuple[Floats, Floats, Floats], by_block: Floats
-    ) -> tuple[float, float, Floats]:
+    def gradient(self, term: FittedTerm, by_block: Floats) -> tuple[float, float, Floats]:
         """Return derivatives by both variances and by the logarithms of the length scales."""
-        points, kernel, derivative = made
+        kernel, derivative = self._workspace
+        points = scale_points(self._points, term.length_scales)
         weighted = by_block * kernel
         shared = float(weighted.sum())
-        regime = float(np.vdot(weighted, self.same_regime))
+        regime = float(np.vdot(weighted, self._same_regime))
         weighted = np.multiply(by_block, derivative, out=weighted)
-        weighted *= self.factor(own)
+        weighted *= self._factor(term)
         scales = weighted.sum(axis=1) @ points**2
         scales = scales - np.einsum("ij,ij->j", points, weighted @ points)
         return shared, regime, scales
 
-
-class _StructureProducts:
-    """Covariance of discrepancies for given variances."""
-
-    def __init__(self, observations: LogObservations) -> None:
-        structures, identities = observations.sums.structures, observations.sums.identities
-        self._size = observations.size
-        self._rows = np.unique(structures.row)
-        self._products = np.zeros((len(self._rows),) * 2)
-        if len(self._rows):
-            self._products = structure_products(structures, structures, self._rows, self._rows)
-        own = identities[self._rows]
-        self._own_products = self._products * (own[:, None] == own[None, :])
-
-    def covariance(self, hyper: LogSumParameters) -> Floats:
-        """Return the covariance of discrepancies of all observations."""
-        cov = np.zeros((self._size, self._size))
-        cov[np.ix_(self._rows, self._rows)] = (
-            hyper.structure_sd**2 * self._products + hyper.sum_sd**2 * self._own_products
-        )
-        return cov
-
-    def gradient(self, hyper: LogSumParameters, by_rows: Floats) -> list[float]:
-        """Return the derivatives by the logarithms of both standard deviations."""
-        block = by_rows[np.ix_(self._rows, self._rows)]
-        return [
-            hyper.structure_sd**2 * float(np.vdot(block, self._products)),
-            hyper.sum_sd**2 * float(np.vdot(block, self._own_products)),
-        ]
-
-
-def _list_blocks(term: KernelTerm, inputs: LogInputs) -> list[_KernelBlock]:
-    """Return the groups of a term; none for a level."""
-    if not term.axes:
-        return []
-    column = inputs.group_column(term.group)
-    groups = np.setdiff1d(column, [NO_GROUP])
-    return [_make_block(term, inputs, np.flatnonzero(column == one)) for one in groups]
-
-
-def _make_block(term: KernelTerm, inputs: LogInputs, members: Ints) -> _KernelBlock:
-    points = inputs.points[members][:, list(term.axes)]
-    regimes = inputs.regimes[members]
-    same = (regimes[:, None] == regimes[None, :]).astype(float)
-    first, last, size = int(members[0]), int(members[-1]), len(members)
-    # Inputs come cell by cell, so that most groups are contiguous.
-    is_slice = last - first + 1 == size
-    index = (slice(first, last + 1),) * 2 if is_slice else np.ix_(members, members)
-    return _KernelBlock(index, points - points.mean(axis=0), same, np.empty((2, size, size)))
+    def _factor(self, term: FittedTerm) -> Floats:
+        """Return the variance by which each pair's kernel is multiplied."""
+        return np.asarray(term.shared_sd**2 + term.regime_sd**2 * self._same_regime)
 
 
 def _sandwich(weights: Any, matrix: Floats) -> Floats:

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from joulecast.gp.linalg import Floats, Ints, WeightedSums
-from joulecast.gp.logsums.process import ALL_INPUTS
+
+ALL_INPUTS = -1
+"""Group of all inputs."""
+NO_GROUP = -(2**63)
+"""Group of inputs that a term leaves out: it adds nothing to their variance."""
 
 
 @dataclass(frozen=True)
-class LogInputs:
+class Rows:
+    """Arrays with a row for each of something; None instead of one that is not needed."""
+
+    def take(self, index: Ints) -> Self:
+        """Return some of the rows."""
+        return type(self)(*(_take(getattr(self, one.name), index) for one in fields(self)))
+
+    def append(self, other: Self) -> Self:
+        """Return the rows of both."""
+        names = [one.name for one in fields(self)]
+        return type(self)(*(_append(getattr(self, one), getattr(other, one)) for one in names))
+
+
+def _take(rows: Any, index: Ints) -> Any:
+    if rows is None:
+        return None
+    return rows[index] if isinstance(rows, np.ndarray) else rows.take(index)
+
+
+def _append(rows: Any, others: Any) -> Any:
+    if rows is None or others is None:
+        return None
+    is_array = isinstance(rows, np.ndarray)
+    return np.concatenate([rows, others]) if is_array else rows.append(others)
+
+
+@dataclass(frozen=True)
+class LogInputs(Rows):
     """P inputs of the process.
 
     Attributes:
@@ -36,20 +67,7 @@ class LogInputs:
 
     @property
     def size(self) -> int:
-        """Number of inputs."""
         return len(self.identities)
-
-    def take(self, index: Ints) -> LogInputs:
-        """Return some of the inputs."""
-        return LogInputs(
-            self.basis[index],
-            self.points[index],
-            self.groups[index],
-            self.regimes[index],
-            self.identities[index],
-            None if self.log_caps is None else self.log_caps[index],
-            None if self.log_basis is None else self.log_basis[index],
-        )
 
     def group_column(self, group: int) -> Ints:
         """Return the group of each input, P; zeros if all inputs are one group."""
@@ -70,16 +88,13 @@ class LogInputs:
         cell[order] = np.cumsum(is_first) - 1
         return rows[order[is_first]], cell
 
-    @cached_property
-    def members(self) -> list[Ints]:
-        """Indices of the inputs of each cell, ascending."""
-        table, cell = self.cells
-        order = np.argsort(cell, kind="stable")
-        return np.split(order, np.searchsorted(cell[order], np.arange(1, len(table))))
+    def order_by_cell(self) -> Ints:
+        """Return the numbers of all inputs, cell by cell."""
+        return np.argsort(self.cells[1], kind="stable")
 
 
 @dataclass(frozen=True)
-class LogSums:
+class LogSums(Rows):
     """N sums over inputs.
 
     Attributes:
@@ -93,11 +108,6 @@ class LogSums:
     identities: Ints
 
     @classmethod
-    def of_single_inputs(cls, inputs: int) -> LogSums:
-        """Return one sum for each input, without discrepancy."""
-        return cls.of_counts(WeightedSums.of_single_inputs(inputs))
-
-    @classmethod
     def of_counts(cls, counts: WeightedSums) -> LogSums:
         """Return sums without discrepancy."""
         nothing = np.zeros(0, np.int64)
@@ -106,26 +116,21 @@ class LogSums:
 
     @property
     def size(self) -> int:
-        """Number of sums."""
         return self.counts.size
 
-    def take(self, index: Ints) -> LogSums:
-        """Return some of the sums, over the same inputs."""
-        return LogSums(
-            take_rows(self.counts, index),
-            take_rows(self.structures, index),
-            self.identities[index],
-        )
+    def renumber(self, numbers: Ints) -> LogSums:
+        """Return the sums over the same inputs with other numbers."""
+        counts = replace(self.counts, column=numbers[self.counts.column])
+        return replace(self, counts=counts)
 
     def narrow(self) -> tuple[Ints, LogSums]:
         """Return the inputs that occur in any sum, and the sums over those alone."""
         used, column = np.unique(self.counts.column, return_inverse=True)
-        counts = WeightedSums(self.size, self.counts.row, column, self.counts.weight)
-        return used, LogSums(counts, self.structures, self.identities)
+        return used, replace(self, counts=replace(self.counts, column=column))
 
 
 @dataclass(frozen=True)
-class LogObservations:
+class LogObservations(Rows):
     """Observed sums.
 
     Attributes:
@@ -142,84 +147,54 @@ class LogObservations:
 
     @property
     def size(self) -> int:
-        """Number of observations."""
         return len(self.log_values)
 
-    def take(self, index: Ints) -> LogObservations:
-        """Return some of the observations, over the same inputs."""
-        strata = None if self.strata is None else self.strata[index]
-        return LogObservations(
-            self.sums.take(index), self.log_values[index], self.log_variance[index], strata
-        )
+
+@dataclass(frozen=True)
+class LinearSums(Rows):
+    """Logarithms of sums as affine functions of log values.
+
+    Attributes:
+        weights: The matrix w; each row adds up to 1.
+        offsets: E f - w·z̄, N.
+    """
+
+    weights: WeightedSums
+    offsets: Floats
+
+    def evaluate(self, log_values: Floats) -> Floats:
+        """Return the linearised logarithm of each sum."""
+        return np.asarray(self.offsets + self.weights.total(log_values))
 
 
-def append_inputs(left: LogInputs, right: LogInputs) -> LogInputs:
-    """Return the inputs of both."""
-    return LogInputs(
-        np.concatenate([left.basis, right.basis]),
-        np.concatenate([left.points, right.points]),
-        np.concatenate([left.groups, right.groups]),
-        np.concatenate([left.regimes, right.regimes]),
-        np.concatenate([left.identities, right.identities]),
-        _append_optional(left.log_caps, right.log_caps),
-        _append_optional(left.log_basis, right.log_basis),
-    )
-
-
-def append_observations(
-    left: LogObservations, right: LogObservations, offset: int = 0
-) -> LogObservations:
-    """Return the observations of both.
+def linearise(
+    counts: WeightedSums,
+    log_values: Floats,
+    log_variance: Floats | None = None,
+    sum_variance: Floats | None = None,
+) -> LinearSums:
+    """Return the linearisation of sums around log values of all inputs.
 
     Args:
-        left: Observed sums.
-        right: Further ones.
-        offset: Added to the inputs of the further ones, where theirs follow those of the others.
+        counts: The sums.
+        log_values: The mean z̄ of the inputs, P.
+        log_variance: Their variance v, P; zero if left out.
+        sum_variance: Variance s² of the linearised sums, N; zero if left out.
     """
-    one, two = left.sums, right.sums
-    moved = replace(two.counts, column=two.counts.column + offset)
-    return LogObservations(
-        LogSums(
-            append_rows(one.counts, moved),
-            append_rows(one.structures, two.structures),
-            np.concatenate([one.identities, two.identities]),
-        ),
-        np.concatenate([left.log_values, right.log_values]),
-        np.concatenate([left.log_variance, right.log_variance]),
-        _append_optional(left.strata, right.strata),
-    )
+    log_totals = log_sums(counts, log_values)
+    terms = np.log(counts.weight) + log_values[counts.column]
+    weights = replace(counts, weight=np.exp(terms - log_totals[counts.row]))
+    if log_variance is not None and sum_variance is not None:
+        log_totals = log_totals + 0.5 * (weights.total(log_variance) - sum_variance)
+    return LinearSums(weights, log_totals - weights.total(log_values))
 
 
-def sort_by_cell(inputs: LogInputs, observations: LogObservations) -> tuple[Ints, LogObservations]:
-    """Return the inputs that occur in observations, cell by cell, and the sums over those alone."""
-    used, sums = observations.sums.narrow()
-    order = np.argsort(inputs.cells[1][used], kind="stable")
-    position = np.empty_like(order)
-    position[order] = np.arange(len(order))
-    counts = sums.counts
-    counts = WeightedSums(counts.size, counts.row, position[counts.column], counts.weight)
-    sums = LogSums(counts, sums.structures, sums.identities)
-    return used[order], replace(observations, sums=sums)
-
-
-def take_rows(sums: WeightedSums, index: Ints) -> WeightedSums:
-    """Return some rows of a sparse matrix whose entries are ordered by row."""
-    starts = np.searchsorted(sums.row, index)
-    lengths = np.searchsorted(sums.row, index, side="right") - starts
-    row = np.repeat(np.arange(len(index)), lengths)
-    entries = np.arange(len(row)) + (starts - np.cumsum(lengths) + lengths)[row]
-    return WeightedSums(len(index), row, sums.column[entries], sums.weight[entries])
-
-
-def append_rows(left: WeightedSums, right: WeightedSums) -> WeightedSums:
-    """Return the rows of both matrices."""
-    return WeightedSums(
-        left.size + right.size,
-        np.concatenate([left.row, right.row + left.size]),
-        np.concatenate([left.column, right.column]),
-        np.concatenate([left.weight, right.weight]),
-    )
-
-
-def _append_optional(left: Any, right: Any) -> Any:
-    return None if left is None or right is None else np.concatenate([left, right])
+def log_sums(counts: WeightedSums, log_values: Floats) -> Floats:
+    """Return the logarithm of each sum; minus infinity for empty ones."""
+    values = log_values[counts.column]
+    largest = np.full(counts.size, -np.inf)
+    np.maximum.at(largest, counts.row, values)
+    largest = np.where(np.isfinite(largest), largest, 0.0)
+    totals = counts.sum_entries(counts.weight * np.exp(values - largest[counts.row]))
+    with np.errstate(divide="ignore"):
+        return np.asarray(largest + np.log(totals))

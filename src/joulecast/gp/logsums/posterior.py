@@ -19,7 +19,6 @@ was kept needs numpy alone.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -28,31 +27,23 @@ import numpy as np
 from joulecast.gp.linalg import (
     Floats,
     Ints,
-    WeightedSums,
     cholesky_with_inverse,
     factorise_covariance,
     matmul,
     matvec,
 )
-from joulecast.gp.logsums.inputs import (
-    LogInputs,
-    LogObservations,
-    LogSums,
-    sort_by_cell,
-    take_rows,
-)
-from joulecast.gp.logsums.prior import (
-    discrepancy_covariance,
-    discrepancy_variance,
-    log_prior_covariance,
-    log_prior_variance,
-    multiply_prior_covariance,
-    prior_log_mean,
-)
-from joulecast.gp.logsums.process import LogSumParameters, LogSumProcess
+from joulecast.gp.logsums.inputs import LinearSums, LogInputs, LogObservations, LogSums, linearise
+from joulecast.gp.logsums.prior import LogSumPrior, LogSumProcess
 
 # Rows of a triangular product made at once.
 _TILE = 64
+# Steps in all; those that are not damped; and those after which variances are kept.
+_MAX_STEPS, _FULL_STEPS, _VARIANCE_STEPS = 12, 3, 3
+_DAMPING = 0.6
+# A step changes no log value by more than this: far from z̄ the linearisation says little.
+_MAX_CHANGE = 1.5
+# Steps end when no linearised sum changes by more than this.
+_TOLERANCE = 0.003
 
 
 @dataclass(frozen=True)
@@ -63,8 +54,7 @@ class FittedLogSums:
         theta: The fitted θ.
         inputs: Inputs of all observations.
         observations: Observed sums of them.
-        linear: Linearisation of the observations around a posterior, which conditioning on any of
-            them then takes over; None to find it each time.
+        linear: Linearisation of the observations, which conditioning on any of them takes over.
         row_weights: C⁻¹·r of all observations under that linearisation, so that means need no
             factor of C; None if that was not found.
     """
@@ -73,62 +63,62 @@ class FittedLogSums:
     theta: Floats
     inputs: LogInputs
     observations: LogObservations
-    linear: LinearSums | None = None
+    linear: LinearSums
     row_weights: Floats | None = None
 
+    @classmethod
+    def start(
+        cls, process: LogSumProcess, theta: Floats, inputs: LogInputs, observations: LogObservations
+    ) -> FittedLogSums:
+        """Return the process with its observations linearised around the prior mean."""
+        linear = linearise(observations.sums.counts, process.unpack(theta).mean(inputs))
+        return cls(process, theta, inputs, observations, linear)
+
     @cached_property
-    def hyper(self) -> LogSumParameters:
-        """The fitted hyper-parameters by name."""
+    def prior(self) -> LogSumPrior:
+        """The prior under the fitted hyper-parameters."""
         return self.process.unpack(self.theta)
 
-    @cached_property
-    def row_covariances(self) -> RowCovariances:
-        """Covariances of the observations with each other; they have to be linearised."""
-        return RowCovariances(self)
+    @property
+    def noise_variance(self) -> Floats:
+        """Variance of the noise of each observation."""
+        return np.asarray(self.prior.noise_sd**2 + self.observations.log_variance)
 
-    @cached_property
-    def mean(self) -> PosteriorMean | None:
-        """The posterior mean given all observations; None without row weights."""
-        if self.linear is None or self.row_weights is None:
-            return None
-        weights, inputs = self.linear.weights, self.inputs
-        order = np.argsort(inputs.cells[1], kind="stable")
-        products = weights.weight * self.row_weights[weights.row]
-        by_input = np.asarray(np.bincount(weights.column, products, inputs.size), float)
-        return PosteriorMean(
-            self.process,
-            self.hyper,
-            inputs.take(order),
-            by_input[order],
-            self.observations.sums,
-            self.row_weights,
+    def narrow(self, rows: Ints) -> FittedLogSums:
+        """Return some of the observations, over their own inputs alone, cell by cell."""
+        used, sums = self.observations.sums.take(rows).narrow()
+        order = np.argsort(self.inputs.cells[1][used], kind="stable")
+        position = np.empty_like(order)
+        position[order] = np.arange(len(order))
+        sums, linear = sums.renumber(position), self.linear.take(rows)
+        return replace(
+            self,
+            inputs=self.inputs.take(used[order]),
+            observations=replace(self.observations.take(rows), sums=sums),
+            linear=move(linear, sums),
+            row_weights=None,
         )
 
+    def covary_rows(self, other: FittedLogSums) -> Floats:
+        """Return the covariance of the observations with others of the process, without noise."""
+        cov = self.prior.covariance(self.inputs, other.inputs)
+        half = self.linear.weights.matmul(cov)
+        cov = other.linear.weights.matmul(np.ascontiguousarray(half.T)).T
+        sums, other_sums = self.observations.sums, other.observations.sums
+        return np.asarray(cov + self.prior.discrepancy_covariance(sums, other_sums))
 
-@dataclass(frozen=True)
-class PosteriorMean:
-    """The posterior mean of a process.
+    @cached_property
+    def weighted_inputs(self) -> tuple[LogInputs, Floats]:
+        """The inputs cell by cell, and Wᵀ·C⁻¹·r: covariances with them times these are means."""
+        assert self.row_weights is not None
+        order = self.inputs.order_by_cell()
+        by_input = sum_by_input(self.linear, self.row_weights, self.inputs.size)
+        return self.inputs.take(order), by_input[order]
 
-    Attributes:
-        inputs: Inputs of the observations, cell by cell.
-        input_weights: Wᵀ·C⁻¹·r, P: the posterior mean is the prior covariance with the inputs times
-            these.
-        sums: Observed sums.
-        row_weights: C⁻¹·r, N.
-    """
-
-    process: LogSumProcess
-    hyper: LogSumParameters
-    inputs: LogInputs
-    input_weights: Floats
-    sums: LogSums
-    row_weights: Floats
-
-    def predict(self, inputs: LogInputs) -> Floats:
-        """Return the posterior mean of log values."""
-        known = self.process, self.hyper, inputs, self.inputs, self.input_weights
-        prior = prior_log_mean(inputs, self.hyper.coefficients)
-        return np.asarray(prior + multiply_prior_covariance(*known))
+    def predict_mean(self, inputs: LogInputs) -> Floats:
+        """Return the posterior mean of log values given all observations, by row weights."""
+        added = self.prior.multiply_covariance(inputs, *self.weighted_inputs)
+        return np.asarray(self.prior.mean(inputs) + added)
 
 
 @dataclass(frozen=True)
@@ -142,244 +132,158 @@ class LogSumPosterior:
         inverse_factor: L⁻¹, N x N.
         row_weights: C⁻¹·r, N: the posterior mean is the prior covariance with the observations
             times these.
-        full_mean: Posterior mean given further observations too; variances are then those given
-            the ones here. None if there are no further ones.
+        full: The process with further observations, which means are given too; variances are those
+            given the ones here. None if there are no further ones.
     """
 
-    process: LogSumProcess
-    hyper: LogSumParameters
+    prior: LogSumPrior
     inputs: LogInputs
     sums: LogSums
     linear: LinearSums
     inverse_factor: Floats
     row_weights: Floats
-    full_mean: PosteriorMean | None = None
+    full: FittedLogSums | None = None
 
-    def covariance_with_observations(self, inputs: LogInputs) -> Floats:
+    def covary(self, inputs: LogInputs) -> Floats:
         """Return the prior covariance of the observations with inputs, N x P."""
-        cov = log_prior_covariance(self.process, self.hyper, self.inputs, inputs)
-        return self.linear.weights.matmul(cov)
+        return self.linear.weights.matmul(self.prior.covariance(self.inputs, inputs))
+
+    def whiten(self, cov: Floats) -> Floats:
+        """Return L⁻¹ times covariances of the observations, without multiplying its zeros."""
+        lower = self.inverse_factor
+        product = np.empty((len(lower), cov.shape[1]))
+        for start in range(0, len(lower), _TILE):
+            stop = min(len(lower), start + _TILE)
+            product[start:stop] = matmul(lower[start:stop, :stop], cov[:stop])
+        return product
+
+    def predict_discrepancies(self, sums: LogSums) -> Floats:
+        """Return the posterior mean of the discrepancy of each sum."""
+        if self.full is None or self.full.row_weights is None:
+            return _predict_discrepancies(self.prior, sums, self.sums, self.row_weights)
+        known = self.full.observations.sums, self.full.row_weights
+        return _predict_discrepancies(self.prior, sums, *known)
 
 
 def condition_logsums(fitted: FittedLogSums, rows: Ints | None = None) -> LogSumPosterior:
-    """Return the posterior given all observations, or some of them."""
-    observations, linear = fitted.observations, fitted.linear
-    if rows is not None:
-        observations = observations.take(rows)
-    index, observations = sort_by_cell(fitted.inputs, observations)
-    inputs = fitted.inputs.take(index)
-    if rows is None or linear is None:
-        prior = _ObservationPrior(fitted, inputs, observations)
-        linear = prior.find_linearisation() if linear is None else _move(linear, observations)
-        half = linear.weights.matmul(prior.covariance)
-        cov = linear.weights.matmul(np.ascontiguousarray(half.T)) + prior.error_covariance
-    else:
-        linear = _move(linear.take(rows), observations)
-        cov = fitted.row_covariances.take(rows, rows)
-        cov[np.diag_indices_from(cov)] += fitted.hyper.noise_sd**2 + observations.log_variance
+    """Return the posterior given all observations, or some of them.
+
+    Given some, means are those given all if the fit has row weights.
+    """
+    size = fitted.observations.size
+    own = fitted.narrow(np.arange(size) if rows is None else rows)
+    cov = own.covary_rows(own)
+    cov[np.diag_indices_from(cov)] += own.noise_variance
     _, inverse_factor = cholesky_with_inverse(cov)
-    residual = observations.log_values - linear.evaluate(
-        prior_log_mean(inputs, fitted.hyper.coefficients)
-    )
+    residual = own.observations.log_values - own.linear.evaluate(own.prior.mean(own.inputs))
     row_weights = matvec(inverse_factor.T, matvec(inverse_factor, residual))
-    known = fitted.process, fitted.hyper, inputs, observations.sums
-    return LogSumPosterior(*known, linear, inverse_factor, row_weights)
+    has_full = own.observations.size < size and fitted.row_weights is not None
+    known = fitted.prior, own.inputs, own.observations.sums, own.linear
+    return LogSumPosterior(*known, inverse_factor, row_weights, fitted if has_full else None)
 
 
 def linearise_observations(fitted: FittedLogSums) -> FittedLogSums:
-    """Return the process with all observations linearised around their posterior."""
-    index, observations = sort_by_cell(fitted.inputs, fitted.observations)
-    prior = _ObservationPrior(fitted, fitted.inputs.take(index), observations)
-    linear = prior.find_linearisation()
-    row_weights = _LinearPosterior(prior, linear).find_row_weights()
-    return replace(fitted, linear=_move(linear, fitted.observations), row_weights=row_weights)
+    """Return the process with all observations linearised around their joint posterior."""
+    own = fitted.narrow(np.arange(fitted.observations.size))
+    prior, counts = own.prior, own.observations.sums.counts
+    mean, cov = prior.mean(own.inputs), prior.covariance(own.inputs, own.inputs)
+    sums = own.observations.sums
+    error_cov = prior.discrepancy_covariance(sums, sums)
+    error_cov[np.diag_indices_from(error_cov)] += own.noise_variance
 
+    def condition(linear: LinearSums) -> _LinearPosterior:
+        residual = own.observations.log_values - linear.evaluate(mean)
+        return _LinearPosterior(cov, error_cov, linear, residual)
 
-def _move(linear: LinearSums, observations: LogObservations) -> LinearSums:
-    """Return a linearisation over inputs in another order: entries lie where the counts do."""
-    counts = observations.sums.counts
-    return replace(linear, weights=replace(counts, weight=linear.weights.weight))
+    log_values, linear = mean, linearise(counts, mean)
+    lengths = np.bincount(counts.row, minlength=counts.size)
+    in_sums = np.unique(counts.column[lengths[counts.row] > 1])
+    variances: tuple[Floats, Floats] = np.zeros(len(mean)), np.zeros(counts.size)
+    # Observations of single inputs are exact.
+    for step in range(_MAX_STEPS if len(in_sums) else 0):
+        posterior = condition(linear)
+        change = mean + posterior.row_weights @ posterior.half - log_values
+        damping = 1.0 if step < _FULL_STEPS else _DAMPING
+        log_values = log_values + np.clip(change, -_MAX_CHANGE, _MAX_CHANGE) * damping
+        if step < _VARIANCE_STEPS:
+            variances = posterior.find_variances(in_sums, np.flatnonzero(lengths > 1))
+        before, linear = linear, linearise(counts, log_values, *variances)
+        moved = np.abs(linear.evaluate(log_values) - before.evaluate(log_values))
+        if moved.max() < _TOLERANCE and step >= _VARIANCE_STEPS:
+            break
+    row_weights = condition(linear).row_weights
+    return replace(fitted, linear=move(linear, fitted.observations.sums), row_weights=row_weights)
 
 
 def correct_row_weights(fitted: FittedLogSums, rows: Ints) -> FittedLogSums:
     """Return the process with row weights that solve C·α = r for some observations.
 
     The weights of the others stay: where those solved their equations before, and the observations
-    given are new or have much to do with new ones, all equations nearly hold.
-
-    New observations have weights of zero.
+    given are new or have much to do with new ones, all equations nearly hold. New observations have
+    weights of zero.
     """
-    if fitted.mean is None or fitted.linear is None or fitted.row_weights is None:
-        return fitted
-    sums, known = fitted.observations.sums.take(rows), fitted.mean
-    used, own = sums.narrow()
-    log_values = np.zeros(fitted.inputs.size)
-    log_values[used] = known.predict(fitted.inputs.take(used))
-    linear = fitted.linear.take(rows)
-    noise = fitted.hyper.noise_sd**2 + fitted.observations.log_variance[rows]
-    residual = fitted.observations.log_values[rows] - linear.evaluate(log_values)
-    residual -= matvec(discrepancy_covariance(known.hyper, own, known.sums), known.row_weights)
-    residual -= noise * known.row_weights[rows]
+    assert fitted.row_weights is not None
+    own, row_weights = fitted.narrow(rows), fitted.row_weights.copy()
+    sums = own.observations.sums
+    residual = own.observations.log_values - own.linear.evaluate(fitted.predict_mean(own.inputs))
+    known = fitted.observations.sums, row_weights
+    residual -= _predict_discrepancies(fitted.prior, sums, *known)
+    residual -= own.noise_variance * row_weights[rows]
     inverse_factor = condition_logsums(fitted, rows).inverse_factor
-    row_weights = fitted.row_weights.copy()
     row_weights[rows] += matvec(inverse_factor.T, matvec(inverse_factor, residual))
     return replace(fitted, row_weights=row_weights)
 
 
-def multiply_triangular(lower: Floats, matrix: Floats) -> Floats:
-    """Return the product of a lower triangular matrix and another one, without its zeros."""
-    product = np.empty((len(lower), matrix.shape[1]))
-    for start in range(0, len(lower), _TILE):
-        stop = min(len(lower), start + _TILE)
-        product[start:stop] = matmul(lower[start:stop, :stop], matrix[:stop])
-    return product
+def sum_by_input(linear: LinearSums, row_weights: Floats, inputs: int) -> Floats:
+    """Return Wᵀ·C⁻¹·r."""
+    products = linear.weights.weight * row_weights[linear.weights.row]
+    return np.asarray(np.bincount(linear.weights.column, products, inputs), float)
 
 
-@dataclass(frozen=True)
-class LinearSums:
-    """Logarithms of sums as affine functions of log values.
-
-    Attributes:
-        weights: The matrix w; each row adds up to 1.
-        offsets: E f - w·z̄, N.
-    """
-
-    weights: WeightedSums
-    offsets: Floats
-
-    def evaluate(self, log_values: Floats) -> Floats:
-        """Return the linearised logarithm of each sum."""
-        return np.asarray(self.offsets + self.weights.total(log_values))
-
-    def take(self, index: Ints) -> LinearSums:
-        """Return some of the sums."""
-        return LinearSums(take_rows(self.weights, index), self.offsets[index])
+def move(linear: LinearSums, sums: LogSums) -> LinearSums:
+    """Return a linearisation over inputs in another order: entries lie where the counts do."""
+    return replace(linear, weights=replace(sums.counts, weight=linear.weights.weight))
 
 
-def linearise(
-    counts: WeightedSums,
-    log_values: Floats,
-    log_variance: Floats | None = None,
-    sum_variance: Floats | None = None,
-) -> LinearSums:
-    """Return the linearisation of sums around log values of all inputs.
-
-    Args:
-        counts: The sums.
-        log_values: The mean z̄ of the inputs, P.
-        log_variance: Their variance v, P; zero if left out.
-        sum_variance: Variance s² of the linearised sums, N; zero if left out.
-    """
-    log_totals = log_sums(counts, log_values)
-    terms = np.log(counts.weight) + log_values[counts.column]
-    weight = np.exp(terms - log_totals[counts.row])
-    weights = WeightedSums(counts.size, counts.row, counts.column, weight)
-    if log_variance is not None and sum_variance is not None:
-        log_totals = log_totals + 0.5 * (weights.total(log_variance) - sum_variance)
-    return LinearSums(weights, log_totals - weights.total(log_values))
-
-
-def log_sums(counts: WeightedSums, log_values: Floats) -> Floats:
-    """Return the logarithm of each sum; minus infinity for empty ones."""
-    values = log_values[counts.column]
-    largest = np.full(counts.size, -np.inf)
-    np.maximum.at(largest, counts.row, values)
-    largest = np.where(np.isfinite(largest), largest, 0.0)
-    totals = counts.sum_entries(counts.weight * np.exp(values - largest[counts.row]))
-    with np.errstate(divide="ignore"):
-        return np.asarray(largest + np.log(totals))
-
-
-# Steps in all; those that are not damped; and those after which variances are kept.
-_MAX_STEPS, _FULL_STEPS, _VARIANCE_STEPS = 12, 3, 3
-_DAMPING = 0.6
-# A step changes no log value by more than this: far from z̄ the linearisation says little.
-_MAX_CHANGE = 1.5
-# Steps end when no linearised sum changes by more than this.
-_TOLERANCE = 0.003
-
-
-class _ObservationPrior:
-    """Prior of observations and their inputs, for any linearisation.
-
-    Attributes:
-        counts: The observed sums, the matrix A.
-        log_values: Logarithm of each observed value, N.
-        mean: Prior mean of the inputs, P.
-        covariance: Their prior covariance, P x P.
-        error_covariance: Covariance of discrepancies and noise, N x N.
-    """
-
-    def __init__(
-        self, fitted: FittedLogSums, inputs: LogInputs, observations: LogObservations
-    ) -> None:
-        hyper, sums = fitted.hyper, observations.sums
-        self.counts, self.log_values = sums.counts, observations.log_values
-        self.mean = prior_log_mean(inputs, hyper.coefficients)
-        self.covariance = log_prior_covariance(fitted.process, hyper, inputs, inputs)
-        self.error_covariance = discrepancy_covariance(hyper, sums, sums)
-        noise = hyper.noise_sd**2 + observations.log_variance
-        self.error_covariance[np.diag_indices_from(self.error_covariance)] += noise
-
-    def find_linearisation(self) -> LinearSums:
-        """Return the sums linearised around the posterior mean of their inputs."""
-        counts, log_values = self.counts, self.mean
-        linear = linearise(counts, log_values)
-        lengths = np.bincount(counts.row, minlength=counts.size)
-        in_sums, several = np.unique(counts.column[lengths[counts.row] > 1]), lengths > 1
-        if not len(in_sums):
-            return linear
-        variances: tuple[Floats, Floats] = np.zeros(len(log_values)), np.zeros(counts.size)
-        for step in range(_MAX_STEPS):
-            posterior = _LinearPosterior(self, linear)
-            change = np.clip(posterior.find_mean() - log_values, -_MAX_CHANGE, _MAX_CHANGE)
-            log_values = log_values + change * (1.0 if step < _FULL_STEPS else _DAMPING)
-            if step < _VARIANCE_STEPS:
-                variances = posterior.find_variances(in_sums, np.flatnonzero(several))
-            before, linear = linear, linearise(counts, log_values, *variances)
-            moved = np.abs(linear.evaluate(log_values) - before.evaluate(log_values))
-            if moved.max() < _TOLERANCE and step >= _VARIANCE_STEPS:
-                break
-        return linear
+def _predict_discrepancies(
+    prior: LogSumPrior, sums: LogSums, known: LogSums, row_weights: Floats
+) -> Floats:
+    return matvec(prior.discrepancy_covariance(sums, known), row_weights)
 
 
 class _LinearPosterior:
-    """Posterior of the inputs under a linearisation."""
+    """Posterior of the inputs under a linearisation.
 
-    def __init__(self, observed: _ObservationPrior, linear: LinearSums) -> None:
+    Attributes:
+        half: Prior covariance of the observations with inputs, N x P.
+        row_weights: C⁻¹ times the residuals of the prior mean.
+    """
+
+    def __init__(
+        self, cov: Floats, error_cov: Floats, linear: LinearSums, residual: Floats
+    ) -> None:
         from scipy.sparse import csr_array
 
-        self._observed, self._linear = observed, linear
         entries = linear.weights
-        shape = entries.size, len(observed.mean)
-        self._weights = csr_array((entries.weight, (entries.row, entries.column)), shape)
-        # The prior covariance of the observations with inputs, N x P, and with each other.
-        self._half = self._weights @ observed.covariance
-        self._own = np.asarray(self._weights @ np.ascontiguousarray(self._half.T))
-        self._factor = factorise_covariance(self._own + observed.error_covariance)
+        shape = entries.size, len(cov)
+        weights = csr_array((entries.weight, (entries.row, entries.column)), shape)
+        self.half = weights @ cov
+        self._input_variances = np.diag(cov)
+        self._own = np.asarray(weights @ np.ascontiguousarray(self.half.T))
+        self._factor = factorise_covariance(self._own + error_cov)
+        self.row_weights = self._solve(self._solve(residual), transposed=True)
 
-    def find_row_weights(self) -> Floats:
-        """Return C⁻¹ times the residuals of the prior mean."""
-        residual = self._observed.log_values - self._linear.evaluate(self._observed.mean)
-        return self._solve(self._solve(residual), transposed=True)
-
-    def find_mean(self) -> Floats:
-        """Return the posterior mean of all inputs."""
-        return np.asarray(self._observed.mean + self.find_row_weights() @ self._half)
-
-    def find_variances(self, in_sums: Ints, several: Ints) -> tuple[Floats, Floats]:
-        """Return the posterior variances of inputs that occur in sums, and of these sums."""
-        log_variance, sum_variance = np.zeros(self._half.shape[1]), np.zeros(len(self._own))
-        prior_variance = np.diag(self._observed.covariance)[in_sums]
-        log_variance[in_sums] = self._left_variance(self._half[:, in_sums], prior_variance)
-        own_variance = self._own[several, several]
-        sum_variance[several] = self._left_variance(self._own[:, several], own_variance)
+    def find_variances(self, inputs: Ints, sums: Ints) -> tuple[Floats, Floats]:
+        """Return the posterior variances of some inputs, and of some sums; zero for others."""
+        log_variance, sum_variance = np.zeros(self.half.shape[1]), np.zeros(len(self._own))
+        for found, cov, variance, some in (
+            (log_variance, self.half, self._input_variances, inputs),
+            (sum_variance, self._own, np.diag(self._own), sums),
+        ):
+            explained = self._solve(cov[:, some])
+            squares = np.einsum("ij,ij->j", explained, explained)
+            found[some] = np.maximum(variance[some] - squares, 0.0)
         return log_variance, sum_variance
-
-    def _left_variance(self, cov: Floats, prior_variance: Floats) -> Floats:
-        explained = self._solve(cov)
-        squares = np.einsum("ij,ij->j", explained, explained)
-        return np.asarray(np.maximum(prior_variance - squares, 0.0))
 
     def _solve(self, matrix: Floats, transposed: bool = False) -> Floats:
         from scipy.linalg import solve_triangular
@@ -388,96 +292,3 @@ class _LinearPosterior:
             self._factor, matrix, trans=int(transposed), lower=True, check_finite=False
         )
         return np.asarray(found)
-
-
-# Observations whose covariances are kept: 18 MB.
-_KEPT_ROWS = 1536
-
-
-class RowCovariances:
-    """Covariances of the observations of a fitted process, for several threads.
-
-    Args:
-        fitted: The process, with its observations linearised.
-        kept: Number of observations whose covariances are kept.
-    """
-
-    def __init__(self, fitted: FittedLogSums, kept: int = _KEPT_ROWS) -> None:
-        assert fitted.linear is not None
-        self._process, self._hyper, self._linear = fitted.process, fitted.hyper, fitted.linear
-        self._inputs, self._observations = fitted.inputs, fitted.observations
-        self._lock = threading.Lock()
-        self._place = np.full(fitted.observations.size, -1)
-        # Row in each place and when it was used last.
-        self._row, self._used_at = np.full(kept, -1), np.zeros(kept, np.int64)
-        self._matrix = np.full((0, 0), np.nan)
-        self._uses = 0
-        self._variances = np.full(fitted.observations.size, np.nan)
-
-    def take(self, left: Ints, right: Ints) -> Floats:
-        """Return the covariances of some observations with others, left x right."""
-        rows = np.union1d(left, right)
-        if len(rows) > len(self._row):
-            return self._compute(left, right)
-        with self._lock:
-            self._find_places(rows)
-            places, others = self._place[left], self._place[right]
-            found = np.asarray(self._matrix[np.ix_(places, others)])
-            # First rows that are mostly new, then columns that are new to the other rows.
-            for share in (0.5, 0.0):
-                missing = np.isnan(found)
-                if not missing.any():
-                    break
-                is_new = missing.mean(axis=1) > share
-                self._fill(left[is_new], right[missing[is_new].any(axis=0)])
-                found = np.asarray(self._matrix[np.ix_(places, others)])
-            return found
-
-    def take_variances(self, rows: Ints) -> Floats:
-        """Return the variances of some observations."""
-        with self._lock:
-            new = rows[np.isnan(self._variances[rows])]
-            if len(new):
-                inputs, sums, weights = self._select(new)
-                found = log_prior_variance(self._process, self._hyper, inputs, weights)
-                self._variances[new] = found + discrepancy_variance(self._hyper, sums)
-            return np.asarray(self._variances[rows])
-
-    def _find_places(self, rows: Ints) -> None:
-        """Give every row a place, those of the rows that were not used for longest."""
-        if not len(self._matrix):
-            self._matrix = np.full((len(self._row), len(self._row)), np.nan)
-        self._uses += 1
-        known = self._place[rows]
-        self._used_at[known[known >= 0]] = self._uses
-        new = rows[known < 0]
-        if not len(new):
-            return
-        free = np.argsort(self._used_at, kind="stable")[: len(new)]
-        before = self._row[free]
-        self._place[before[before >= 0]] = -1
-        self._matrix[free, :] = self._matrix[:, free] = np.nan
-        self._row[free], self._place[new], self._used_at[free] = new, free, self._uses
-
-    def _fill(self, rows: Ints, others: Ints) -> None:
-        if len(rows):
-            found = self._compute(rows, others)
-            places = np.ix_(self._place[rows], self._place[others])
-            self._matrix[places] = found
-            self._matrix.T[places] = found
-
-    def _compute(self, left: Ints, right: Ints) -> Floats:
-        inputs, sums, weights = self._select(left)
-        others, other_sums, other_weights = self._select(right)
-        cov = log_prior_covariance(self._process, self._hyper, inputs, others)
-        half = weights.matmul(cov)
-        product = other_weights.matmul(np.ascontiguousarray(half.T)).T
-        return np.asarray(product + discrepancy_covariance(self._hyper, sums, other_sums))
-
-    def _select(self, rows: Ints) -> tuple[LogInputs, LogSums, WeightedSums]:
-        """Return the inputs of some observations cell by cell, their sums, and their weights."""
-        index, observations = sort_by_cell(self._inputs, self._observations.take(rows))
-        counts = observations.sums.counts
-        weight = self._linear.take(rows).weights.weight
-        weights = WeightedSums(counts.size, counts.row, counts.column, weight)
-        return self._inputs.take(index), observations.sums, weights

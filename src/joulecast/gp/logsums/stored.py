@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from joulecast.gp.linalg import WeightedSums
-from joulecast.gp.logsums.inputs import LogInputs, LogObservations, LogSums
-from joulecast.gp.logsums.posterior import FittedLogSums, LinearSums
-from joulecast.gp.logsums.process import LogSumProcess
-from joulecast.records.codec import Record, add_codec, omit_default
+from joulecast.gp.logsums.inputs import LinearSums, LogInputs, LogObservations, LogSums
+from joulecast.gp.logsums.posterior import FittedLogSums
+from joulecast.gp.logsums.prior import LogSumProcess
+from joulecast.records.codec import Record, add_codec
 from joulecast.system.files import decompress
 
 # Little-endian on every machine.
@@ -47,121 +47,68 @@ class PackedArray(Record):
         return np.frombuffer(data, _DTYPES[self.dtype]).reshape(self.shape)
 
 
-@dataclass(frozen=True)
-class StoredWeights(Record):
-    """A sparse matrix of weights."""
+def store_logsums(fitted: FittedLogSums) -> dict[str, Any]:
+    """Return JSON from which ``restore_logsums`` restores a fitted process."""
+    inputs, observations, sums = fitted.inputs, fitted.observations, fitted.observations.sums
+    arrays = {
+        "theta": fitted.theta,
+        "basis": inputs.basis,
+        "points": inputs.points,
+        "groups": inputs.groups,
+        "regimes": inputs.regimes,
+        "input_identities": inputs.identities,
+        "log_caps": inputs.log_caps,
+        "log_basis": inputs.log_basis,
+        "sum_identities": sums.identities,
+        "log_values": observations.log_values,
+        "log_variance": observations.log_variance,
+        "strata": observations.strata,
+        # Entries of the linearisation lie where those of the counts do.
+        "weights": fitted.linear.weights.weight,
+        "offsets": fitted.linear.offsets,
+        "row_weights": fitted.row_weights,
+    }
+    data = {name: _pack(one) for name, one in arrays.items() if one is not None}
+    for name, weighted in (("counts", sums.counts), ("structures", sums.structures)):
+        entries = {part: _pack(getattr(weighted, part)) for part in _ENTRIES}
+        data[name] = {"size": weighted.size, **entries}
+    return {"process": fitted.process.to_dict(), **data}
 
-    size: int
-    row: PackedArray
-    column: PackedArray
-    weight: PackedArray
 
-    @classmethod
-    def from_sums(cls, sums: WeightedSums) -> StoredWeights:
-        """Return what is stored of weighted sums."""
-        pack = PackedArray.pack
-        return cls(sums.size, pack(sums.row), pack(sums.column), pack(sums.weight))
+def restore_logsums(data: dict[str, Any]) -> FittedLogSums:
+    """Return the fitted process."""
 
-    def restore(self) -> WeightedSums:
-        """Return the weighted sums."""
-        return WeightedSums(
-            self.size, self.row.unpack(), self.column.unpack(), self.weight.unpack()
+    def unpack(name: str) -> Any:
+        return PackedArray.from_dict(data[name]).unpack() if name in data else None
+
+    counts, structures = (
+        WeightedSums(
+            data[name]["size"],
+            *(PackedArray.from_dict(data[name][part]).unpack() for part in _ENTRIES),
         )
+        for name in ("counts", "structures")
+    )
+    inputs = "basis", "points", "groups", "regimes", "input_identities", "log_caps", "log_basis"
+    sums = LogSums(counts, structures, unpack("sum_identities"))
+    # A process without observations may have been stored without its linearisation.
+    weights = replace(counts, weight=unpack("weights")) if "weights" in data else counts
+    offsets = unpack("offsets") if "offsets" in data else np.zeros(counts.size)
+    return FittedLogSums(
+        LogSumProcess.from_dict(data["process"]),
+        PackedArray.from_dict(data["theta"]).unpack(),
+        LogInputs(*map(unpack, inputs)),
+        LogObservations(sums, *map(unpack, ("log_values", "log_variance", "strata"))),
+        LinearSums(weights, offsets),
+        unpack("row_weights"),
+    )
 
 
-@dataclass(frozen=True)
-class StoredLogSums(Record):
-    """A fitted process with its inputs and observations.
-
-    Attributes:
-        weights: Entries of the kept linearisation, which lie where those of ``counts`` do.
-        offsets: Its offsets.
-        row_weights: What all observations add to posterior means.
-    """
-
-    process: LogSumProcess
-    theta: PackedArray
-    basis: PackedArray
-    points: PackedArray
-    groups: PackedArray
-    regimes: PackedArray
-    input_identities: PackedArray
-    counts: StoredWeights
-    structures: StoredWeights
-    sum_identities: PackedArray
-    log_values: PackedArray
-    log_variance: PackedArray
-    log_caps: PackedArray | None = omit_default(None)
-    log_basis: PackedArray | None = omit_default(None)
-    strata: PackedArray | None = omit_default(None)
-    weights: PackedArray | None = omit_default(None)
-    offsets: PackedArray | None = omit_default(None)
-    row_weights: PackedArray | None = omit_default(None)
-
-    @classmethod
-    def from_fitted(cls, fitted: FittedLogSums) -> StoredLogSums:
-        """Return what is stored of a fitted process."""
-        inputs, observations, linear = fitted.inputs, fitted.observations, fitted.linear
-        sums, pack = observations.sums, PackedArray.pack
-        return cls(
-            process=fitted.process,
-            theta=pack(fitted.theta),
-            basis=pack(inputs.basis),
-            points=pack(inputs.points),
-            groups=pack(inputs.groups),
-            regimes=pack(inputs.regimes),
-            input_identities=pack(inputs.identities),
-            counts=StoredWeights.from_sums(sums.counts),
-            structures=StoredWeights.from_sums(sums.structures),
-            sum_identities=pack(sums.identities),
-            log_values=pack(observations.log_values),
-            log_variance=pack(observations.log_variance),
-            log_caps=_pack_optional(inputs.log_caps),
-            log_basis=_pack_optional(inputs.log_basis),
-            strata=_pack_optional(observations.strata),
-            weights=None if linear is None else pack(linear.weights.weight),
-            offsets=None if linear is None else pack(linear.offsets),
-            row_weights=_pack_optional(fitted.row_weights),
-        )
-
-    def restore(self) -> FittedLogSums:
-        """Return the fitted process."""
-        inputs = LogInputs(
-            self.basis.unpack(),
-            self.points.unpack(),
-            self.groups.unpack(),
-            self.regimes.unpack(),
-            self.input_identities.unpack(),
-            _unpack_optional(self.log_caps),
-            _unpack_optional(self.log_basis),
-        )
-        counts, structures = self.counts.restore(), self.structures.restore()
-        observations = LogObservations(
-            LogSums(counts, structures, self.sum_identities.unpack()),
-            self.log_values.unpack(),
-            self.log_variance.unpack(),
-            _unpack_optional(self.strata),
-        )
-        linear = None
-        if self.weights is not None and self.offsets is not None:
-            linear = LinearSums(
-                replace(counts, weight=self.weights.unpack()), self.offsets.unpack()
-            )
-        theta, row_weights = self.theta.unpack(), _unpack_optional(self.row_weights)
-        return FittedLogSums(self.process, theta, inputs, observations, linear, row_weights)
+_ENTRIES = ("row", "column", "weight")
 
 
-def _pack_optional(array: Any) -> PackedArray | None:
-    return None if array is None else PackedArray.pack(array)
-
-
-def _unpack_optional(packed: PackedArray | None) -> Any:
-    return None if packed is None else packed.unpack()
+def _pack(array: Any) -> dict[str, Any]:
+    return PackedArray.pack(array).to_dict()
 
 
 # Records with a field of this type are stored with the process in it.
-add_codec(
-    FittedLogSums,
-    lambda fitted: StoredLogSums.from_fitted(fitted).to_dict(),
-    lambda data: StoredLogSums.from_dict(data).restore(),
-)
+add_codec(FittedLogSums, store_logsums, restore_logsums)

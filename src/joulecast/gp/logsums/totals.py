@@ -18,21 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecast.gp.linalg import Floats, Ints, WeightedSums, matmul, matvec
-from joulecast.gp.logsums.inputs import LogInputs, LogSums
-from joulecast.gp.logsums.posterior import (
-    LinearSums,
-    LogSumPosterior,
-    linearise,
-    multiply_triangular,
-)
-from joulecast.gp.logsums.prior import (
-    discrepancy_covariance,
-    discrepancy_variance,
-    find_input_variances,
-    log_prior_covariance,
-    log_prior_variance,
-    prior_log_mean,
-)
+from joulecast.gp.logsums.inputs import LinearSums, LogInputs, LogSums, linearise
+from joulecast.gp.logsums.posterior import LogSumPosterior
 
 # Inputs whose covariances with the observations are made at once.
 _INPUT_CHUNK = 2048
@@ -55,20 +42,27 @@ class LogPrediction:
     log_covariance: Floats | None = None
 
 
-def predict_inputs(
-    posterior: LogSumPosterior, inputs: LogInputs, with_variance: bool = True
-) -> LogPrediction:
-    """Return the posterior of each input; without variances three times as fast."""
-    log_mean, log_variance = np.empty(inputs.size), np.zeros(inputs.size)
-    if not with_variance and posterior.full_mean is not None:
-        return LogPrediction(posterior.full_mean.predict(inputs), log_variance)
-    variances = find_input_variances(posterior.process, posterior.hyper, inputs)
-    for index, mean, cov in _iterate_inputs(posterior, inputs):
+def predict_log_means(posterior: LogSumPosterior, inputs: LogInputs) -> Floats:
+    """Return the posterior mean of each input."""
+    if posterior.full is not None:
+        return posterior.full.predict_mean(inputs)
+    log_mean = np.empty(inputs.size)
+    for index, some, _ in _iterate_inputs(posterior, inputs):
+        log_mean[index] = some
+    return log_mean
+
+
+def explain_inputs(
+    posterior: LogSumPosterior, inputs: LogInputs, known_mean: Floats | None = None
+) -> tuple[LogPrediction, Floats]:
+    """Return the posterior of inputs, and L⁻¹·k of each: what the observations explain, P x N."""
+    log_mean = np.empty(inputs.size)
+    explained = np.empty((inputs.size, posterior.sums.size))
+    for index, mean, cov in _iterate_inputs(posterior, inputs, known_mean):
         log_mean[index] = mean
-        if with_variance:
-            explained = multiply_triangular(posterior.inverse_factor, cov)
-            log_variance[index] = _subtract_squares(variances[index], explained.T)
-    return LogPrediction(log_mean, log_variance)
+        explained[index] = posterior.whiten(cov).T
+    log_variance = _subtract_squares(posterior.prior.variance(inputs), explained)
+    return LogPrediction(log_mean, log_variance), explained
 
 
 def predict_log_totals(
@@ -88,30 +82,14 @@ def predict_log_totals(
         log_mean: Posterior means of the inputs, if they are known already.
     """
     if joint:
-        return _predict_chunk(posterior, inputs, sums, log_mean, joint=True)
-    parts = [
-        _predict_chunk(
-            posterior,
-            inputs.take(used),
-            chunk,
-            None if log_mean is None else log_mean[used],
-            joint=False,
-        )
-        for used, chunk in _iterate_sums(sums)
-    ]
-    return LogPrediction(
-        np.concatenate([np.zeros(0), *(part.log_mean for part in parts)]),
-        np.concatenate([np.zeros(0), *(part.log_variance for part in parts)]),
-    )
-
-
-def predict_discrepancies(posterior: LogSumPosterior, sums: LogSums) -> Floats:
-    """Return the posterior mean of the discrepancy of each sum."""
-    if not len(sums.structures.row):
-        return np.zeros(sums.size)
-    known = posterior if posterior.full_mean is None else posterior.full_mean
-    cov = discrepancy_covariance(posterior.hyper, sums, known.sums)
-    return matvec(cov, known.row_weights)
+        return _predict_chunk(posterior, inputs, sums, log_mean, joint)
+    means, variances = [np.zeros(0)], [np.zeros(0)]
+    for used, chunk in _iterate_sums(sums):
+        known = None if log_mean is None else log_mean[used]
+        part = _predict_chunk(posterior, inputs.take(used), chunk, known, joint)
+        means.append(part.log_mean)
+        variances.append(part.log_variance)
+    return LogPrediction(np.concatenate(means), np.concatenate(variances))
 
 
 def posterior_elasticities(
@@ -129,30 +107,8 @@ def posterior_elasticities(
         upper: Likewise higher.
         log_step: The step.
     """
-    one, two = (
-        predict_inputs(posterior, each, with_variance=False).log_mean for each in (lower, upper)
-    )
-    return np.asarray((two - one) / log_step)
-
-
-def explain_inputs(
-    posterior: LogSumPosterior, inputs: LogInputs, known_mean: Floats | None = None
-) -> tuple[LogPrediction, Floats]:
-    """Return the posterior of inputs, and L⁻¹·k of each: what the observations explain, P x N."""
-    log_mean = np.empty(inputs.size)
-    explained = np.empty((inputs.size, posterior.sums.size))
-    for index, mean, cov in _iterate_inputs(posterior, inputs, known_mean):
-        log_mean[index] = mean
-        explained[index] = multiply_triangular(posterior.inverse_factor, cov).T
-    variances = find_input_variances(posterior.process, posterior.hyper, inputs)
-    log_variance = _subtract_squares(variances, explained)
-    return LogPrediction(log_mean, log_variance), explained
-
-
-def explain_discrepancies(posterior: LogSumPosterior, sums: LogSums) -> Floats:
-    """Return L⁻¹ times the covariance of observations with the discrepancies of sums, n x N."""
-    cov = discrepancy_covariance(posterior.hyper, posterior.sums, sums)
-    return multiply_triangular(posterior.inverse_factor, cov).T if cov.any() else cov.T
+    difference = predict_log_means(posterior, upper) - predict_log_means(posterior, lower)
+    return np.asarray(difference / log_step)
 
 
 def linearise_prediction(
@@ -161,10 +117,38 @@ def linearise_prediction(
     """Return the linearisation of sums around their posterior."""
     prediction, explained = explain_inputs(posterior, inputs)
     weights = linearise(counts, prediction.log_mean).weights
-    explained = weights.matmul(explained)
-    prior = log_prior_variance(posterior.process, posterior.hyper, inputs, weights)
-    sum_variance = _subtract_squares(prior, explained)
+    prior = posterior.prior.sum_variance(inputs, weights)
+    sum_variance = _subtract_squares(prior, weights.matmul(explained))
     return linearise(counts, prediction.log_mean, prediction.log_variance, sum_variance)
+
+
+def expected_variance_reduction(
+    posterior: LogSumPosterior, inputs: LogInputs, targets: LogSums, candidates: LogSums
+) -> Floats:
+    """Return what each candidate takes off the log variance of each target, targets x candidates.
+
+    Args:
+        posterior: The conditioned process.
+        inputs: Distinct inputs of targets and candidates.
+        targets: Totals that should become certain.
+        candidates: Sums that could be observed.
+    """
+    prior = posterior.prior
+    prediction, explained = explain_inputs(posterior, inputs)
+    one = linearise(targets.counts, prediction.log_mean).weights
+    two = linearise(candidates.counts, prediction.log_mean).weights
+    by_target = one.matmul(explained)
+    by_target += _explain_discrepancies(posterior, targets)
+    by_candidate = two.matmul(explained)
+    by_candidate += _explain_discrepancies(posterior, candidates)
+    half = two.matmul(prior.covariance(inputs, inputs))
+    cov = one.matmul(np.ascontiguousarray(half.T))
+    cov += prior.discrepancy_covariance(targets, candidates)
+    cov -= matmul(by_target, by_candidate.T)
+    variance = two.sum_entries(two.weight * half[two.row, two.column])
+    variance += prior.discrepancy_variance(candidates)
+    variance = _subtract_squares(variance, by_candidate)
+    return np.asarray(cov**2 / (variance + prior.noise_sd**2))
 
 
 def _predict_chunk(
@@ -174,27 +158,35 @@ def _predict_chunk(
     known_mean: Floats | None,
     joint: bool,
 ) -> LogPrediction:
+    prior = posterior.prior
     prediction, explained = explain_inputs(posterior, inputs, known_mean)
     weights = linearise(sums.counts, prediction.log_mean).weights
     explained = weights.matmul(explained)
+    cov = np.zeros((0, 0))
     if joint:
-        prior = log_prior_covariance(posterior.process, posterior.hyper, inputs, inputs)
-        prior = weights.matmul(np.ascontiguousarray(weights.matmul(prior).T))
-        own_prior = np.diag(prior)
+        half = weights.matmul(prior.covariance(inputs, inputs))
+        cov = weights.matmul(np.ascontiguousarray(half.T))
+        own_prior = np.diag(cov)
     else:
-        own_prior = log_prior_variance(posterior.process, posterior.hyper, inputs, weights)
+        own_prior = prior.sum_variance(inputs, weights)
     sum_variance = _subtract_squares(own_prior, explained)
     linear = linearise(sums.counts, prediction.log_mean, prediction.log_variance, sum_variance)
     log_mean = linear.evaluate(prediction.log_mean)
     if len(sums.structures.row):
-        log_mean += predict_discrepancies(posterior, sums)
-        own_prior = own_prior + discrepancy_variance(posterior.hyper, sums)
-        explained += explain_discrepancies(posterior, sums)
+        log_mean += posterior.predict_discrepancies(sums)
+        own_prior = own_prior + prior.discrepancy_variance(sums)
+        explained += _explain_discrepancies(posterior, sums)
     log_variance = _subtract_squares(own_prior, explained)
     if not joint:
         return LogPrediction(log_mean, log_variance)
-    cov = prior + discrepancy_covariance(posterior.hyper, sums, sums)
+    cov = cov + prior.discrepancy_covariance(sums, sums)
     return LogPrediction(log_mean, log_variance, cov - matmul(explained, explained.T))
+
+
+def _explain_discrepancies(posterior: LogSumPosterior, sums: LogSums) -> Floats:
+    """Return L⁻¹ times the covariance of observations with the discrepancies of sums, n x N."""
+    cov = posterior.prior.discrepancy_covariance(posterior.sums, sums)
+    return posterior.whiten(cov).T if cov.any() else cov.T
 
 
 def _subtract_squares(prior_variance: Floats, explained: Floats) -> Floats:
@@ -207,18 +199,17 @@ def _iterate_inputs(
     posterior: LogSumPosterior, inputs: LogInputs, known_mean: Floats | None = None
 ) -> Iterator[tuple[Ints, Floats, Floats]]:
     """Yield some inputs at a time: index, posterior mean, and covariance with observations."""
-    order = np.argsort(inputs.cells[1], kind="stable")
+    order = inputs.order_by_cell()
     for start in range(0, inputs.size, _INPUT_CHUNK):
         index = order[start : start + _INPUT_CHUNK]
         some = inputs.take(index)
-        cov = posterior.covariance_with_observations(some)
+        cov = posterior.covary(some)
         if known_mean is not None:
             log_mean = known_mean[index]
-        elif posterior.full_mean is None:
-            log_mean = prior_log_mean(some, posterior.hyper.coefficients)
-            log_mean = log_mean + matvec(cov.T, posterior.row_weights)
+        elif posterior.full is not None:
+            log_mean = posterior.full.predict_mean(some)
         else:
-            log_mean = posterior.full_mean.predict(some)
+            log_mean = posterior.prior.mean(some) + matvec(cov.T, posterior.row_weights)
         yield index, log_mean, cov
 
 
@@ -232,38 +223,3 @@ def _iterate_sums(sums: LogSums) -> Iterator[tuple[Ints, LogSums]]:
         stop = max(start + 1, int(np.count_nonzero(held)))
         yield sums.take(np.arange(start, stop)).narrow()
         start = stop
-
-
-def expected_variance_reduction(
-    posterior: LogSumPosterior,
-    inputs: LogInputs,
-    targets: LogSums,
-    candidates: LogSums,
-    known_variance: float = 0.0,
-) -> Floats:
-    """Return what each candidate takes off the log variance of each target, targets x candidates.
-
-    Args:
-        posterior: The conditioned process.
-        inputs: Distinct inputs of targets and candidates.
-        targets: Totals that should become certain.
-        candidates: Sums that could be observed.
-        known_variance: Variance of an observation that is known beforehand, besides its noise.
-    """
-    prediction, explained = explain_inputs(posterior, inputs)
-    one = linearise(targets.counts, prediction.log_mean).weights
-    two = linearise(candidates.counts, prediction.log_mean).weights
-    by_target = one.matmul(explained)
-    by_target += explain_discrepancies(posterior, targets)
-    by_candidate = two.matmul(explained)
-    by_candidate += explain_discrepancies(posterior, candidates)
-    prior = log_prior_covariance(posterior.process, posterior.hyper, inputs, inputs)
-    half = two.matmul(prior)
-    cov = one.matmul(np.ascontiguousarray(half.T))
-    cov += discrepancy_covariance(posterior.hyper, targets, candidates)
-    cov -= matmul(by_target, by_candidate.T)
-    variance = two.sum_entries(two.weight * half[two.row, two.column])
-    variance += discrepancy_variance(posterior.hyper, candidates)
-    variance -= np.einsum("ij,ij->i", by_candidate, by_candidate)
-    noise = posterior.hyper.noise_sd**2 + known_variance
-    return np.asarray(cov**2 / (np.maximum(variance, 0.0) + noise))
