@@ -6,8 +6,6 @@ Tests change it with monkeypatch; the poller's process imports a copy as ``pynvm
 import itertools
 from types import SimpleNamespace
 
-NVML_TEMPERATURE_GPU = 0
-NVML_CLOCK_SM = 1
 NVML_DEVICE_MIG_ENABLE = 1
 
 UUIDS = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-1a2b3c4d-0000-1111-2222-333344445555"]
@@ -124,14 +122,6 @@ def nvmlDeviceGetPowerUsage(handle):
 
 def nvmlDeviceGetUtilizationRates(handle):
     return SimpleNamespace(gpu=30, memory=10)
-
-
-def nvmlDeviceGetTemperature(handle, sensor):
-    return 41
-
-
-def nvmlDeviceGetClockInfo(handle, clock):
-    return 1980
 
 
 def nvmlDeviceGetCurrentClocksEventReasons(handle):

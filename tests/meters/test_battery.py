@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from virtual_instruments import VirtualClock, VirtualContract
 from virtual_sysfs import Battery, add_charger, write_files
 
-from joulecast.meters import make_meter
 from joulecast.meters.base import UnavailableError
 from joulecast.meters.battery import BatteryMeter, BatteryState, DischargeMeter, detect_battery
 from joulecast.meters.modelled import ModelledMeter
@@ -113,11 +112,11 @@ def open_meter(root, clock):
     return BatteryMeter(root, clock.now, clock.sleep, clock.make_ticker)
 
 
-def read_power_w(root, clock):
+def check_power(root, clock, power_w):
     with open_meter(root, clock) as meter:
         meter.begin()
         clock.sleep(meter.window_s)
-        return meter.end().power_w
+        assert meter.end().power_w == pytest.approx(power_w, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -145,23 +144,23 @@ def test_batteries_add_up_while_one_rests(tmp_path, clock):
     Battery(tmp_path, clock, ("power", "energy"))
     resting = Battery(tmp_path, clock, ("power", "energy"), name="BAT1", power_w=0.0)
     write_files(resting.folder, status="Not charging")
-    assert read_power_w(tmp_path, clock) == pytest.approx(12.0, rel=0.01)
+    check_power(tmp_path, clock, 12.0)
     resting.power_w = 5.0
     write_files(resting.folder, status="Discharging")
-    assert read_power_w(tmp_path, clock) == pytest.approx(17.0, rel=0.01)
+    check_power(tmp_path, clock, 17.0)
 
 
 def test_batteries_of_peripherals_are_ignored(tmp_path, clock):
     Battery(tmp_path, clock, ("power",))
     mouse = Battery(tmp_path, clock, ("power",), name="hidpp_battery_0")
     write_files(mouse.folder, scope="Device")
-    assert read_power_w(tmp_path, clock) == pytest.approx(12.0, rel=0.01)
+    check_power(tmp_path, clock, 12.0)
 
 
 def test_power_of_zero_means_unknown(tmp_path, clock):
     battery = Battery(tmp_path, clock, ("energy",))
     write_files(battery.folder, power_now=0)
-    assert read_power_w(tmp_path, clock) == pytest.approx(12.0, rel=0.01)
+    check_power(tmp_path, clock, 12.0)
 
 
 def test_gauge_without_updates_is_refused(tmp_path, clock):
@@ -192,17 +191,12 @@ def test_detect_shows_the_power(tmp_path, clock):
 def test_batteries_that_differ_are_read_by_what_both_show(tmp_path, clock):
     Battery(tmp_path, clock, ("power", "energy"))
     other = Battery(tmp_path, clock, ("energy",), name="BAT1")
-    assert read_power_w(tmp_path, clock) == pytest.approx(24.0, rel=0.02)
+    check_power(tmp_path, clock, 24.0)
     (other.folder / "energy_now").unlink()
     clock.hooks.clear()
     (row,) = detect_battery(tmp_path)
     assert not row.available
     assert "BAT0 and BAT1" in row.reason
-
-
-def test_battery_takes_no_argument():
-    with pytest.raises(InputError, match="give battery"):
-        make_meter("battery:BAT0")
 
 
 class Gauge:

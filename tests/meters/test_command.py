@@ -13,7 +13,6 @@ from joulecast.meters import make_meter
 from joulecast.meters.command import (
     CommandMeter,
     Quantity,
-    detect_command,
     read_quantity,
     run_program,
 )
@@ -63,12 +62,6 @@ def test_counter_that_does_not_increase_is_a_fault(end, duration_s, fault):
     assert (reading.energy_j, reading.faults[0].partition(":")[0]) == (0, fault)
 
 
-@pytest.mark.parametrize("output", ["1e999 J", "1e999 W"])
-def test_number_that_is_too_large_is_refused(output):
-    with pytest.raises(InputError, match="too large"), make_scripted(output):
-        pass
-
-
 def test_changed_unit_is_an_error():
     with make_scripted("100 J", "5 W") as meter, pytest.raises(MeasurementError, match="one unit"):
         meter.begin()
@@ -114,11 +107,6 @@ def test_missing_program_is_refused(tmp_path):
             make_meter(spec)
 
 
-def test_unbalanced_quotes_are_refused():
-    with pytest.raises(InputError, match="No closing quotation"):
-        make_meter("command:echo 'x")
-
-
 def test_quoted_arguments_are_kept():
     meter = make_meter("command:echo '1 and' 2+3 '7 J'")
     assert meter._command == ("echo", "1 and", "2+3", "7 J")
@@ -130,12 +118,6 @@ def test_covers_names_the_program_without_its_folder():
     path = shutil.which("echo")
     assert make_meter(f"command:{path} 7 J").covers == "board by echo"
     assert make_meter("command:printf 7J").covers == "board by printf"
-
-
-def test_detect_shows_how_to_write_the_meter():
-    (row,) = detect_command()
-    assert row.available
-    assert "command:" in row.reason
 
 
 @given(st.floats(0, 1e6, allow_subnormal=False), st.sampled_from(["J", "W"]))

@@ -12,12 +12,10 @@ from joulecast.meters.file import (
     STAND_IN_W,
     FileMeter,
     LaterMeter,
-    detect_file,
-    detect_later,
     parse_sample,
     read_samples,
 )
-from joulecast.system.errors import FileError, InputError, MissingError
+from joulecast.system.errors import FileError, MissingError
 
 POWER_W = 40.0
 
@@ -132,7 +130,7 @@ def test_invalid_line_is_quoted(tmp_path, line):
 
 
 def test_missing_file_is_refused(tmp_path):
-    for spec in ("file", "file:", f"file:{tmp_path}", f"file:{tmp_path}/none.csv"):
+    for spec in ("file", "file:", f"file:{tmp_path}"):
         with pytest.raises(MissingError, match="start the instrument"):
             make_meter(spec)
     with pytest.raises(MissingError, match="cannot be read"):
@@ -145,12 +143,6 @@ def test_plus_in_a_path_is_part_of_it(tmp_path):
     meter = make_meter(f"file:{path}")
     assert meter.name == f"file:{path}"
     assert meter.covers == "board by a+b+raplx.csv"
-
-
-def test_detect_shows_how_to_write_it():
-    (row,) = detect_file()
-    assert row.available
-    assert "file:" in row.reason
 
 
 class TestLaterMeter(VirtualContract):
@@ -174,9 +166,3 @@ def test_what_the_instrument_covers_can_be_named():
     assert make_meter("later").covers == "board"
     named = make_meter("later:battery")
     assert (named.covers, named.is_recorder) == ("battery", True)
-    assert detect_later()[0].available
-
-
-def test_energy_that_is_still_to_come_cannot_be_added_up():
-    with pytest.raises(InputError, match="still to come"):
-        make_meter("modelled+later")

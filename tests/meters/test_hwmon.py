@@ -18,7 +18,7 @@ from joulecast.meters.hwmon import (
     make_board_hwmon,
     make_hwmon,
 )
-from joulecast.system.errors import InputError, MeasurementError, MissingError
+from joulecast.system.errors import InputError, MeasurementError
 
 
 @pytest.fixture
@@ -153,6 +153,8 @@ def test_naming_the_input_rail_is_the_same_meter(tree):
     virtual_sysfs.add_orin_nano(tree)
     assert make_hwmon("VDD_IN", tree.system, tree.proc).covers == "module"
     assert make_hwmon("VDD_SOC", tree.system, tree.proc).covers == "rail VDD_SOC"
+    with pytest.raises(InputError, match="VDD_IN, VDD_CPU_GPU_CV, VDD_SOC"):
+        make_hwmon("VDD_OUT", tree.system, tree.proc)
 
 
 def test_unknown_board_with_several_sensors_asks_which(tree):
@@ -164,12 +166,6 @@ def test_unknown_board_with_several_sensors_asks_which(tree):
         make_board_hwmon(tree.system, tree.proc)
 
 
-def test_unknown_rail_lists_all(tree):
-    virtual_sysfs.add_orin_nano(tree)
-    with pytest.raises(InputError, match="VDD_IN, VDD_CPU_GPU_CV, VDD_SOC"):
-        make_hwmon("VDD_OUT", tree.system, tree.proc)
-
-
 def test_detect_lists_the_board_and_its_rails(tree):
     virtual_sysfs.add_agx_orin(tree)
     rows = detect_hwmon(tree.system, tree.proc)
@@ -179,13 +175,10 @@ def test_detect_lists_the_board_and_its_rails(tree):
     assert rows[0].idle_power_w == pytest.approx(15.0)
 
 
-def test_detect_explains_missing_sensors(tree):
+def test_detect_explains_missing_and_damaged_sensors(tree):
     (row,) = detect_hwmon(tree.system, tree.proc)
     assert not row.available
     assert "ina3221" in row.advice
-
-
-def test_detect_survives_a_damaged_sensor(tree):
     chip = virtual_sysfs.add_ina226(tree)
     (chip / "power1_input").write_text("many\n")
     (row,) = detect_hwmon(tree.system, tree.proc)
@@ -248,13 +241,8 @@ def test_auto_ignores_sensors_of_unknown_use(on_board, monkeypatch, tmp_path):
     assert make_meter("auto").name != "hwmon"
 
 
-def test_missing_sensors_are_explained(on_board):
-    with pytest.raises(MissingError, match="meter hwmon is not available"):
-        make_meter("hwmon")
-
-
-def list_names(tree):
-    return [rail.name for rail in find_rails(tree.system)]
+# ---------------------------------------------------------------------------------------------
+# Rails of chips
 
 
 def test_thor_on_a_carrier_board_without_its_sensor(tree):
@@ -262,68 +250,59 @@ def test_thor_on_a_carrier_board_without_its_sensor(tree):
     (tree.system / "class/hwmon/hwmon1/name").write_text("other\n")
     found = find_board_input(find_rails(tree.system), tree.proc)
     assert found.rails == ("VDD_GPU", "VDD_CPU_SOC_MSS", "VIN_SYS_5V0")
-
-
-def test_rails_of_other_boards_supply_nothing_known(tree):
-    virtual_sysfs.add_xavier_nx(tree)
     tree.set_soc("raspberrypi,4-model-b\0brcm,bcm2711\0")
     assert find_board_input(find_rails(tree.system), tree.proc) is None
 
 
-def test_unconnected_and_disabled_channels_are_no_rails(tree):
-    tree.add_ina3221("1-0040", ["NC", "A", "B"], in3_enable=0)
-    assert list_names(tree) == ["A"]
-
-
-def test_every_chip_is_found_by_its_name(tree):
+def add_all_chips(tree):
     for name in ("ina219", "ina226", "ina238", "ina260", "coretemp", "ucsi_source_psy_1"):
         tree.add_chip(name, f"1-00{name[-2:]}", power1_input=1000000)
-    names = ["ina219-1-0019", "ina226-1-0026", "ina238-1-0038", "ina260-1-0060"]
-    assert list_names(tree) == names
 
 
-def test_power_is_voltage_times_current_without_a_power_register(tree):
-    chip = tree.add_chip("ina219", "1-0044", in1_input=5000, curr1_input=800)
-    (rail,) = find_rails(tree.system)
-    assert rail.paths == (chip / "in1_input", chip / "curr1_input")
-
-
-def test_equal_labels_are_told_apart_by_address(tree):
+def add_equal_labels(tree):
     tree.add_ina3221("1-0040", ["VDD", "A"])
     tree.add_ina3221("1-0041", ["VDD", "B"])
-    assert list_names(tree) == ["VDD-1-0040", "A", "VDD-1-0041", "B"]
 
 
-def test_channels_without_labels_have_numbers(tree):
-    chip = tree.add_ina3221("1-0040", ["A"])
-    (chip / "in1_label").unlink()
-    assert list_names(tree) == ["channel1"]
+def add_tiles(tree):
+    virtual_sysfs.add_intel_gpu(tree, "i915")
+    virtual_sysfs.add_intel_gpu(tree, "i915_gt0")
 
 
 @pytest.mark.parametrize(
-    ("files", "covers", "file"),
+    ("add", "names"),
     [
-        ({"energy2_input": 0}, "gpu", "energy1_input"),
-        ({"energy1_input": "", "energy2_input": 0}, "gpu package", "energy2_input"),
+        # Channels that are not connected, or off.
+        (lambda tree: tree.add_ina3221("1-0040", ["NC", "A", "B"], in3_enable=0), "A"),
+        (add_all_chips, "ina219-1-0019 ina226-1-0026 ina238-1-0038 ina260-1-0060"),
+        (add_equal_labels, "VDD-1-0040 A VDD-1-0041 B"),
+        (lambda tree: (tree.add_ina3221("1", ["A"]) / "in1_label").unlink(), "channel1"),
+        # Tiles of a GPU are part of its card.
+        (add_tiles, "i915-0000:03:00.0"),
     ],
 )
-def test_card_of_an_intel_gpu_includes_its_package(tree, files, covers, file):
-    chip = tree.add_chip("xe", "0000:03:00.0", **{"energy1_input": 0} | files)
+def test_rails_have_names_of_their_own(tree, add, names):
+    add(tree)
+    assert [rail.name for rail in find_rails(tree.system)] == names.split()
+
+
+@pytest.mark.parametrize(
+    ("chip", "files", "covers", "read", "unit"),
+    [
+        # Power is voltage times current without a power register.
+        ("ina219", {"in1_input": 5, "curr1_input": 8}, "rail", "in1_input curr1_input", "W"),
+        # The card of an Intel GPU includes its package.
+        ("xe", {"energy1_input": 0, "energy2_input": 0}, "gpu", "energy1_input", "J"),
+        ("xe", {"energy1_input": "", "energy2_input": 0}, "gpu package", "energy2_input", "J"),
+    ],
+)
+def test_rail_reads_the_best_files_of_its_chip(tree, chip, files, covers, read, unit):
+    folder = tree.add_chip(chip, "0000:03:00.0", update_interval=2253, **files)
     (rail,) = find_rails(tree.system)
-    assert (rail.name, rail.covers, rail.unit) == ("xe-0000:03:00.0", covers, "J")
-    assert rail.paths == (chip / file,)
-
-
-def test_tiles_of_an_intel_gpu_are_part_of_its_card(tree):
-    virtual_sysfs.add_intel_gpu(tree, "i915")
-    virtual_sysfs.add_intel_gpu(tree, "i915_gt0")
-    assert list_names(tree) == ["i915-0000:03:00.0"]
-
-
-def test_slow_chips_say_so(tree):
-    virtual_sysfs.add_ina226(tree, update_interval=2253)
-    (rail,) = find_rails(tree.system)
-    assert rail.update_interval_s == pytest.approx(2.253)
+    assert rail.paths == tuple(folder / file for file in read.split())
+    assert (rail.name, rail.unit) == (f"{chip}-0000:03:00.0", unit)
+    assert rail.covers == (f"rail {rail.name}" if covers == "rail" else covers)
+    assert rail.update_interval_s == pytest.approx(2.253 if unit == "W" else 0.001)
 
 
 def test_rails_behind_another_are_part_of_it(tree):

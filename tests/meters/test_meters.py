@@ -94,9 +94,46 @@ def test_error_for_an_unknown_meter_lists_all_forms(text):
         assert spec.form in str(caught.value)
 
 
-def test_error_for_an_unavailable_meter_says_what_to_do(no_gpu):
-    with pytest.raises(MissingError, match=r"meter nvml is not available: .+; run: pip install"):
-        make_meter("nvml+modelled")
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("battery:BAT0", "battery:BAT0"),
+        ("apple:1", "apple:1"),
+        ("amd:x", "amd:x"),
+        ("android:A,charging", "android:A,charging"),
+        ("termux:x", "termux:x"),
+        ("command:echo 'x", "No closing quotation"),
+        ("modelled+later", "still to come"),
+        *(
+            (f"modelled:{watts}", "modelled|too large")
+            for watts in ["much", "5J", "-3W", "0W", "W"]
+        ),
+        ("modelled:1e999W", "modelled|too large"),
+    ],
+)
+def test_wrong_argument_is_named(text, named):
+    with pytest.raises(InputError, match=named):
+        make_meter(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("nvml+modelled", "run: pip install nvidia-ml-py"),
+        ("android", "adb is not installed; install"),
+        ("termux", "pkg install termux-api"),
+        ("rapl:/nowhere", "no RAPL packages under /nowhere; on bare Linux"),
+        ("file:/nowhere", "no file '/nowhere' .*; start the instrument"),
+        ("command:no-such-program -x", "no program 'no-such-program'; give one"),
+    ],
+)
+def test_error_for_an_unavailable_meter_says_what_to_do(no_gpu, monkeypatch, text, advice):
+    monkeypatch.setenv("PATH", "/nowhere")
+    name = text.partition("+")[0].partition(":")[0]
+    with pytest.raises(MissingError, match=f"meter {name} is not available: .*{advice}"):
+        make_meter(text)
+    row = next(row for row in detect_meters() if row.name.startswith(name))
+    assert row.available == (name in ("file", "command"))
 
 
 def test_detect_lists_every_meter(no_gpu):
@@ -136,12 +173,8 @@ def test_fault_that_the_meter_named_is_not_repeated():
     assert Reading(math.nan, 1.0, ("gap",)).faults == ("gap", "invalid: the meter returned nan J")
 
 
-def test_power_is_that_of_the_window():
-    assert Reading(6.0, 2.0).power_w == 3.0
-    assert Reading(6.0, 0.0).power_w == 0.0
-
-
-def test_nothing_is_checked_unless_the_meter_says_so():
+def test_power_is_that_of_the_window_and_nothing_is_checked_by_itself():
+    assert (Reading(6.0, 2.0).power_w, Reading(6.0, 0.0).power_w) == (3.0, 0.0)
     assert Reading(1.0, 1.0).unchecked == METER_CHECKS
 
 
@@ -251,42 +284,30 @@ def test_others_are_closed_if_one_does_not_open():
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (("rapl", "cpu+dram"), ("modelled", "cpu")),
         (("rapl", "cpu+dram"), ("modelled", "cpu at 10 W a core")),
         (("file:a", "board by a+b.csv"), ("command:c", "board by c")),
-        (("nvml", "gpu"), ("nvml", "gpu")),
         (("nvml", "gpu"), ("nvml:0", "gpu")),
-        (("nvml:0", "gpu"), ("nvml:0", "gpu")),
+        (("nvml:0", "gpu", "GPU-a"), ("nvml:00", "gpu", "GPU-a")),
+        (("nvml:0", "gpu", "GPU-a"), ("shunt:1", "gpu", "tty1")),
+        (("shunt:1", "gpu", ""), ("shunt:2", "gpu", "")),
     ],
 )
 def test_meters_that_cover_the_same_part_are_refused(one, other):
     with pytest.raises(InputError, match="twice"):
-        SumMeter([RecordingMeter(*one), RecordingMeter(*other)])
+        SumMeter([make_recorder(*one), make_recorder(*other)])
 
 
-def make_gpu(name, instrument):
-    return RecordingMeter(name, "gpu", instrument=instrument)
+def make_recorder(name, covers, instrument=""):
+    return RecordingMeter(name, covers, instrument=instrument)
 
 
 def test_two_gpus_can_be_added_and_cover_more_than_one():
-    both = SumMeter([make_gpu("nvml:0", "GPU-a"), make_gpu("nvml:1", "GPU-b")])
+    gpus = [make_recorder("nvml:0", "gpu", "GPU-a"), make_recorder("nvml:1", "gpu", "GPU-b")]
+    both = SumMeter(gpus)
     assert both.covers == "gpu+gpu"
-    three = SumMeter([both, RecordingMeter("rapl", "cpu+dram")])
-    assert three.covers == "gpu+gpu+cpu+dram"
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (make_gpu("nvml:0", "GPU-a"), make_gpu("nvml:00", "GPU-a")),
-        (make_gpu("nvml", "GPU-a"), make_gpu("nvml:GPU-a", "GPU-a")),
-        (make_gpu("nvml:0", "GPU-a"), make_gpu("shunt:1", "tty1")),
-        (make_gpu("shunt:1", ""), make_gpu("shunt:2", "")),
-    ],
-)
-def test_one_gpu_is_not_counted_twice(one, other):
-    with pytest.raises(InputError, match="twice"):
-        SumMeter([one, other])
+    assert SumMeter([both, make_recorder("rapl", "cpu+dram")]).covers == "gpu+gpu+cpu+dram"
+    with pytest.raises(InputError, match="two meters"):
+        SumMeter(gpus[:1])
 
 
 class ReadingMeter(RecordingMeter):
@@ -307,8 +328,3 @@ def test_sum_is_unchecked_where_one_of_its_meters_is():
         meter.begin()
         reading = meter.end()
     assert reading == Reading(8.0, 1.0, (), 0.4, ("other load", "second sensor"))
-
-
-def test_sum_of_one_meter_is_refused():
-    with pytest.raises(InputError, match="two meters"):
-        SumMeter([RecordingMeter("one", "a")])

@@ -7,7 +7,6 @@ from virtual_instruments import VirtualClock, VirtualContract
 
 from joulecast.meters import make_meter
 from joulecast.meters.modelled import CORE_W, ModelledMeter, cpu_time_s, detect_modelled
-from joulecast.system.errors import InputError
 
 
 class TestModelledMeter(VirtualContract):
@@ -56,12 +55,6 @@ def test_provenance_is_modelled():
 )
 def test_watts_are_parsed(spec, power_w):
     assert make_meter(spec).power_w == pytest.approx(power_w)
-
-
-@pytest.mark.parametrize("words", ["much", "5J", "-3W", "0W", "W", "1e999W"])
-def test_invalid_watts_are_refused(words):
-    with pytest.raises(InputError, match=r"modelled|too large"):
-        make_meter(f"modelled:{words}")
 
 
 def test_different_watts_have_different_coverage():

@@ -1,5 +1,6 @@
 """A Monsoon power monitor: Monsoon's own library on an emulated USB device, and the meter."""
 
+import json
 import queue
 import shutil
 import sys
@@ -11,16 +12,15 @@ import pytest
 from virtual_instruments import VirtualContract
 
 from joulecast.meters import make_meter
-from joulecast.meters import monsoon as monsoon_poller
 from joulecast.meters.monsoon import (
     BLOCK_S,
     MonsoonMeter,
     PowerBlock,
     detect_monsoon,
-    format_block,
     make_monsoon,
-    parse_block,
+    poll_monitor,
 )
+from joulecast.meters.pollers import format_event, run_poller
 from joulecast.system.errors import InputError, MeasurementError
 
 FAKE = Path(__file__).with_name("fake_usb.py")
@@ -53,7 +53,7 @@ class VirtualMonsoon:
 
     def update(self):
         block = PowerBlock(self.clock.now(), self.power_w, self.dropped)
-        self.lines.put(format_block(block) + "\n")
+        self.lines.put(format_event(block) + "\n")
 
     def __iter__(self):
         return iter(self.lines.get, None)
@@ -101,13 +101,6 @@ class TestMonsoonMeter(VirtualContract):
             make_meter("monsoon+modelled")
 
 
-def test_block_survives_as_text():
-    block = PowerBlock(12.5, 3.25, 2)
-    assert parse_block(format_block(block)) == block
-    with pytest.raises(ValueError, match=r"unpack|not a block"):
-        parse_block("ready 0.02 samples")
-
-
 # ---------------------------------------------------------------------------------------------
 # Monsoon's library on an emulated USB device
 
@@ -149,8 +142,12 @@ def poll_here(blocks):
     lines = []
     waits = iter([False] * blocks)
     with redirect_stdout(None):
-        status = monsoon_poller.run("60001", lines.append, lambda _: next(waits, True))
+        status = run_poller(poll_monitor, "60001", lines.append, lambda _: next(waits, True))
     return status, lines
+
+
+def read_powers_w(lines):
+    return [json.loads(line.removeprefix("event "))[1] for line in lines]
 
 
 def test_small_currents_use_the_fine_range(connect):
@@ -158,9 +155,7 @@ def test_small_currents_use_the_fine_range(connect):
     status, lines = poll_here(2)
     assert status == 0
     assert lines[0] == "ready 0.02 samples"
-    assert [parse_block(line).power_w for line in lines[1:]] == pytest.approx(
-        2 * [0.02025 * 4.0], rel=1e-3
-    )
+    assert read_powers_w(lines[1:]) == pytest.approx(2 * [0.02025 * 4.0], rel=1e-3)
 
 
 def test_low_voltage_monitor_has_its_own_scales(connect):
@@ -168,7 +163,7 @@ def test_low_voltage_monitor_has_its_own_scales(connect):
     _, lines = poll_here(1)
     # Its scale of current is 3103.4 instead of 6400, that of voltage 2 instead of 4 (LVPM.py).
     expected_w = (1.0 * 3103.4 / 6400) * (4.0 * 2 / 4)
-    assert parse_block(lines[1]).power_w == pytest.approx(expected_w, rel=1e-3)
+    assert read_powers_w(lines[1:]) == [pytest.approx(expected_w, rel=1e-3)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from virtual_instruments import VirtualClock
 
 from joulecast.families import make_family
 from joulecast.measurer import MeasureClock, Measurer
-from joulecast.meters.nvml import Edge, NvmlMeter, format_edge
+from joulecast.meters.nvml import Edge, NvmlMeter
+from joulecast.meters.pollers import format_event
 from joulecast.records import Device, Setup, Trial
 from joulecast.system.errors import ContaminatedError
 
@@ -88,7 +89,7 @@ class VirtualGpu:
             self.counted_s, self.busy_share = now_s, fmean(self.shares)
         if now_s >= self.next_s:
             self.next_s += 0.1 if self.source == "counter" else self.POLL_S
-            self.lines.put(format_edge(self.make_edge(now_s)) + "\n")
+            self.lines.put(format_event(self.make_edge(now_s)) + "\n")
         self.lines.put(f"beat {now_s!r}\n")
 
     def make_edge(self, now_s):

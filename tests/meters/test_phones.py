@@ -23,7 +23,7 @@ from joulecast.meters.phones import (
     parse_termux,
     read_adb,
 )
-from joulecast.system.errors import InputError, MeasurementError, MissingError
+from joulecast.system.errors import MeasurementError, MissingError
 
 WIRELESS = "192.168.1.20:5555"
 
@@ -43,12 +43,16 @@ class PhoneContract(VirtualContract):
 
     def make_meter(self):
         read = partial(read_adb, WIRELESS, lambda command: self.phone.dumpsys())
-        clock = self.clock
-        return make_phone(read, clock)
+        return make_phone(read, self.clock)
 
     def test_power_of_the_phone_is_measured(self):
         with self.make_meter() as meter:
             assert self.read(meter).power_w == pytest.approx(3.0, rel=0.02)
+
+
+class TestTermux(PhoneContract):
+    def make_meter(self):
+        return make_phone(lambda: parse_termux(self.phone.termux()), self.clock)
 
 
 class TestPhoneCurrent(PhoneContract):
@@ -160,19 +164,6 @@ def test_phone_that_cannot_be_chosen_is_explained(devices, serial, message):
         choose_device(tuple(devices), serial)
 
 
-def test_unknown_option_is_refused():
-    with pytest.raises(InputError, match=r"SERIAL\[,force\]"):
-        make_meter("android:A,charging")
-
-
-def test_missing_adb_is_explained(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingError, match="adb is not installed; install"):
-        make_meter("android")
-    (row,) = detect_android()
-    assert not row.available
-
-
 # ---------------------------------------------------------------------------------------------
 # A real adb program
 
@@ -241,23 +232,6 @@ def test_detecting_starts_no_server(monkeypatch):
     assert row.reason == "the adb server is not running"
 
 
-class TestTermux(VirtualContract):
-    step_s = 0.5
-
-    @pytest.fixture(autouse=True)
-    def phone(self, set_clock):
-        self.phone = Phone(self.clock)
-
-    def make_meter(self):
-        clock = self.clock
-        read = lambda: parse_termux(self.phone.termux())  # noqa: E731
-        return make_phone(read, clock)
-
-    def test_power_of_the_phone_is_measured(self):
-        with self.make_meter() as meter:
-            assert self.read(meter).power_w == pytest.approx(3.0, rel=0.02)
-
-
 def test_charge_is_used_without_a_current():
     phone = Phone(VirtualClock())
     phone.has_nodes = False
@@ -275,19 +249,6 @@ def test_charging_is_noticed():
 def test_output_that_is_no_battery_is_an_error(text):
     with pytest.raises(MeasurementError, match="printed no battery"):
         parse_termux(text)
-
-
-def test_missing_termux_is_explained(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingError, match="pkg install termux-api"):
-        make_meter("termux")
-    (row,) = detect_termux()
-    assert not row.available
-
-
-def test_unknown_argument_of_termux_is_refused():
-    with pytest.raises(InputError, match="termux:force"):
-        make_meter("termux:x")
 
 
 def test_real_program_is_run(monkeypatch, tmp_path):

@@ -16,20 +16,13 @@ import fake_pynvml
 from joulecast.cli.main import cli
 from joulecast.meters import cross_check, make_meter, zeus_meters
 from joulecast.meters.base import UnavailableError
-from joulecast.meters.cross_check import (
-    MeterPair,
-    compare_pairs,
-    cross_check_meters,
-    find_pairs,
-)
+from joulecast.meters.cross_check import compare_pairs, cross_check_meters, find_pairs
 from joulecast.meters.rapl import RaplMeter, detect_rapl
 from joulecast.meters.zeus_meters import (
     ZeusMeter,
-    ZeusSource,
     detect_amd,
     detect_apple,
     make_amd,
-    make_apple,
     open_amd,
     open_apple,
     open_nvidia,
@@ -116,58 +109,54 @@ def mac(monkeypatch, clock):
     apple.apple_silicon_is_available.cache_clear()
 
 
+def put_on_clock(meter, clock):
+    """Let a meter of Zeus use a virtual clock."""
+    meter._now, meter._ticker = clock.now, clock.make_ticker(0.1, meter._tick)
+    return meter
+
+
 class ZeusContract(VirtualContract):
-    """The contract of a source that Zeus reads, on a virtual clock."""
+    """The contract of a meter of Zeus, on a virtual clock; ``open_meter`` makes it."""
 
     @pytest.fixture(autouse=True)
     def use_clock(self, set_clock, clock):
         self.clock = clock
 
     def make_meter(self):
-        return ZeusMeter(self.open(), now=self.clock.now, ticker=self.clock.make_ticker)
+        return put_on_clock(self.open_meter(), self.clock)
+
+    def test_power_is_that_of_the_device(self):
+        with self.make_meter() as meter:
+            assert self.read(meter, 2.0).power_w == pytest.approx(self.power_w, rel=1e-3)
 
 
 class TestAmdCounter(ZeusContract):
+    # HIP's GPU 0 is the second one of amd-smi.
+    open_meter, power_w = staticmethod(lambda: open_amd(0)), 120.0
+
     @pytest.fixture(autouse=True)
     def machine(self, amdsmi):
         pass
-
-    def open(self):
-        return open_amd(0)
-
-    def test_energy_is_that_of_the_gpu_by_hip_index(self):
-        with self.make_meter() as meter:
-            # HIP's GPU 0 is the second one of amd-smi.
-            assert self.read(meter, 2.0).power_w == pytest.approx(120.0, rel=1e-3)
 
 
 class TestAmdPower(ZeusContract):
     """A GPU whose counter Zeus finds to be wrong."""
 
+    open_meter, power_w = staticmethod(lambda: open_amd(1)), 300.0
+
     @pytest.fixture(autouse=True)
     def machine(self, amdsmi, monkeypatch):
         monkeypatch.setattr(amdsmi, "COUNTER_FACTOR", 100.0)
 
-    def open(self):
-        return open_amd(1)
-
-    def test_power_is_integrated(self):
-        with self.make_meter() as meter:
-            assert self.read(meter, 2.0).power_w == pytest.approx(300.0, rel=1e-6)
-
 
 class TestApple(ZeusContract):
+    """Parts of a processor, of which each counts once."""
+
+    open_meter, power_w = staticmethod(open_apple), 17.5
+
     @pytest.fixture(autouse=True)
     def machine(self, mac):
         pass
-
-    def open(self):
-        return open_apple()
-
-    def test_parts_add_up_once(self):
-        with self.make_meter() as meter:
-            assert meter.covers == "cpu+gpu+dram+ane"
-            assert self.read(meter, 2.0).power_w == pytest.approx(17.5, rel=1e-3)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -178,26 +167,27 @@ def test_amd_reads_the_gpu_of_the_load(amdsmi):
     assert make_amd("", "cuda:1").instrument == "amd 1"
     assert make_amd("", "cpu").instrument == "amd 0"
     assert make_meter("amd:1").name == "amd:1"
-    with pytest.raises(InputError, match="does not read the GPU behind --on cuda:0"):
-        make_amd("1", "cuda:0")
-    with pytest.raises(InputError, match="give its index"):
-        make_amd("x", "cpu")
-    with pytest.raises(UnavailableError, match="no AMD GPU 2; choose from 0 to 1"):
-        make_amd("2", "cpu")
-
-
-def test_two_amd_gpus_add_up(amdsmi):
     assert make_meter("amd:0+amd:1").covers == "gpu+gpu"
 
 
-def test_detect_lists_amd_gpus(amdsmi):
+@pytest.mark.parametrize(
+    ("argument", "on", "error", "named"),
+    [
+        ("1", "cuda:0", InputError, "does not read the GPU .* cuda:0"),
+        ("x", "cpu", InputError, "amd:x"),
+        ("2", "cpu", UnavailableError, "no AMD GPU 2; choose from 0 to 1"),
+    ],
+)
+def test_wrong_amd_gpu_is_refused(amdsmi, argument, on, error, named):
+    with pytest.raises(error, match=named):
+        make_amd(argument, on)
+
+
+def test_detect_lists_amd_gpus(amdsmi, monkeypatch):
     rows = detect_amd()
     assert [row.name for row in rows] == ["amd:0", "amd:1"]
     assert rows[0].reason == "AMD Instinct MI300X, energy counter"
     assert rows[0].idle_power_w == 120.0
-
-
-def test_chip_without_power_is_not_available(amdsmi, monkeypatch):
     # Zeus trusts a counter only if it fits the power.
     monkeypatch.setattr(amdsmi, "HAS_POWER", False)
     row = detect_amd()[0]
@@ -207,10 +197,11 @@ def test_chip_without_power_is_not_available(amdsmi, monkeypatch):
         open_amd(0)
 
 
-def test_amd_without_a_driver_says_what_to_do(amdsmi, monkeypatch):
-    def fail(flags):
-        raise amdsmi.AmdSmiLibraryException(34)
+def fail(*args):
+    raise fake_amdsmi.AmdSmiLibraryException(34)
 
+
+def test_amd_without_a_driver_says_what_to_do(amdsmi, monkeypatch):
     monkeypatch.setattr(amdsmi, "amdsmi_init", fail)
     (row,) = detect_amd()
     assert not row.available
@@ -218,12 +209,7 @@ def test_amd_without_a_driver_says_what_to_do(amdsmi, monkeypatch):
 
 
 def test_gpu_that_fails_is_an_error(amdsmi, monkeypatch):
-    meter = make_amd("", "cuda:0")
-
-    def fail(handle):
-        raise amdsmi.AmdSmiLibraryException(34)
-
-    with meter:
+    with make_amd("", "cuda:0") as meter:
         meter.begin()
         monkeypatch.setattr(amdsmi, "amdsmi_get_energy_count", fail)
         with pytest.raises(MeasurementError, match="Zeus can no longer read amd"):
@@ -240,16 +226,12 @@ def test_emulation_has_the_names_of_amdsmi():
 
 def test_detect_finds_the_processor_of_a_mac(mac):
     (row,) = detect_apple()
-    assert row.available
-    assert row.covers == "cpu+gpu+dram+ane"
-    with pytest.raises(InputError, match="give apple"):
-        make_apple("1")
+    assert (row.available, row.covers) == (True, "cpu+gpu+dram+ane")
 
 
 def test_apple_needs_a_mac():
     (row,) = detect_apple()
-    assert not row.available
-    assert row.reason == "this machine is not a Mac"
+    assert (row.available, row.reason) == (False, "this machine is not a Mac")
 
 
 def test_missing_zeus_says_what_to_install(monkeypatch):
@@ -263,37 +245,55 @@ def test_missing_zeus_says_what_to_install(monkeypatch):
 
 
 @pytest.fixture
-def zeus_rapl(tmp_path, monkeypatch):
-    """Return counters as Linux shows them to Zeus: zones of memory lie in those of packages."""
-    tree = PowercapTree(tmp_path)
-    tree.add("intel-rapl:0", "package-0", 5_000_000).add("intel-rapl:1", "package-1")
-    tree.add("intel-rapl:0/intel-rapl:0:0", "core").add("intel-rapl:0/intel-rapl:0:2", "dram")
-    tree.add("intel-rapl:2", "psys")
-    monkeypatch.setattr(zeus.device.cpu.rapl, "RAPL_DIR", str(tmp_path))
-    monkeypatch.delenv("ZEUSD_SOCK_PATH", raising=False)
-    zeus.device.cpu.rapl.rapl_is_available.cache_clear()
-    yield tree
-    zeus.device.cpu.rapl.rapl_is_available.cache_clear()
-
-
-def test_zeus_adds_up_packages_and_memory(zeus_rapl, clock, monkeypatch):
+def tree(tmp_path, monkeypatch):
+    """Return counters as Linux shows them, which Zeus and Joulecast read."""
+    rapl = zeus.device.cpu.rapl
+    nested = PowercapTree(tmp_path / "intel-rapl")
+    nested.add("intel-rapl:0", "package-0").add("intel-rapl:0/intel-rapl:0:0", "core")
+    nested.add("intel-rapl:0/intel-rapl:0:2", "dram")
+    nested.add("intel-rapl:1", "package-1").add("intel-rapl:2", "psys")
+    for folder, path in nested.zones.items():
+        # Linux links all zones into one folder.
+        (tmp_path / folder.rpartition("/")[2]).symlink_to(path.parent)
     # Each tracker of Zeus is a process; how it counts wraps is not what is tested here.
     tracker = SimpleNamespace(get_num_wraparounds=lambda: 0)
-    monkeypatch.setattr(zeus.device.cpu.rapl.RAPLFile, "wraparound_tracker", tracker)
-    source = open_rapl()
-    assert source.covers == "cpu+dram"
-    with ZeusMeter(source, now=clock.now) as meter:
-        meter.begin()
-        for folder, count_uj in zip(zeus_rapl.zones, (25e6, 10e6, 99e6, 4e6, 99e6), strict=True):
-            zeus_rapl.set(folder, count_uj)
-        clock.sleep(2.0)
-        assert meter.end().energy_j == pytest.approx(20.0 + 10.0 + 4.0)
+    monkeypatch.setattr(rapl.RAPLFile, "wraparound_tracker", tracker)
+    monkeypatch.setattr(rapl, "RAPL_DIR", str(nested.root))
+    monkeypatch.delenv("ZEUSD_SOCK_PATH", raising=False)
+    monkeypatch.setattr(cross_check, "detect_nvml", tuple)
+    monkeypatch.setattr(cross_check, "detect_rapl", functools.partial(detect_rapl, tmp_path))
+    monkeypatch.setattr(cross_check, "make_rapl", lambda argument: RaplMeter(tmp_path))
+    rapl.rapl_is_available.cache_clear()
+    yield nested
+    rapl.rapl_is_available.cache_clear()
 
 
-def test_counter_that_may_not_be_read_is_explained(zeus_rapl):
-    zeus_rapl.zones["intel-rapl:0"].unlink()
-    with pytest.raises(UnavailableError, match="Zeus cannot read RAPL counters"):
-        open_rapl()
+def test_rapl_and_zeus_agree_on_the_same_counters(tree, tmp_path):
+    clock = VirtualClock(step_s=0.5)
+
+    def count():
+        for folder, power_w in RAPL_POWERS_W.items():
+            tree.set(folder, power_w * clock.now() * 1e6)
+
+    count()
+    clock.hooks.append(count)
+    ours = RaplMeter(tmp_path, tmp_path, now=clock.now, ticker=clock.make_ticker)
+    (check,) = compare_pairs([(ours, put_on_clock(open_rapl(), clock))], 10.0, clock.sleep)
+    # Packages and memory, but not cores, nor the board that includes them.
+    assert check.power_w == pytest.approx(105.0)
+    assert check.zeus_power_w == pytest.approx(105.0)
+    assert (check.covers, check.zeus_covers, check.faults) == ("cpu+dram", "cpu+dram", ())
+
+
+def test_meters_that_zeus_reads_are_found(tree, monkeypatch):
+    ((ours, other),), refused = find_pairs()
+    assert not refused
+    assert (ours.name, ours.covers, other.covers) == ("rapl", "cpu+dram", "cpu+dram")
+    monkeypatch.setattr("zeus.device.cpu.rapl.RAPL_DIR", "/nowhere")
+    zeus.device.cpu.rapl.rapl_is_available.cache_clear()
+    pairs, refused = find_pairs()
+    assert not pairs
+    assert refused["rapl"].startswith("Zeus cannot read RAPL counters")
 
 
 @pytest.fixture
@@ -315,13 +315,14 @@ def test_zeus_reads_gpus_by_the_index_of_nvml(nvml, monkeypatch):
     counts_mj = {0: 7_000, 1: 9_500}
     monkeypatch.setattr(nvml, "nvmlDeviceGetTotalEnergyConsumption", counts_mj.get)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert open_nvidia(1).read() == 9.5
+    assert open_nvidia(1)._read() == 9.5
     with pytest.raises(UnavailableError, match="CUDA_VISIBLE_DEVICES"):
         open_nvidia(0)
 
 
 RAPL_POWERS_W = {
     "intel-rapl:0": 60.0,
+    "intel-rapl:0/intel-rapl:0:0": 30.0,
     "intel-rapl:0/intel-rapl:0:2": 5.0,
     "intel-rapl:1": 40.0,
     "intel-rapl:2": 500.0,
@@ -330,9 +331,9 @@ RAPL_POWERS_W = {
 
 def make_pair(clock, ours_w, zeus_w, zeus_covers="cpu"):
     """Return two meters of constant power on a virtual clock."""
-    ours = ZeusSource("rapl", "cpu", "ours", "J", lambda: ours_w * clock.now())
-    other = ZeusSource("rapl", zeus_covers, "zeus", "J", lambda: zeus_w * clock.now())
-    return MeterPair(ZeusMeter(ours, now=clock.now), ZeusMeter(other, now=clock.now))
+    ours = ZeusMeter("rapl", "cpu", "ours", "J", lambda: 1e3 * ours_w * clock.now(), clock.now)
+    other = ZeusMeter("rapl", zeus_covers, "", "J", lambda: 1e3 * zeus_w * clock.now(), clock.now)
+    return ours, other
 
 
 @pytest.mark.parametrize(
@@ -370,66 +371,13 @@ def test_machine_without_such_meters_says_why(monkeypatch, tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------
-# Zeus itself
-
-
-@pytest.fixture
-def tree(tmp_path, monkeypatch):
-    """Return counters as Linux shows them, which Zeus and Joulecast read."""
-    zeus_rapl = pytest.importorskip("zeus.device.cpu.rapl")
-    nested = PowercapTree(tmp_path / "intel-rapl")
-    nested.add("intel-rapl:0", "package-0").add("intel-rapl:0/intel-rapl:0:2", "dram")
-    nested.add("intel-rapl:1", "package-1").add("intel-rapl:2", "psys")
-    for folder, path in nested.zones.items():
-        # Linux links all zones into one folder.
-        (tmp_path / folder.rpartition("/")[2]).symlink_to(path.parent)
-    monkeypatch.setattr(zeus_rapl, "RAPL_DIR", str(nested.root))
-    monkeypatch.setattr(cross_check, "detect_nvml", tuple)
-    monkeypatch.setattr(cross_check, "detect_rapl", functools.partial(detect_rapl, tmp_path))
-    monkeypatch.setattr(cross_check, "make_rapl", lambda argument: RaplMeter(tmp_path))
-    zeus_rapl.rapl_is_available.cache_clear()
-    yield nested
-    zeus_rapl.rapl_is_available.cache_clear()
-
-
-def test_rapl_and_zeus_agree_on_the_same_counters(tree, tmp_path):
-    clock = VirtualClock(step_s=0.5)
-
-    def count():
-        for folder, power_w in RAPL_POWERS_W.items():
-            tree.set(folder, power_w * clock.now() * 1e6)
-
-    count()
-    clock.hooks.append(count)
-    ours = RaplMeter(tmp_path, tmp_path, now=clock.now, ticker=clock.make_ticker)
-    zeus = ZeusMeter(open_rapl(), now=clock.now)
-    (check,) = compare_pairs([MeterPair(ours, zeus)], 10.0, clock.sleep)
-    # Packages and memory, but not the board that includes them.
-    assert check.power_w == pytest.approx(105.0)
-    assert check.zeus_power_w == pytest.approx(105.0)
-    assert (check.covers, check.zeus_covers, check.faults) == ("cpu+dram", "cpu+dram", ())
-
-
-def test_meters_that_zeus_reads_are_found(tree):
-    (pair,), refused = find_pairs()
-    assert not refused
-    assert (pair.ours.name, pair.ours.covers, pair.zeus.covers) == ("rapl", "cpu+dram", "cpu+dram")
-
-
-def test_counter_that_zeus_cannot_read_is_named(tree, monkeypatch):
-    monkeypatch.setattr("zeus.device.cpu.rapl.RAPL_DIR", "/nowhere")
-    pairs, refused = find_pairs()
-    assert not pairs
-    assert refused["rapl"].startswith("Zeus cannot read RAPL counters")
-
-
-# ---------------------------------------------------------------------------------------------
 # The command
 
 
 def test_command_prints_both_powers(monkeypatch):
     clock = VirtualClock()
     pairs = [make_pair(clock, 100.0, 101.0), make_pair(clock, 100.0, 50.0)]
+    pairs.append(make_pair(clock, 100.0, 120.0, "cpu+dram"))
     monkeypatch.setattr(cross_check, "find_pairs", lambda: (pairs, {"nvml": "no driver"}))
     checking = functools.partial(cross_check_meters, sleep=clock.sleep)
     monkeypatch.setattr("joulecast.meters.cross_check.cross_check_meters", checking)
@@ -437,17 +385,8 @@ def test_command_prints_both_powers(monkeypatch):
     assert done.exit_code == 0, done.output
     assert "100 W" in done.stdout and "101 W" in done.stdout and "+1.0 %" in done.stdout
     assert done.stdout.count("rapl and Zeus disagree: check with another instrument") == 1
+    assert "rapl and Zeus disagree: it covers cpu, Zeus cpu+dram." in done.stdout
     assert "nvml was not compared: no driver." in done.stdout
     rows = json.loads(CliRunner().invoke(cli, ["detect", "--cross-check", "--json"]).stdout)
-    assert [row["agrees"] for row in rows["cross_checks"]] == [True, False]
+    assert [row["agrees"] for row in rows["cross_checks"]] == [True, False, False]
     assert rows["refused"] == {"nvml": "no driver"}
-
-
-def test_command_says_that_zeus_covers_something_else(monkeypatch):
-    clock = VirtualClock()
-    pairs = [make_pair(clock, 100.0, 120.0, "cpu+dram")]
-    monkeypatch.setattr(cross_check, "find_pairs", lambda: (pairs, {"nvml": "no driver"}))
-    checking = functools.partial(cross_check_meters, sleep=clock.sleep)
-    monkeypatch.setattr("joulecast.meters.cross_check.cross_check_meters", checking)
-    said = CliRunner().invoke(cli, ["detect", "--cross-check"]).stdout
-    assert "rapl and Zeus disagree: it covers cpu, Zeus cpu+dram." in said

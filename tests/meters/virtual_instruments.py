@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.meters.nvml import Edge, format_edge
+from joulecast.meters.nvml import Edge
+from joulecast.meters.pollers import format_event
 from joulecast.testing.meters import MeterContract
 
 
@@ -89,7 +90,7 @@ class VirtualPoller:
         while (self.number + 1) * self.PERIOD_S <= self.clock.now():
             self.number += 1
             self.energy_j += self.PERIOD_S * self.power_w
-            self.write(format_edge(self.make_edge(self.number * self.PERIOD_S + 0.0005)))
+            self.write(format_event(self.make_edge(self.number * self.PERIOD_S + 0.0005)))
         self.write(f"beat {self.clock.now()!r}")
 
     def make_edge(self, time_s):

@@ -11,7 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-import joulecast.migrations
+import joulecast.store
 from joulecast.store import open_store
 from joulecast.store.database import HEAD, METADATA, VERSION_TABLE, make_config
 from joulecast.system.errors import StoreError
@@ -60,7 +60,7 @@ def add_migration(tmp_path, monkeypatch):
         folder = tmp_path / "versions"
         folder.mkdir()
         (folder / "next.py").write_text(MIGRATION.format(code, head=HEAD))
-        own = Path(joulecast.migrations.__file__).parent / "versions"
+        own = Path(joulecast.store.__file__).parent / "migrations/versions"
 
         def make_longer_config():
             config = make_config()

@@ -172,12 +172,12 @@ def test_claims_of_a_server_share_one_connection(postgres_url):
     with open_store(postgres_url) as store, open_store(postgres_url) as other:
         held = [store.fleet.claim_device(str(number), 0.0) for number in range(40)]
         assert all(one.__enter__() for one in held)
-        assert store._database._engine.pool.checkedout() == 1
+        assert store._database.transactions.engine.pool.checkedout() == 1
         with other.fleet.claim_device("7", 0.0) as is_held:
             assert not is_held
         for one in held:
             one.__exit__(None, None, None)
-        assert store._database._engine.pool.checkedout() == 0
+        assert store._database.transactions.engine.pool.checkedout() == 0
 
 
 def test_claims_survive_restarts_of_the_server(postgres_server, postgres_url):
@@ -195,7 +195,7 @@ def test_claims_survive_restarts_of_the_server(postgres_server, postgres_url):
             with store.fleet.claim_device("b", 0.0) as second:
                 assert second and other.fleet.is_up()
         assert not other.fleet.is_up()
-        assert store._database._engine.pool.checkedout() == 0
+        assert store._database.transactions.engine.pool.checkedout() == 0
 
 
 def test_claims_of_files_are_seen_through_links_and_without_being_taken(tmp_path):

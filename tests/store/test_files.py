@@ -266,7 +266,7 @@ def change_content(path, **fields):
     [
         ("no base64!", "list of observations"),
         ("bm8gemxpYg==", "list of observations"),
-        (pack({}), "should have 1 observations"),
+        (pack({}), "list of observations"),
         (pack([]), "should have 1 observations"),
         (pack([{}]), "observation 1"),
         (pack([3]), "observation 1"),

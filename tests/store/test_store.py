@@ -249,7 +249,7 @@ def test_full_disk_loses_nothing(store, place, no_profiles):
     for seen in kept:
         store.add_observation(seen)
     # SQLite's own size limit gives the same error as a full disk.
-    with store._database._engine.connect() as connection:
+    with store._database.transactions.engine.connect() as connection:
         pages = connection.scalar(sa.text("PRAGMA page_count"))
         connection.execute(sa.text(f"PRAGMA max_page_count = {pages}"))
     large = make_observation(9, source="x" * 100_000)

@@ -9,5 +9,3 @@ atlas_campaign   measure an atlas, and summarise what it knows
 
 from joulecast.campaign.campaign import CampaignResult, run_campaign
 from joulecast.campaign.trial_log import ObservationLog, Progress, find_profile_key
-
-__all__ = ["CampaignResult", "ObservationLog", "Progress", "find_profile_key", "run_campaign"]

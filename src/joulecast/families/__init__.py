@@ -25,17 +25,3 @@ from joulecast.families.family_table import (
     name_member,
     parse_params,
 )
-
-__all__ = [
-    "FAMILIES",
-    "IMAGE_FAMILIES",
-    "WIDEST",
-    "Family",
-    "build_family",
-    "count_members",
-    "draw_family",
-    "is_family",
-    "make_family",
-    "name_member",
-    "parse_params",
-]

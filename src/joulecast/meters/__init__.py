@@ -38,19 +38,6 @@ from joulecast.system.errors import InputError, JoulecastError, MissingError
 from joulecast.system.plugins import METER_GROUP, Plugins, load_plugins
 from joulecast.system.redaction import redact_url
 
-__all__ = [
-    "METERS",
-    "GuardedMeter",
-    "Meter",
-    "MeterInfo",
-    "MeterRequest",
-    "MeterSpec",
-    "Reading",
-    "UnavailableError",
-    "detect_meters",
-    "make_meter",
-]
-
 
 @dataclass(frozen=True)
 class MeterRequest:
@@ -172,15 +159,23 @@ def _make_amd(request: MeterRequest) -> Meter:
 
 
 def _import_later(
-    name: str, form: str, module: str, make: Callable[[MeterRequest], Meter] | None = None
+    name: str,
+    form: str,
+    module: str,
+    make: Callable[[MeterRequest], Meter] | None = None,
+    always: str = "",  # what `joulecast detect` says of a meter that every machine has
 ) -> MeterSpec:
     """Return the spec of ``make_NAME`` and ``detect_NAME`` in a module that is not imported yet."""
 
     def make_by_argument(request: MeterRequest) -> Meter:
+        if request.argument and ":" not in form:
+            raise InputError(f"{name}:{request.argument} is not a meter: give {form}")
         found = import_module(f"joulecast.meters.{module}")
         return cast(Meter, getattr(found, f"make_{name}")(request.argument))
 
     def detect() -> tuple[MeterInfo, ...]:
+        if always:
+            return (MeterInfo(name, True, always, covers="board"),)
         found = import_module(f"joulecast.meters.{module}")
         return cast("tuple[MeterInfo, ...]", getattr(found, f"detect_{name}")())
 
@@ -190,7 +185,7 @@ def _import_later(
 METERS: dict[str, MeterSpec] = {
     "auto": MeterSpec("auto", _make_auto),
     "nvml": _import_later("nvml", "nvml[:INDEX]", "nvml", _make_nvml),
-    "rapl": _import_later("rapl", "rapl", "rapl"),
+    "rapl": _import_later("rapl", "rapl[:FOLDER]", "rapl"),
     "hwmon": _import_later("hwmon", "hwmon[:RAIL]", "hwmon"),
     "battery": _import_later("battery", "battery", "battery"),
     "android": _import_later("android", "android[:SERIAL][,force]", "phones"),
@@ -199,9 +194,24 @@ METERS: dict[str, MeterSpec] = {
     "amd": _import_later("amd", "amd[:INDEX]", "zeus_meters", _make_amd),
     "apple": _import_later("apple", "apple", "zeus_meters"),
     "modelled": _import_later("modelled", "modelled[:WATTS]", "modelled"),
-    "file": _import_later("file", "file:PATH", "file"),
-    "command": _import_later("command", "command:PROGRAM ...", "command"),
-    "later": _import_later("later", "later[:COVERS]", "file"),
+    "file": _import_later(
+        "file",
+        "file:PATH",
+        "file",
+        always="give a file of time,watts that an instrument writes: file:power.csv",
+    ),
+    "command": _import_later(
+        "command",
+        "command:PROGRAM ...",
+        "command",
+        always="give a program that prints joules or watts: command:PROGRAM ARGUMENTS",
+    ),
+    "later": _import_later(
+        "later",
+        "later[:COVERS]",
+        "file",
+        always="records windows; `joulecast data attach trace.csv` fills the joules in later",
+    ),
 }
 
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
 
 from joulecast.records.codec import Record
 from joulecast.system.errors import MeasurementError, MeterLostError, MissingError
@@ -132,16 +134,19 @@ class Reading:
 
 @contextmanager
 def explain_read_errors(what: str, advice: str) -> Iterator[None]:
-    """Turn errors of reading files of an instrument into one that says what to do.
-
-    Args:
-        what: What was read, such as ``a RAPL counter``.
-        advice: What to do.
-    """
+    """Turn errors of reading files of an instrument into one that says what to do."""
     try:
         yield
     except (OSError, ValueError) as error:
         raise MeasurementError(f"{what} can no longer be read ({error}): {advice}") from error
+
+
+def read_line(path: Path) -> str:
+    """Return the text of a system file; empty if it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip("\0\n ")
+    except OSError:
+        return ""
 
 
 def _to_float(value: Any) -> float:
@@ -156,12 +161,7 @@ def _to_float(value: Any) -> float:
 class MeterInfo(Record):
     """What ``joulecast detect`` shows about a meter.
 
-    Attributes:
-        available: Whether it can be used.
-        reason: Why it is not available, or what was found.
-        covers: What its energy includes.
-        update_interval_s: Time between two updates of its number.
-        advice: What to do if it is not available.
+    ``reason`` says why it is not available, or what was found; ``advice``, what to do if it is not.
     """
 
     name: str
@@ -186,6 +186,30 @@ class UnavailableError(MissingError):
     def to_info(self, name: str, covers: str) -> MeterInfo:
         """Return the row of ``joulecast detect`` for a meter that is not available."""
         return MeterInfo(name, False, self.reason, covers=covers, advice=self.advice)
+
+
+P = ParamSpec("P")
+Rows = tuple[MeterInfo, ...]
+
+
+def report_missing(
+    name: str, covers: str, advice: str = "use another meter"
+) -> Callable[[Callable[P, Rows]], Callable[P, Rows]]:
+    """Decorate a ``detect`` function: an error of the instrument becomes a row that says why."""
+
+    def decorate(detect: Callable[P, Rows]) -> Callable[P, Rows]:
+        @wraps(detect)
+        def detect_or_explain(*args: P.args, **kwargs: P.kwargs) -> Rows:
+            try:
+                return detect(*args, **kwargs)
+            except UnavailableError as error:
+                return (error.to_info(name, covers),)
+            except MeasurementError as error:
+                return (UnavailableError(str(error), advice).to_info(name, covers),)
+
+        return detect_or_explain
+
+    return decorate
 
 
 class GuardedMeter(Meter):

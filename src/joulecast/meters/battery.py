@@ -23,15 +23,21 @@ Linux.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
-from joulecast.meters.base import GuardedMeter, MeterInfo, Reading, UnavailableError
-from joulecast.meters.sampling import MakeTicker, Ticker
-from joulecast.system.errors import InputError, MeasurementError
+from joulecast.meters.base import (
+    MeterInfo,
+    Reading,
+    UnavailableError,
+    explain_read_errors,
+    read_line,
+    report_missing,
+)
+from joulecast.meters.sampling import MakeTicker, TickedMeter, Ticker
 
 MIN_UPDATES = 4
 _MIN_WINDOW_S = 10.0
@@ -70,7 +76,7 @@ class _Update(NamedTuple):
     state: BatteryState
 
 
-class DischargeMeter(GuardedMeter):
+class DischargeMeter(TickedMeter):
     """The battery of a machine or a phone while it discharges."""
 
     covers = "battery"
@@ -86,14 +92,12 @@ class DischargeMeter(GuardedMeter):
         sleep: Callable[[float], None] = time.sleep,
         ticker: MakeTicker = Ticker,
     ) -> None:
+        super().__init__(poll_s, now, ticker)
         self.instrument = instrument
         self.is_forced = False
         self._read = read
         self._poll_s = poll_s
-        self._now = now
         self._sleep = sleep
-        self._ticker = ticker(poll_s, self._poll)
-        self._begun_s = 0.0
         self._last: _Update | None = None
         self._charger = ""
         self._updates: list[_Update] = []
@@ -104,13 +108,12 @@ class DischargeMeter(GuardedMeter):
         self.covers = "battery while charging"
 
     def _connect(self) -> None:
-        self._restart()
-        self._poll()
+        self._begin()
         self._check_charger()
         until_s = self._now() + _LEARN_S
         while len(self._updates) < _LEARN_UPDATES and self._now() < until_s:
             self._sleep(self._poll_s)
-            self._poll()
+            self._tick()
             self._check_charger()
         if len(self._updates) < 2:
             raise UnavailableError(
@@ -125,34 +128,22 @@ class DischargeMeter(GuardedMeter):
             self.window_s = max(self.window_s, _COUNTER_READINGS * self._poll_s)
 
     def _check_charger(self) -> None:
-        if self._charger and not self.is_forced:
-            raise UnavailableError(
-                f"the battery does not supply the machine alone ({self._charger})",
-                "unplug the charger",
-            )
+        if not self.is_forced:
+            _refuse_charger(self._charger)
 
-    def _restart(self) -> None:
+    def _begin(self) -> None:
         self._last, self._updates, self._charger = None, [], ""
+        self._tick()
 
-    def _start(self) -> None:
-        # It stops an earlier window's ticks; its own first one is a period away.
-        self._ticker.start()
-        self._restart()
-        self._poll()
-        self._begun_s = self._now()
-
-    def _stop(self) -> Reading:
-        end_s = self._now()
-        self._ticker.stop()
-        self._poll()
-        power_w = _mean_power_w(self._updates)
-        duration_s = end_s - self._begun_s
+    def _finish(self, end_s: float) -> Reading:
+        self._tick()
+        updates, duration_s, power_w = self._updates, end_s - self._begun_s, 0.0
+        if len(updates) > 1:
+            energy_j = sum(_energy_j(before, after) for before, after in pairwise(updates))
+            power_w = max(energy_j, 0.0) / (updates[-1].time_s - updates[0].time_s)
         return Reading(power_w * duration_s, duration_s, tuple(self._find_faults(end_s)))
 
-    def _release(self) -> None:
-        self._ticker.stop()
-
-    def _poll(self) -> None:
+    def _tick(self) -> None:
         begin_s = self._now()
         state = self._read()
         last, self._last = self._last, _Update((begin_s + self._now()) / 2, state)
@@ -160,30 +151,27 @@ class DischargeMeter(GuardedMeter):
         if last is not None and state.number != last.state.number:
             self._updates.append(_Update((last.time_s + self._last.time_s) / 2, state))
 
-    def _find_faults(self, end_s: float) -> list[str]:
-        faults = []
+    def _find_faults(self, end_s: float) -> Iterator[str]:
         if self._charger and not self.is_forced:
-            faults.append(f"charging: {self._charger}")
+            yield f"charging: {self._charger}"
         times = [self._begun_s, *(update.time_s for update in self._updates), end_s]
         widest_s = max(after - before for before, after in pairwise(times))
         if widest_s > _STUCK_PERIODS * self.update_interval_s:
-            faults.append(f"stuck: the battery showed no new number for {widest_s:.3g} s")
+            yield f"stuck: the battery showed no new number for {widest_s:.3g} s"
         elif len(self._updates) < MIN_UPDATES:
             window = f"{end_s - self._begun_s:.3g} s"
-            faults.append(f"too short: {len(self._updates)} updates of the battery in {window}")
+            yield f"too short: {len(self._updates)} updates of the battery in {window}"
         if len({update.state.power_w is None for update in self._updates}) > 1:
-            faults.append("gap: the battery showed its power only at times")
+            yield "gap: the battery showed its power only at times"
         if any(_energy_j(a, b) < 0 for a, b in pairwise(self._updates)):
-            faults.append("reset: what is left in the battery rose")
-        return faults
+            yield "reset: what is left in the battery rose"
 
 
-def _mean_power_w(updates: Sequence[_Update]) -> float:
-    """Return the mean power from the first update to the last; 0 for fewer than two."""
-    if len(updates) < 2:
-        return 0.0
-    energy_j = sum(_energy_j(before, after) for before, after in pairwise(updates))
-    return max(energy_j, 0.0) / (updates[-1].time_s - updates[0].time_s)
+def _refuse_charger(charger: str) -> None:
+    if charger:
+        raise UnavailableError(
+            f"the battery does not supply the machine alone ({charger})", "unplug the charger"
+        )
 
 
 def _energy_j(before: _Update, after: _Update) -> float:
@@ -210,7 +198,7 @@ _ADVICE = "use another meter on a machine without a battery"
 
 
 class BatteryMeter(DischargeMeter):
-    """The batteries of this machine."""
+    """The batteries of this machine, by the best number that all of them show."""
 
     name = "battery"
 
@@ -221,137 +209,77 @@ class BatteryMeter(DischargeMeter):
         sleep: Callable[[float], None] = time.sleep,
         ticker: MakeTicker = Ticker,
     ) -> None:
-        batteries = find_batteries(root)
-        kind = choose_kind(batteries)
-        read = _guard(lambda: read_batteries(root, batteries, kind))
-        super().__init__(read, str(root.resolve()), _POLL_S, now, sleep, ticker)
+        self._root = root
+        self.batteries = tuple(
+            folder
+            for folder in sorted(root.glob("*"))
+            if read_line(folder / "type") == "Battery"
+            and read_line(folder / "present") != "0"
+            and read_line(folder / "scope") != "Device"
+        )
+        if not self.batteries:
+            raise UnavailableError(f"no battery under {root}", _ADVICE)
+        shown = [kind for kind in _KINDS if all(_shows(one, kind) for one in self.batteries)]
+        if not shown:
+            names = " and ".join(folder.name for folder in self.batteries)
+            raise UnavailableError(f"{names} do not all show power, or energy, or charge", _ADVICE)
+        self.kind = shown[0]
+        super().__init__(self.read, str(root.resolve()), _POLL_S, now, sleep, ticker)
 
+    def read(self) -> BatteryState:
+        """Return the sum of several batteries, of which one may rest while another discharges."""
+        with explain_read_errors("the battery", "check that it is inserted"):
+            numbers = self._list_numbers(self.kind)
+            charger = self._find_charger()
+            if self.kind == "power":
+                return BatteryState(charger, sum(map(abs, numbers)) * 1e-6)
+            if self.kind == "energy":
+                return BatteryState(charger, None, sum(numbers) * _PER_HOUR)
+            voltages_v = [voltage * 1e-6 for voltage in self._list_numbers("voltage")]
+            if self.kind == "charge":
+                # Batteries of one machine have about the same voltage.
+                return BatteryState(charger, None, sum(numbers) * _PER_HOUR, fmean(voltages_v))
+            products = [abs(n) * 1e-6 * v for n, v in zip(numbers, voltages_v, strict=True)]
+            return BatteryState(charger, sum(products))
 
-def find_batteries(root: Path) -> tuple[Path, ...]:
-    """Return the batteries that supply this machine.
+    def _list_numbers(self, kind: str) -> list[int]:
+        return [int((folder / f"{kind}_now").read_text()) for folder in self.batteries]
 
-    Raises:
-        UnavailableError: There are none.
-    """
-    folders = tuple(sorted(path for path in root.glob("*") if _is_battery(path)))
-    if not folders:
-        raise UnavailableError(f"no battery under {root}", _ADVICE)
-    return folders
-
-
-def choose_kind(batteries: tuple[Path, ...]) -> str:
-    """Return which number to read: the best that all batteries show.
-
-    Raises:
-        UnavailableError: There is none.
-    """
-    for kind in _KINDS:
-        if all(_shows(folder, kind) for folder in batteries):
-            return kind
-    names = " and ".join(folder.name for folder in batteries)
-    raise UnavailableError(f"{names} do not all show power, or energy, or charge", _ADVICE)
-
-
-def read_batteries(root: Path, batteries: tuple[Path, ...], kind: str) -> BatteryState:
-    """Return the sum of several batteries, of which one may rest while another discharges."""
-    numbers = [_read_number(folder / f"{kind}_now") for folder in batteries]
-    charger = _find_charger(root, batteries)
-    if kind == "power":
-        return BatteryState(charger, sum(map(abs, numbers)) * 1e-6)
-    if kind == "energy":
-        return BatteryState(charger, None, sum(numbers) * _PER_HOUR)
-    voltages_v = [_read_number(folder / "voltage_now") * 1e-6 for folder in batteries]
-    if kind == "charge":
-        # Batteries of one machine have about the same voltage.
-        return BatteryState(charger, None, sum(numbers) * _PER_HOUR, fmean(voltages_v))
-    products = [abs(n) * 1e-6 * v for n, v in zip(numbers, voltages_v, strict=True)]
-    return BatteryState(charger, sum(products))
-
-
-def _is_battery(folder: Path) -> bool:
-    is_present = _read(folder / "present") != "0"
-    is_own = _read(folder / "scope") != "Device"
-    return _read(folder / "type") == "Battery" and is_present and is_own
+    def _find_charger(self) -> str:
+        """Return what is wrong with the supply; empty while only batteries give power."""
+        for supply in sorted(self._root.glob("*")):
+            is_battery = read_line(supply / "type") in ("", "Battery")
+            if not is_battery and read_line(supply / "online") in ("1", "2"):
+                return f"{supply.name} is online"
+        statuses = {battery.name: read_line(battery / "status") for battery in self.batteries}
+        for name, status in statuses.items():
+            if status == "Charging":
+                return f"{name} is charging"
+        if _DISCHARGING not in statuses.values():
+            return ", ".join(f"{name}: {status or 'unknown'}" for name, status in statuses.items())
+        return ""
 
 
 def _shows(folder: Path, kind: str) -> bool:
     """Return whether a battery shows a number; 0 while it discharges means that it does not."""
     names = [kind, "voltage"] if kind in ("current", "charge") else [kind]
-    is_resting = _read(folder / "status") != _DISCHARGING
-    texts = [_read(folder / f"{name}_now") for name in names]
+    is_resting = read_line(folder / "status") != _DISCHARGING
+    texts = [read_line(folder / f"{name}_now") for name in names]
     return all(text.lstrip("-").isdecimal() and (is_resting or int(text)) for text in texts)
-
-
-def _find_charger(root: Path, batteries: tuple[Path, ...]) -> str:
-    """Return what is wrong with the supply; empty while only batteries give power."""
-    for supply in sorted(root.glob("*")):
-        if _read(supply / "type") not in ("", "Battery") and _read(supply / "online") in ("1", "2"):
-            return f"{supply.name} is online"
-    statuses = {battery.name: _read(battery / "status") for battery in batteries}
-    for name, status in statuses.items():
-        if status == "Charging":
-            return f"{name} is charging"
-    if _DISCHARGING not in statuses.values():
-        return ", ".join(f"{name}: {status or 'unknown'}" for name, status in statuses.items())
-    return ""
-
-
-def _read(path: Path) -> str:
-    """Return the text of a system file; empty if it cannot be read."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _read_number(path: Path) -> int:
-    return int(path.read_text())
-
-
-def _guard(read: Callable[[], BatteryState]) -> Callable[[], BatteryState]:
-    """Turn errors of reading the batteries into one that says what to do."""
-
-    def guarded() -> BatteryState:
-        try:
-            return read()
-        except (OSError, ValueError) as error:
-            raise MeasurementError(
-                f"the battery can no longer be read ({error}): check that it is inserted"
-            ) from error
-
-    return guarded
 
 
 def make_battery(argument: str) -> BatteryMeter:
     """Return the meter of ``battery``."""
-    if argument:
-        raise InputError(f"battery:{argument} is not a meter: give battery, which reads all")
     return BatteryMeter()
 
 
+@report_missing("battery", BatteryMeter.covers, _ADVICE)
 def detect_battery(root: Path = SUPPLIES) -> tuple[MeterInfo, ...]:
     """Return whether there is a battery that discharges, with its current power."""
-    try:
-        batteries = find_batteries(root)
-        kind = choose_kind(batteries)
-        state = _guard(lambda: read_batteries(root, batteries, kind))()
-        if state.charger:
-            raise UnavailableError(
-                f"the battery does not supply the machine alone ({state.charger})",
-                "unplug the charger",
-            )
-    except UnavailableError as error:
-        return (error.to_info(BatteryMeter.name, BatteryMeter.covers),)
-    except MeasurementError as error:
-        failed = UnavailableError(str(error), _ADVICE)
-        return (failed.to_info(BatteryMeter.name, BatteryMeter.covers),)
-    names = " + ".join(folder.name for folder in batteries)
-    return (
-        MeterInfo(
-            BatteryMeter.name,
-            True,
-            f"{kind} of {names}; how often it updates is measured at the start",
-            covers=BatteryMeter.covers,
-            idle_power_w=state.power_w,
-        ),
-    )
+    meter = BatteryMeter(root)
+    state = meter.read()
+    _refuse_charger(state.charger)
+    names = " + ".join(folder.name for folder in meter.batteries)
+    reason = f"{meter.kind} of {names}; how often it updates is measured at the start"
+    row = MeterInfo("battery", True, reason, covers=meter.covers, idle_power_w=state.power_w)
+    return (row,)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulecast.meters.base import MeterInfo, UnavailableError
+from joulecast.meters.base import UnavailableError
 from joulecast.meters.sampling import MakeTicker, SampledMeter, Ticker
 from joulecast.system.errors import InputError, MeasurementError
 from joulecast.system.units import parse_energy
@@ -44,11 +44,7 @@ def run_program(command: Sequence[str]) -> str:
     shown = " ".join(command)
     try:
         done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_LIMIT_S,
-            check=False,
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise MeasurementError(
@@ -89,7 +85,8 @@ class CommandMeter(SampledMeter):
         begin_s = self._now()
         self.unit = read_quantity(self._run(self._command)).unit
         run_s = self._now() - begin_s
-        if self.unit == "W":
+        self.ticks = self.unit == "W"
+        if self.ticks:
             self.update_interval_s = _POLL_S + run_s
             self.window_s = max(_WINDOW_S, _WINDOW_SAMPLES * self.update_interval_s)
         else:
@@ -119,12 +116,6 @@ def make_command(argument: str) -> CommandMeter:
         raise UnavailableError(f"there is no program {program!r}", advice)
     # Without its folders, which could identify the user.
     return CommandMeter(command, covers=f"board by {Path(command[0]).name}")
-
-
-def detect_command() -> tuple[MeterInfo, ...]:
-    """Return the one command meter, which is available with any program."""
-    reason = "give a program that prints joules or watts: command:PROGRAM ARGUMENTS"
-    return (MeterInfo(CommandMeter.name, True, reason, covers="board"),)
 
 
 _QUANTITY = re.compile(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from joulecast.meters.base import Meter, MeterInfo, Reading, UnavailableError
 from joulecast.meters.nvml import detect_nvml, make_nvml
 from joulecast.meters.rapl import detect_rapl, make_rapl
-from joulecast.meters.zeus_meters import ZeusMeter, open_nvidia, open_rapl
+from joulecast.meters.zeus_meters import open_nvidia, open_rapl
 from joulecast.records.codec import Record
 from joulecast.system.errors import MissingError
 
@@ -29,16 +29,10 @@ LIMIT_SHARE = 0.05
 
 @dataclass(frozen=True)
 class CrossCheck(Record):
-    """What a meter and Zeus showed over the same window.
+    """Mean power by a meter and by Zeus over the same window, and what was wrong with either.
 
     Attributes:
-        meter: Name of the meter.
-        covers: What its energy includes.
-        power_w: Mean power by the meter.
-        zeus_covers: What the energy of Zeus includes.
-        zeus_power_w: Mean power by Zeus.
         difference_share: By which share of the meter's power Zeus shows more.
-        faults: What was wrong with one of the readings.
     """
 
     meter: str
@@ -56,24 +50,15 @@ class CrossCheck(Record):
 
 
 @dataclass(frozen=True)
-class MeterPair:
-    """A meter of Joulecast and the one of Zeus that reads the same counters."""
-
-    ours: Meter
-    zeus: Meter
-
-
-@dataclass(frozen=True)
 class CrossChecks:
-    """All comparisons of a machine.
-
-    Attributes:
-        checks: One for each meter that was compared.
-        refused: Why other meters were not, by their names.
-    """
+    """All comparisons of a machine, and by name why other meters were not compared."""
 
     checks: tuple[CrossCheck, ...]
     refused: Mapping[str, str]
+
+
+# A meter of Joulecast and the one of Zeus that reads the same counters.
+MeterPair = tuple[Meter, Meter]
 
 
 def cross_check_meters(
@@ -110,47 +95,38 @@ def compare_pairs(
 ) -> tuple[CrossCheck, ...]:
     """Return what the meters of each pair show over the same window."""
     with ExitStack() as opened:
-        for pair in pairs:
-            opened.enter_context(pair.zeus)
-            opened.enter_context(pair.ours)
-        for pair in pairs:
-            pair.zeus.begin()
-            pair.ours.begin()
+        for ours, zeus in pairs:
+            opened.enter_context(zeus)
+            opened.enter_context(ours)
+        for ours, zeus in pairs:
+            zeus.begin()
+            ours.begin()
         sleep(duration_s)
-        readings = [(pair.ours.end(), pair.zeus.end()) for pair in pairs]
+        readings = [(ours.end(), zeus.end()) for ours, zeus in pairs]
     return tuple(_compare(pair, *both) for pair, both in zip(pairs, readings, strict=True))
 
 
 def _open_pair(info: MeterInfo) -> MeterPair:
     kind, _, index = info.name.partition(":")
-    if kind == "rapl":
-        return MeterPair(make_rapl(""), _warm_up(ZeusMeter(open_rapl())))
-    ours = make_nvml(index, None)
+    ours: Meter = make_rapl("") if kind == "rapl" else make_nvml(index, None)
     ours.name = info.name
-    return MeterPair(ours, _warm_up(ZeusMeter(open_nvidia(int(index)))))
-
-
-def _warm_up(meter: ZeusMeter) -> ZeusMeter:
-    """Read a meter once: Zeus starts processes then, which take longer than a reading."""
-    with meter:
-        meter.begin()
-        meter.end()
-    return meter
+    zeus = open_rapl() if kind == "rapl" else open_nvidia(int(index))
+    # Zeus starts processes at the first reading, which take longer than a reading.
+    with zeus:
+        zeus.begin()
+        zeus.end()
+    return ours, zeus
 
 
 def _compare(pair: MeterPair, ours: Reading, zeus: Reading) -> CrossCheck:
-    faults = tuple(
-        f"{who}: {fault}"
-        for who, one in (("Joulecast", ours), ("Zeus", zeus))
-        for fault in one.faults
-    )
+    named = {"Joulecast": ours, "Zeus": zeus}
     difference_w = zeus.power_w - ours.power_w
     return CrossCheck(
-        pair.ours.name,
-        pair.ours.covers,
+        pair[0].name,
+        pair[0].covers,
         ours.power_w,
-        pair.zeus.covers,
+        pair[1].covers,
         zeus.power_w,
         difference_w / ours.power_w if ours.power_w else float(bool(zeus.power_w)),
-        faults,
+        tuple(f"{who}: {fault}" for who, one in named.items() for fault in one.faults),
     )

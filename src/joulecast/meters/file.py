@@ -23,7 +23,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from joulecast.meters.base import GuardedMeter, MeterInfo, Reading, UnavailableError
+from joulecast.meters.base import GuardedMeter, Reading, UnavailableError
 from joulecast.meters.sampling import GAP_PERIODS, Sample, integrate, median_interval_s
 from joulecast.system.errors import FileError
 
@@ -144,12 +144,6 @@ def make_file(argument: str) -> FileMeter:
     return FileMeter(path, covers=f"board by {path.name}")
 
 
-def detect_file() -> tuple[MeterInfo, ...]:
-    """Return the one file meter, which is available with any file."""
-    reason = "give a file of time,watts that an instrument writes: file:power.csv"
-    return (MeterInfo(FileMeter.name, True, reason, covers="board"),)
-
-
 STAND_IN_W = 1.0
 """The constant power of readings until a trace is attached."""
 
@@ -187,9 +181,3 @@ class LaterMeter(GuardedMeter):
 def make_later(argument: str) -> LaterMeter:
     """Return the meter of ``later`` or ``later:COVERS``."""
     return LaterMeter(argument) if argument else LaterMeter()
-
-
-def detect_later() -> tuple[MeterInfo, ...]:
-    """Return the one recorder, which is always available."""
-    reason = "records windows; `joulecast data attach trace.csv` fills the joules in later"
-    return (MeterInfo(LaterMeter.name, True, reason, covers="board"),)

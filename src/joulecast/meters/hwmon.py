@@ -33,6 +33,8 @@ from joulecast.meters.base import (
     MeterInfo,
     UnavailableError,
     explain_read_errors,
+    read_line,
+    report_missing,
 )
 from joulecast.meters.sampling import MakeTicker, SampledMeter, Ticker
 from joulecast.system.errors import InputError, MeasurementError
@@ -46,12 +48,19 @@ _COUNTER_WINDOW_S = 1.0
 _COUNTER_TICK_S = 10.0
 _RESOLUTION_J = 1e-6
 
+_INA_CHIPS = re.compile(r"ina2\d\d|sq52206")
+_GPU_CHIPS = ("i915", "xe")
+# Labels of channels that nothing is connected to.
+_UNUSED = ("", "NC")
+# Fast enough for a window of two seconds, slow enough to cost nothing.
+_POLL_S = 0.05
+_COUNTER_S = 0.001
+
 
 class HwmonMeter(SampledMeter):
     """Sensors that measure power, or counters of energy, added up."""
 
     name = "hwmon"
-    polls_counter = True
 
     def __init__(
         self,
@@ -66,11 +75,10 @@ class HwmonMeter(SampledMeter):
         self.parts = frozenset(rail.name for rail in rails)
         self.update_interval_s = max(rail.update_interval_s for rail in rails)
         self.unit = rails[0].unit
-        if self.unit == "J":
-            self.window_s = _COUNTER_WINDOW_S
-        else:
-            self.window_s = max(_WINDOW_S, _WINDOW_SAMPLES * self.update_interval_s)
-        tick_s = _COUNTER_TICK_S if self.unit == "J" else self.update_interval_s
+        tick_s, self.window_s = _COUNTER_TICK_S, _COUNTER_WINDOW_S
+        if self.unit == "W":
+            tick_s = self.update_interval_s
+            self.window_s = max(_WINDOW_S, _WINDOW_SAMPLES * tick_s)
         super().__init__(tick_s, now, ticker)
 
     def read_power_w(self) -> float | None:
@@ -115,12 +123,10 @@ def make_board_hwmon(system: Path = SYSTEM, proc: Path = PROC) -> HwmonMeter:
     return _make_board(board, rails)
 
 
+@report_missing("hwmon", "board")
 def detect_hwmon(system: Path = SYSTEM, proc: Path = PROC) -> tuple[MeterInfo, ...]:
     """Return the input of the board and each of its rails, or one row that says why not."""
-    try:
-        rails = _find_or_raise(system)
-    except UnavailableError as error:
-        return (error.to_info(HwmonMeter.name, "board"),)
+    rails = _find_or_raise(system)
     board = find_board_input(rails, proc)
     rows = [_describe(_make_rail(rail.name, rails), f"hwmon:{rail.name}") for rail in rails]
     if board is not None:
@@ -172,15 +178,6 @@ def _describe(meter: HwmonMeter, name: str, board: str = "") -> MeterInfo:
         resolution_j=_RESOLUTION_J if power_w is None else None,
         idle_power_w=power_w,
     )
-
-
-_INA_CHIPS = re.compile(r"ina2\d\d|sq52206")
-_GPU_CHIPS = ("i915", "xe")
-# Labels of channels that nothing is connected to.
-_UNUSED = ("", "NC")
-# Fast enough for a window of two seconds, slow enough to cost nothing.
-_POLL_S = 0.05
-_COUNTER_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -274,53 +271,32 @@ def list_parts(rail: Rail, rails: Sequence[Rail]) -> frozenset[str]:
     return frozenset(parts)
 
 
-def read_line(path: Path) -> str:
-    """Return the text of a system file; empty if it cannot be read."""
-    try:
-        return path.read_text(errors="replace").strip("\0\n ")
-    except OSError:
-        return ""
-
-
 def _find_hwmon(folder: Path) -> Iterator[Rail]:
     for chip in sorted(folder.glob("hwmon*")):
         name = read_line(chip / "name")
+        text = read_line(chip / "update_interval")
+        # The chip averages in between.
+        interval_s = max(int(text) / 1e3, _POLL_S) if text.isdecimal() else _POLL_S
         if name == "ina3221":
-            yield from _find_channels(chip)
+            # Three channels; the sum of currents (curr4) is none.
+            for n in "123":
+                paths = (chip / f"in{n}_input", chip / f"curr{n}_input")
+                has_label = (chip / f"in{n}_label").exists()
+                label = read_line(chip / f"in{n}_label") if has_label else f"channel{n}"
+                is_on = read_line(chip / f"in{n}_enable") != "0"
+                if is_on and label not in _UNUSED and all(map(read_line, paths)):
+                    yield Rail(label, f"rail {label}", "W", paths, 1e-6, interval_s)
         elif _INA_CHIPS.fullmatch(name):
-            yield from _find_single(chip, name)
+            labels = (read_line(chip / file) for file in ("label", "in1_label"))
+            label = next(filter(None, labels), _name_chip(chip, name))
+            choices = ((chip / "power1_input",), (chip / "in1_input", chip / "curr1_input"))
+            for files in [one for one in choices if all(map(read_line, one))][:1]:
+                yield Rail(label, f"rail {label}", "W", files, 1e-6, interval_s)
         elif name in _GPU_CHIPS:
-            yield from _find_gpu_counter(chip, name)
-
-
-def _find_channels(chip: Path) -> Iterator[Rail]:
-    """Yield the channels of an INA3221; the sum of currents (curr4) is none."""
-    interval_s = _read_interval_s(chip)
-    for number in "123":
-        paths = (chip / f"in{number}_input", chip / f"curr{number}_input")
-        label_path = chip / f"in{number}_label"
-        label = read_line(label_path) if label_path.exists() else f"channel{number}"
-        is_on = read_line(chip / f"in{number}_enable") != "0"
-        if is_on and label not in _UNUSED and all(map(read_line, paths)):
-            yield Rail(label, f"rail {label}", "W", paths, 1e-6, interval_s)
-
-
-def _find_single(chip: Path, name: str) -> Iterator[Rail]:
-    label = read_line(chip / "label") or read_line(chip / "in1_label") or _name_chip(chip, name)
-    interval_s = _read_interval_s(chip)
-    for paths in ((chip / "power1_input",), (chip / "in1_input", chip / "curr1_input")):
-        if all(map(read_line, paths)):
-            yield Rail(label, f"rail {label}", "W", paths, 1e-6, interval_s)
-            return
-
-
-def _find_gpu_counter(chip: Path, name: str) -> Iterator[Rail]:
-    """Yield the counter of the card, which includes its package; some have only the latter."""
-    for number, covers in (("1", "gpu"), ("2", "gpu package")):
-        path = chip / f"energy{number}_input"
-        if read_line(path):
-            yield Rail(_name_chip(chip, name), covers, "J", (path,), 1e-6, _COUNTER_S)
-            return
+            # The counter of the card includes its package; some have only the latter.
+            counters = {"gpu": chip / "energy1_input", "gpu package": chip / "energy2_input"}
+            for covers, path in [one for one in counters.items() if read_line(one[1])][:1]:
+                yield Rail(_name_chip(chip, name), covers, "J", (path,), 1e-6, _COUNTER_S)
 
 
 def _find_iio(driver: Path) -> Iterator[Rail]:
@@ -348,9 +324,3 @@ def _make_unique(rails: Sequence[Rail]) -> Iterator[Rail]:
         place = _name_chip(rail.paths[0].parent, rail.name)
         name = place if place != rail.name else f"{rail.name}-{rail.paths[0].parent.name}"
         yield replace(rail, name=name, covers=f"rail {name}" if rail.unit == "W" else rail.covers)
-
-
-def _read_interval_s(chip: Path) -> float:
-    """Return how often the chip updates; it averages in between."""
-    text = read_line(chip / "update_interval")
-    return max(int(text) / 1e3, _POLL_S) if text.isdecimal() else _POLL_S

@@ -80,17 +80,13 @@ def make_modelled(argument: str) -> ModelledMeter:
 
 def detect_modelled() -> tuple[MeterInfo, ...]:
     """Return the one modelled meter, which is always available."""
-    reason = (
-        f"CPU time of this process x {CORE_W:g} W per busy core: modelled, not measured "
-        "(modelled:8W uses other watts)"
-    )
-    meter = ModelledMeter
     row = MeterInfo(
-        meter.name,
+        "modelled",
         True,
-        reason,
-        covers=meter.covers,
-        provenance=meter.provenance,
+        f"CPU time of this process x {CORE_W:g} W per busy core: modelled, not measured "
+        "(modelled:8W uses other watts)",
+        covers=ModelledMeter.covers,
+        provenance=ModelledMeter.provenance,
         update_interval_s=time.get_clock_info("process_time").resolution,
         idle_power_w=0.0,
     )

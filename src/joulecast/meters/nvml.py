@@ -10,8 +10,8 @@ Energy is power x (t1 - t0): reading the counter at t0 and t1 would be wrong by 
 interval at each end. An edge that the poller saw late, because it was not scheduled, may have
 happened at any time since the poll before; power is not computed from it.
 
-``nvml_poller`` polls the counter in a separate process and ``pollers`` collects its edges. These
-checks find edges that cannot be true:
+``python -m joulecast.meters.nvml GPU`` polls the counter about every millisecond in a separate
+process, and ``pollers`` collects its edges. These checks find edges that cannot be true:
 
     power of the window          at most 1.25 times the power limit
     rise between two edges       at most what twice the limit would give
@@ -29,10 +29,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import reduce
 from itertools import chain, pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -45,46 +47,64 @@ from joulecast.meters.base import (
     MeterInfo,
     Reading,
     UnavailableError,
+    report_missing,
 )
-from joulecast.meters.pollers import Listener, PolledMeter, Poller, PollerProcess
+from joulecast.meters.pollers import PolledMeter, Poller, Wait, Write, format_event, run_poller
 from joulecast.system.errors import InputError, MeasurementError
 
 _PERIOD_S = 0.1
 _RESOLUTION_J = 0.001
 _GPU = re.compile("[0-9]{1,4}|GPU-.+")
-_CHECK_GPU = "check that nvidia-smi works, then try again"
-_NO_GPU = "check that nvidia-smi lists it, or use another meter"
 
 
-def start_nvml_poller(gpu: str) -> PollerProcess:
-    """Start the poller of a GPU."""
-    return PollerProcess("joulecast.meters.nvml_poller", gpu)
+class Edge(NamedTuple):
+    """An update of the counter.
+
+    Attributes:
+        time_s: When the poller saw it, by time.monotonic, which all processes share.
+        late_s: How long before that it may have happened.
+        sensor_w: What the power sensor shows, which may average over the last second.
+        limit_w: The power limit that is in force.
+        busy_share: In which share of up to a second any program ran kernels.
+        pids: Processes on the GPU; None if they were not listed this time.
+    """
+
+    time_s: float
+    energy_j: float
+    late_s: float = 0.0
+    throttle_bits: int = 0
+    sensor_w: float | None = None
+    limit_w: float | None = None
+    busy_share: float | None = None
+    pids: Sequence[int] | None = None
+
+    @property
+    def estimated_s(self) -> float:
+        """Estimated time of the update: halfway between the two polls around it."""
+        return self.time_s - self.late_s / 2
 
 
-class NvmlMeter(PolledMeter["Edge"]):
+class NvmlMeter(PolledMeter[Edge]):
     """The energy counter of one NVIDIA GPU, polled by a separate process."""
 
     name = "nvml"
     covers = "gpu"
     window_s = 0.6
     update_interval_s = _PERIOD_S
+    module = "joulecast.meters.nvml"
+    make_event = Edge
+    advice = "check that nvidia-smi works, then try again"
 
     def __init__(
         self,
         gpu: str = "0",
         now: Callable[[], float] = time.monotonic,
-        start: Callable[[str], Poller] = start_nvml_poller,
+        start: Callable[[str], Poller] | None = None,
         limit_s: float = 10.0,  # longest time without a line from the poller
         processes: Path = Path("/proc"),
         limit_w: float | None = None,  # that of the first window by default
     ) -> None:
-        super().__init__(
-            gpu,
-            now,
-            start,
-            lambda poller: Listener(poller, parse_edge, "NVML poller", _CHECK_GPU),
-            limit_s,
-        )
+        super().__init__(gpu, now, start, limit_s)
         self.edges: tuple[Edge, ...] = ()
         self._processes = processes
         self._limit_w = limit_w
@@ -92,62 +112,21 @@ class NvmlMeter(PolledMeter["Edge"]):
     def _read_events(self, events: tuple[Edge, ...], end_s: float, source: str) -> Reading:
         self.edges = events
         reading = read_edges(events, self._begun_s, end_s, self.update_interval_s)
-        # Read in every window: a campaign takes hours, and its device is known by its limit.
-        if self._limit_w is None:
-            self._limit_w = find_limit(events)
         faults = list(reading.faults)
-        if self._limit_w is not None:
-            faults += find_changed_limit(events, self._limit_w)
+        # Read in every window: a campaign takes hours, and its device is known by its limit.
+        limits_w = [edge.limit_w for edge in events if edge.limit_w is not None]
+        before_w = self._limit_w = self._limit_w or max(limits_w, default=None)
+        if before_w is not None:
+            changed = [now for now in limits_w if abs(now - before_w) > SAME_LIMIT_SHARE * before_w]
+            faults += [
+                f"limit changed: {before_w:.0f} W before, {w:.0f} W now" for w in changed[-1:]
+            ]
         others = find_other_processes(events, os.getpid(), self._processes)
         faults += [f"other load: {other}" for other in others]
         unchecked = reading.unchecked
-        if source == "sensor" and SECOND_SENSOR not in unchecked:
+        if source == PowerIntegral.name and SECOND_SENSOR not in unchecked:
             unchecked = (*unchecked, SECOND_SENSOR)
         return replace(reading, faults=tuple(faults), unchecked=unchecked)
-
-
-# ---------------------------------------------------------------------------------------------
-# Other programs on the GPU
-
-
-def find_other_processes(edges: tuple[Edge, ...], own: int, processes: Path) -> list[str]:
-    """Describe processes on the GPU that are neither this one nor its descendants.
-
-    In a container NVML may list process ids of the host. If none of them is ours, they cannot be
-    compared, and the list is ignored.
-    """
-    pids: set[int] = set()
-    for edge in edges:
-        pids.update(edge.pids or ())
-    ours = {pid for pid in pids if _is_descendant(pid, own, processes)}
-    return [_describe_process(pid, processes) for pid in sorted(pids - ours)] if ours else []
-
-
-def _is_descendant(pid: int, ancestor: int, processes: Path) -> bool:
-    seen: set[int] = set()
-    while pid > 0 and pid not in seen:
-        if pid == ancestor:
-            return True
-        seen.add(pid)
-        pid = _find_parent(pid, processes)
-    return False
-
-
-def _find_parent(pid: int, processes: Path) -> int:
-    """Return the parent's pid; 0 if it is unknown."""
-    try:
-        stat = (processes / str(pid) / "stat").read_text(errors="replace")
-        # pid (name) state parent …; the name may contain spaces and brackets.
-        return int(stat.rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def _describe_process(pid: int, processes: Path) -> str:
-    try:
-        return f"pid {pid} ({(processes / str(pid) / 'comm').read_text(errors='replace').strip()})"
-    except OSError:
-        return f"pid {pid}"
 
 
 # ---------------------------------------------------------------------------------------------
@@ -169,18 +148,16 @@ def find_uuid(gpu: str) -> str:
         return Gpu(nvml, gpu).uuid
 
 
+_NO_GPU = "check that nvidia-smi lists it, or use another meter"
+
+
+@report_missing("nvml", NvmlMeter.covers, _NO_GPU)
 def detect_nvml() -> tuple[MeterInfo, ...]:
     """Return one row per GPU, or one that says why there is none."""
-    try:
-        with open_nvml() as nvml:
-            rows = tuple(_describe_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-        if not rows:
-            raise UnavailableError("NVML lists no GPU", _NO_GPU)
-    except UnavailableError as error:
-        return (error.to_info(NvmlMeter.name, NvmlMeter.covers),)
-    except MeasurementError as error:
-        failed = UnavailableError(str(error), _NO_GPU)
-        return (failed.to_info(NvmlMeter.name, NvmlMeter.covers),)
+    with open_nvml() as nvml:
+        rows = tuple(_describe_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+    if not rows:
+        raise UnavailableError("NVML lists no GPU", _NO_GPU)
     return rows
 
 
@@ -198,13 +175,14 @@ def _describe_gpu(nvml: object, index: int) -> MeterInfo:
         covers=NvmlMeter.covers,
         update_interval_s=_PERIOD_S,
         resolution_j=_RESOLUTION_J if gpu.has_counter else None,
-        idle_power_w=gpu.sensor_power_w(),
+        idle_power_w=gpu.sensor_w(),
     )
 
 
-T = TypeVar("T")
+# ---------------------------------------------------------------------------------------------
+# NVML
 
-_CHECK_DRIVER = "install the NVIDIA driver and check that nvidia-smi works, or use another meter"
+T = TypeVar("T")
 
 
 @contextmanager
@@ -218,7 +196,10 @@ def open_nvml() -> Iterator[Any]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise UnavailableError(f"NVML cannot be initialised ({error})", _CHECK_DRIVER) from error
+        raise UnavailableError(
+            f"NVML cannot be initialised ({error})",
+            "install the NVIDIA driver and check that nvidia-smi works, or use another meter",
+        ) from error
     try:
         yield pynvml
     except pynvml.NVMLError as error:
@@ -233,11 +214,12 @@ class Gpu:
 
     def __init__(self, nvml: Any, gpu: str) -> None:
         self._nvml = nvml
-        find = nvml.nvmlDeviceGetHandleByUUID
-        if gpu.isdigit():
-            find = nvml.nvmlDeviceGetHandleByIndex
         try:
-            self._handle: Any = find(int(gpu) if gpu.isdigit() else gpu)
+            self._handle: Any = (
+                nvml.nvmlDeviceGetHandleByIndex(int(gpu))
+                if gpu.isdigit()
+                else nvml.nvmlDeviceGetHandleByUUID(gpu)
+            )
         except nvml.NVMLError as error:
             reason = f"NVML has no GPU {gpu} ({error})"
             raise UnavailableError(reason, "`joulecast detect` lists all GPUs") from error
@@ -268,51 +250,77 @@ class Gpu:
         """Return the current power, as the driver averages it."""
         return float(self._nvml.nvmlDeviceGetPowerUsage(self._handle)) / 1e3
 
-    def sensor_power_w(self) -> float | None:
+    def sensor_w(self) -> float | None:
         """Return the current power; None if it cannot be read."""
-        return _from_milli(self._try(self._nvml.nvmlDeviceGetPowerUsage, None))
+        power_mw = self._try(self._nvml.nvmlDeviceGetPowerUsage, None)
+        return None if power_mw is None else power_mw / 1e3
 
     def limit_w(self) -> float | None:
         """Return the power limit that is in force; None if it cannot be read."""
-        return _from_milli(self._try(self._nvml.nvmlDeviceGetEnforcedPowerLimit, None)) or None
+        return self._try(self._nvml.nvmlDeviceGetEnforcedPowerLimit, 0) / 1e3 or None
 
-    def busy_share(self) -> float | None:
-        """Return in which share of up to a second kernels ran; None on a GPU split into slices."""
-        rates: Any = self._try(self._nvml.nvmlDeviceGetUtilizationRates, None)
-        return None if rates is None else rates.gpu / 100
-
-    def temperature_c(self) -> float:
-        """Return the temperature of the GPU; 0 if it cannot be read."""
-        sensor = self._nvml.NVML_TEMPERATURE_GPU
-        return float(self._try(self._nvml.nvmlDeviceGetTemperature, 0, sensor))
-
-    def clock_hz(self) -> float:
-        """Return the clock of the multiprocessors; 0 if it cannot be read."""
-        return 1e6 * self._try(self._nvml.nvmlDeviceGetClockInfo, 0, self._nvml.NVML_CLOCK_SM)
-
-    def throttle_bits(self) -> int:
-        """Return NVML's reasons for lowered clocks as bits; 0 if they cannot be read."""
+    def read_state(self) -> tuple[int, float | None, float | None, float | None]:
+        """Return throttle bits, sensor, limit and busy share of an edge; 0 or None if unknown."""
         # Drivers from before 2023 know the call only by its older name.
         older: Callable[[Any], int] = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons
         newer = getattr(self._nvml, "nvmlDeviceGetCurrentClocksEventReasons", older)
         bits = self._try(newer, None)
-        return int(self._try(older, 0) if bits is None else bits)
+        # A GPU split into slices does not tell how busy it is.
+        rates: Any = self._try(self._nvml.nvmlDeviceGetUtilizationRates, None)
+        return (
+            int(self._try(older, 0) if bits is None else bits),
+            self.sensor_w(),
+            self.limit_w(),
+            None if rates is None else rates.gpu / 100,
+        )
 
     def pids(self) -> tuple[int, ...] | None:
         """Return the processes with a compute context; None if they cannot be listed."""
         running = self._try(self._nvml.nvmlDeviceGetComputeRunningProcesses, None)
         return None if running is None else tuple(sorted(process.pid for process in running))
 
-    def _try(self, call: Callable[..., T], otherwise: T, *args: Any) -> T:
+    def _try(self, call: Callable[[Any], T], otherwise: T) -> T:
         try:
-            return call(self._handle, *args)
+            return call(self._handle)
         except self._nvml.NVMLError:
             return otherwise
 
 
-def _from_milli(value: int | None) -> float | None:
-    return None if value is None else value / 1e3
+def find_other_processes(edges: Sequence[Edge], own: int, processes: Path) -> list[str]:
+    """Describe processes on the GPU that are neither this one nor its descendants.
 
+    In a container NVML may list process ids of the host. If none of them is ours, they cannot be
+    compared, and the list is ignored.
+    """
+
+    def is_ours(pid: int) -> bool:
+        seen: set[int] = set()
+        while pid > 0 and pid not in seen:
+            if pid == own:
+                return True
+            seen.add(pid)
+            try:
+                stat = (processes / str(pid) / "stat").read_text(errors="replace")
+                # pid (name) state parent …; the name may contain spaces and brackets.
+                pid = int(stat.rpartition(")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                return False
+        return False
+
+    def describe(pid: int) -> str:
+        try:
+            name = (processes / str(pid) / "comm").read_text(errors="replace").strip()
+        except OSError:
+            return f"pid {pid}"
+        return f"pid {pid} ({name})"
+
+    pids = {pid for edge in edges for pid in edge.pids or ()}
+    ours = set(filter(is_ours, pids))
+    return [describe(pid) for pid in sorted(pids - ours)] if ours else []
+
+
+# ---------------------------------------------------------------------------------------------
+# Energy of a window, and what is wrong with it
 
 MIN_EDGES = 3
 # The time of an edge must be known this well to compute power from it.
@@ -329,138 +337,6 @@ THROTTLES = {
     0x80: "power brake",
 }
 
-
-class Edge(NamedTuple):
-    """An update of the counter.
-
-    Attributes:
-        time_s: When the poller saw it, by time.monotonic, which all processes share.
-        late_s: How long before that it may have happened.
-        sensor_w: What the power sensor shows, which may average over the last second.
-        limit_w: The power limit that is in force.
-        busy_share: In which share of up to a second any program ran kernels.
-        pids: Processes on the GPU; None if they were not listed this time.
-    """
-
-    time_s: float
-    energy_j: float
-    late_s: float = 0.0
-    temperature_c: float = 0.0
-    clock_hz: float = 0.0
-    throttle_bits: int = 0
-    sensor_w: float | None = None
-    limit_w: float | None = None
-    busy_share: float | None = None
-    pids: tuple[int, ...] | None = None
-
-    @property
-    def estimated_s(self) -> float:
-        """Estimated time of the update: halfway between the two polls around it."""
-        return self.time_s - self.late_s / 2
-
-
-def format_edge(edge: Edge) -> str:
-    """Return an edge as one line of text, for ``parse_edge``."""
-    pids = "-" if edge.pids is None else ",".join(map(str, edge.pids)) or "none"
-    values = ("-" if value is None else repr(value) for value in edge[:-1])
-    return " ".join(["edge", *values, pids])
-
-
-def parse_edge(line: str) -> Edge:
-    """Return the edge that ``format_edge`` wrote.
-
-    Raises:
-        ValueError: The line is not an edge.
-    """
-    word, time_s, energy_j, late_s, temperature_c, clock_hz, bits, *optional, pids = line.split()
-    if word != "edge":
-        raise ValueError(f"not an edge: {line!r}")
-    sensor_w, limit_w, busy_share = map(_parse_optional, optional)
-    listed = () if pids == "none" else tuple(map(int, pids.split(","))) if pids != "-" else None
-    return Edge(
-        float(time_s),
-        float(energy_j),
-        float(late_s),
-        float(temperature_c),
-        float(clock_hz),
-        int(bits),
-        sensor_w,
-        limit_w,
-        busy_share,
-        listed,
-    )
-
-
-def _parse_optional(text: str) -> float | None:
-    return None if text == "-" else float(text)
-
-
-def read_edges(
-    edges: Sequence[Edge], start_s: float, end_s: float, update_interval_s: float
-) -> Reading:
-    """Return the energy of a window from the edges strictly inside it, with their faults."""
-    inside = [e for e in edges if start_s < e.time_s - e.late_s and e.time_s < end_s]
-    precise = [e for e in inside if e.late_s <= PRECISE_S]
-    duration_s = end_s - start_s
-    power_w = _mean_power_w(precise)
-    found = chain(
-        _find_resets(inside),
-        _find_gaps(inside, precise, (start_s, end_s), update_interval_s),
-        find_implausible(inside, start_s, power_w),
-        _find_throttles(inside),
-    )
-    return Reading(
-        power_w * duration_s,
-        duration_s,
-        tuple(found),
-        min((e.busy_share for e in inside if e.busy_share is not None), default=None),
-        list_unchecked(inside),
-    )
-
-
-def _mean_power_w(edges: Sequence[Edge]) -> float:
-    """Return the mean power between the first and the last edge; 0 for fewer than two."""
-    if len(edges) < 2:
-        return 0.0
-    rise_j = edges[-1].energy_j - edges[0].energy_j
-    return max(rise_j, 0.0) / (edges[-1].estimated_s - edges[0].estimated_s)
-
-
-def _find_resets(edges: Sequence[Edge]) -> list[str]:
-    falls = [(a, b) for a, b in pairwise(edges) if b.energy_j < a.energy_j]
-    return [f"reset: the counter fell from {a.energy_j} to {b.energy_j} J" for a, b in falls[:1]]
-
-
-def _find_gaps(
-    inside: Sequence[Edge],
-    precise: Sequence[Edge],
-    window_s: tuple[float, float],
-    update_interval_s: float,
-) -> list[str]:
-    """Report a counter that did not update for too long, or too few updates."""
-    times = [edge.time_s for edge in inside]
-    steps = [after - before for before, after in pairwise(times)]
-    limit_s = GAP_PERIODS * max([update_interval_s, *([median(steps)] if steps else [])])
-    first_s, last_s = (times[0], times[-1]) if times else (window_s[1], window_s[0])
-    rest_s = max(first_s - window_s[0], window_s[1] - last_s)
-    faults = []
-    if rest_s > limit_s:
-        faults.append(f"stuck: the counter did not change for {rest_s:.3g} s")
-    if max(steps, default=0.0) > limit_s:
-        faults.append(f"gap: {max(steps):.3g} s between two updates of the counter")
-    if len(precise) < MIN_EDGES and not faults:
-        duration_s = window_s[1] - window_s[0]
-        faults.append(f"too short: {len(precise)} clear updates in {duration_s:.3g} s")
-    return faults
-
-
-def _find_throttles(edges: Sequence[Edge]) -> list[str]:
-    bits = 0
-    for edge in edges:
-        bits |= edge.throttle_bits
-    return [f"throttled: {name}" for bit, name in THROTTLES.items() if bits & bit]
-
-
 LIMIT_FACTOR = 1.25
 RISE_FACTOR = 2.0
 SENSOR_FACTOR = 2.0
@@ -475,35 +351,52 @@ _MIN_SAMPLES = 3
 _MIN_SHARE = 0.3
 
 
-def find_implausible(edges: Sequence[Edge], start_s: float, power_w: float) -> Iterator[str]:
-    """Yield what contradicts the power of a window that began at ``start_s``."""
-    limit_w = find_limit(edges)
-    if limit_w is not None:
-        yield from _check_limit(edges, power_w, limit_w)
-    if power_w > 0:
-        yield from _check_sensor(edges, start_s, power_w, limit_w)
-
-
-def find_limit(edges: Sequence[Edge]) -> float | None:
-    """Return the highest power limit that was in force; None if it is unknown."""
-    return max((edge.limit_w for edge in edges if edge.limit_w is not None), default=None)
-
-
-def find_changed_limit(edges: Sequence[Edge], before_w: float) -> list[str]:
-    """Report a power limit that is no longer what it was when the device was detected."""
-    limits_w = [edge.limit_w for edge in edges if edge.limit_w is not None]
-    changed = [now for now in limits_w if abs(now - before_w) > SAME_LIMIT_SHARE * before_w]
-    return [f"limit changed: {before_w:.0f} W before, {now:.0f} W now" for now in changed[-1:]]
-
-
-def list_unchecked(edges: Sequence[Edge]) -> tuple[str, ...]:
-    """Return the checks that edges without some values do not allow."""
+def read_edges(
+    edges: Sequence[Edge], start_s: float, end_s: float, update_interval_s: float
+) -> Reading:
+    """Return the energy of a window from the edges strictly inside it, with their faults."""
+    inside = [e for e in edges if start_s < e.time_s - e.late_s and e.time_s < end_s]
+    precise = [e for e in inside if e.late_s <= PRECISE_S]
+    duration_s, power_w = end_s - start_s, 0.0
+    if len(precise) > 1:
+        rise_j = precise[-1].energy_j - precise[0].energy_j
+        power_w = max(rise_j, 0.0) / (precise[-1].estimated_s - precise[0].estimated_s)
+    limit_w = max((e.limit_w for e in inside if e.limit_w is not None), default=None)
+    busy_share = min((e.busy_share for e in inside if e.busy_share is not None), default=None)
+    found = chain(
+        _check_updates(inside, len(precise), (start_s, end_s), update_interval_s),
+        () if limit_w is None else _check_limit(inside, power_w, limit_w),
+        _check_sensor(inside, start_s, power_w, limit_w) if power_w > 0 else (),
+    )
+    bits = reduce(int.__or__, (e.throttle_bits for e in inside), 0)
+    throttled = (f"throttled: {name}" for bit, name in THROTTLES.items() if bits & bit)
     known = {
-        OTHER_LOAD: any(edge.busy_share is not None for edge in edges),
-        POWER_LIMIT: any(edge.limit_w is not None for edge in edges),
-        SECOND_SENSOR: any(edge.sensor_w is not None for edge in edges),
+        OTHER_LOAD: busy_share is not None,
+        POWER_LIMIT: limit_w is not None,
+        SECOND_SENSOR: any(e.sensor_w is not None for e in inside),
     }
-    return tuple(check for check, is_known in known.items() if not is_known)
+    unchecked = tuple(check for check, is_known in known.items() if not is_known)
+    return Reading(power_w * duration_s, duration_s, (*found, *throttled), busy_share, unchecked)
+
+
+def _check_updates(
+    inside: Sequence[Edge], precise: int, window_s: tuple[float, float], update_interval_s: float
+) -> Iterator[str]:
+    """Yield a counter that fell, or did not update for too long, or too few updates."""
+    falls = [(a.energy_j, b.energy_j) for a, b in pairwise(inside) if b.energy_j < a.energy_j]
+    yield from (f"reset: the counter fell from {a} to {b} J" for a, b in falls[:1])
+    times = [edge.time_s for edge in inside]
+    steps = [after - before for before, after in pairwise(times)]
+    limit_s = GAP_PERIODS * max([update_interval_s, *([median(steps)] if steps else [])])
+    first_s, last_s = (times[0], times[-1]) if times else (window_s[1], window_s[0])
+    rest_s = max(first_s - window_s[0], window_s[1] - last_s)
+    widest_s = max(steps, default=0.0)
+    if rest_s > limit_s:
+        yield f"stuck: the counter did not change for {rest_s:.3g} s"
+    if widest_s > limit_s:
+        yield f"gap: {widest_s:.3g} s between two updates of the counter"
+    if precise < MIN_EDGES and max(rest_s, widest_s) <= limit_s:
+        yield f"too short: {precise} clear updates in {window_s[1] - window_s[0]:.3g} s"
 
 
 def _check_limit(edges: Sequence[Edge], power_w: float, limit_w: float) -> Iterator[str]:
@@ -544,3 +437,80 @@ def _check_sensor(
     below = min(sensor_w / SENSOR_FACTOR, lowest_w / LAG_FACTOR)
     if not below <= power_w <= above:
         yield f"implausible: {power_w:.0f} W by the counter, {sensor_w:.0f} W by the power sensor"
+
+
+# ---------------------------------------------------------------------------------------------
+# In the poller's process
+
+BEAT_S = 0.02
+# Listing processes is slow, so do it rarely, and right after an edge, when no edge can be missed.
+LIST_S = 0.5
+
+
+class EnergyCounter:
+    """The GPU's energy counter, which updates every 100 ms.
+
+    Attributes:
+        is_exact: The number belongs to the moment of the poll, not to an update before it.
+    """
+
+    name = "counter"
+    poll_s = 0.001
+    update_interval_s = _PERIOD_S
+    is_exact = False
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.energy_j = gpu.energy_j
+
+
+class PowerIntegral:
+    """The integral of power, for GPUs without an energy counter."""
+
+    name = "sensor"
+    poll_s = 0.02
+    update_interval_s = 0.02
+    is_exact = True
+
+    def __init__(self, gpu: Gpu, now: Callable[[], float]) -> None:
+        self._power_w = gpu.power_w
+        self._now = now
+        self._last = (now(), gpu.power_w())
+        self._energy_j = 0.0
+
+    def energy_j(self) -> float:
+        """Return the energy since it was made, with power linear between two polls."""
+        before_s, before_w = self._last
+        self._last = after_s, after_w = self._now(), self._power_w()
+        self._energy_j += (after_s - before_s) * (after_w + before_w) / 2
+        return self._energy_j
+
+
+def poll(gpu: Gpu, write: Write, wait: Wait, now: Callable[[], float] = time.monotonic) -> None:
+    """Write every edge until ``wait`` returns that the parent has gone."""
+    source = EnergyCounter(gpu) if gpu.has_counter else PowerIntegral(gpu, now)
+    write(f"ready {source.update_interval_s!r} {source.name}")
+    energy_j, polled_s = source.energy_j(), now()
+    reported_s, listed_s = polled_s, polled_s - LIST_S
+    while not wait(source.poll_s):
+        before_s, before_j = polled_s, energy_j
+        energy_j, polled_s = source.energy_j(), now()
+        if energy_j != before_j:
+            late_s = 0.0 if source.is_exact else polled_s - before_s
+            pids = None
+            if polled_s - listed_s >= LIST_S:
+                pids, listed_s = gpu.pids(), polled_s
+            write(format_event(Edge(polled_s, energy_j, late_s, *gpu.read_state(), pids)))
+            reported_s = polled_s
+        elif polled_s - reported_s >= BEAT_S:
+            write(f"beat {polled_s!r}")
+            reported_s = polled_s
+
+
+def poll_gpu(gpu: str, write: Write, wait: Wait) -> None:
+    """Poll a GPU by its index or UUID."""
+    with open_nvml() as nvml:
+        poll(Gpu(nvml, gpu), write, wait)
+
+
+if __name__ == "__main__":
+    sys.exit(run_poller(poll_gpu, sys.argv[1]))

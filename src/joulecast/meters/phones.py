@@ -21,11 +21,11 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from joulecast.meters.base import MeterInfo, UnavailableError
+from joulecast.meters.base import MeterInfo, UnavailableError, report_missing
 from joulecast.meters.battery import BatteryState, DischargeMeter
 from joulecast.meters.command import RunProgram, run_program
 from joulecast.system.errors import InputError, MeasurementError
@@ -41,6 +41,7 @@ _COULOMB_PER_UAH = 3.6e-3
 _PORT = 5037
 _CONNECT_S = 0.2
 _NO_ADB = "install the Android platform tools (on Debian: apt-get install adb)"
+_UNLOCK = "unlock the phone and allow debugging"
 _CONNECT = "turn on wireless debugging on the phone, and run: adb connect PHONE:PORT"
 
 
@@ -68,9 +69,16 @@ def make_android(argument: str, run: RunProgram = run_program) -> DischargeMeter
     if shutil.which("adb") is None:
         raise UnavailableError("adb is not installed", _NO_ADB)
     device = choose_device(list_devices(run), serial)
-    meter = DischargeMeter(partial(read_adb, device.serial, run), device.serial, POLL_S)
-    meter.name = "android"
-    if option:
+    read = partial(read_adb, device.serial, run)
+    return _make_phone("android", read, device.serial, bool(option))
+
+
+def _make_phone(
+    name: str, read: Callable[[], BatteryState], instrument: str, is_forced: bool
+) -> DischargeMeter:
+    meter = DischargeMeter(read, instrument, POLL_S)
+    meter.name = name
+    if is_forced:
         meter.force()
     return meter
 
@@ -96,7 +104,7 @@ def choose_device(devices: tuple[AdbDevice, ...], serial: str) -> AdbDevice:
     ready = [one for one in named if one.state == "device"]
     if not ready:
         states = ", ".join(f"{one.serial} is {one.state}" for one in named)
-        raise UnavailableError(states, "unlock the phone and allow debugging")
+        raise UnavailableError(states, _UNLOCK)
     best = [one for one in ready if one.is_wireless] or ready
     if len(best) > 1:
         names = ", ".join(f"android:{one.serial}" for one in best)
@@ -151,48 +159,39 @@ def make_phone_state(charger: str, current: int, voltage_v: float, charge_uah: i
 
 
 def parse_number(value: object) -> int:
-    """Return a number as an integer; 0 for what is none."""
+    """Return a number as an integer; 0 if it is not one."""
     try:
         return int(str(value))
     except ValueError:
         return 0
 
 
+@report_missing("android", DischargeMeter.covers, "run adb devices by hand")
 def detect_android(
     environ: Mapping[str, str] = os.environ, run: RunProgram = run_program
 ) -> tuple[MeterInfo, ...]:
     """Return the phones of a running adb server; starting one takes seconds."""
+    if shutil.which("adb") is None:
+        raise UnavailableError("adb is not installed", _NO_ADB)
+    port = environ.get("ANDROID_ADB_SERVER_PORT", _PORT)
     try:
-        if shutil.which("adb") is None:
-            raise UnavailableError("adb is not installed", _NO_ADB)
-        if not _has_server(int(environ.get("ANDROID_ADB_SERVER_PORT", _PORT))):
-            raise UnavailableError("the adb server is not running", _CONNECT)
-        devices = list_devices(run)
-        if not devices:
-            raise UnavailableError("adb lists no phone", _CONNECT)
-    except UnavailableError as error:
-        return (error.to_info("android", DischargeMeter.covers),)
-    except (MeasurementError, ValueError) as error:
-        failed = UnavailableError(str(error), "run adb devices by hand")
-        return (failed.to_info("android", DischargeMeter.covers),)
+        socket.create_connection(("127.0.0.1", int(port)), timeout=_CONNECT_S).close()
+    except ValueError as error:
+        raise MeasurementError(f"ANDROID_ADB_SERVER_PORT is not a port ({error})") from error
+    except OSError as error:
+        raise UnavailableError("the adb server is not running", _CONNECT) from error
+    devices = list_devices(run)
+    if not devices:
+        raise UnavailableError("adb lists no phone", _CONNECT)
     return tuple(_describe(device) for device in devices)
 
 
 def _describe(device: AdbDevice) -> MeterInfo:
-    name = f"android:{device.serial}"
+    name, covers = f"android:{device.serial}", DischargeMeter.covers
     if device.state != "device":
-        failed = UnavailableError(f"it is {device.state}", "unlock the phone and allow debugging")
-        return failed.to_info(name, DischargeMeter.covers)
+        return UnavailableError(f"it is {device.state}", _UNLOCK).to_info(name, covers)
     how = "without a cable" if device.is_wireless else "by a cable, which charges it"
-    return MeterInfo(name, True, f"a phone connected {how}", covers=DischargeMeter.covers)
-
-
-def _has_server(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=_CONNECT_S):
-            return True
-    except OSError:
-        return False
+    return MeterInfo(name, True, f"a phone connected {how}", covers=covers)
 
 
 _TERMUX = "termux-battery-status"
@@ -207,11 +206,7 @@ def make_termux(argument: str, run: RunProgram = run_program) -> DischargeMeter:
             f"there is no {_TERMUX}",
             "in Termux on the phone, run: pkg install termux-api, and install the app Termux:API",
         )
-    meter = DischargeMeter(lambda: parse_termux(run([_TERMUX])), _TERMUX, POLL_S)
-    meter.name = "termux"
-    if argument:
-        meter.force()
-    return meter
+    return _make_phone("termux", lambda: parse_termux(run([_TERMUX])), _TERMUX, bool(argument))
 
 
 def parse_termux(text: str) -> BatteryState:
@@ -234,11 +229,9 @@ def parse_termux(text: str) -> BatteryState:
     return make_phone_state(charger, current, voltage_mv * 1e-3, charge_uah)
 
 
+@report_missing("termux", DischargeMeter.covers)
 def detect_termux() -> tuple[MeterInfo, ...]:
     """Return whether this machine is a phone with Termux:API."""
-    try:
-        make_termux("")
-    except UnavailableError as error:
-        return (error.to_info("termux", DischargeMeter.covers),)
+    meter = make_termux("")
     reason = f"{_TERMUX}; how often it updates is measured at the start"
-    return (MeterInfo("termux", True, reason, covers=DischargeMeter.covers),)
+    return (MeterInfo("termux", True, reason, covers=meter.covers),)

@@ -1,14 +1,14 @@
 """Run an instrument's poller in a process, read its lines in a thread, and collect what it saw.
 
-    meter ──start──▶ python -m joulecast.meters.nvml_poller ──lines──▶ thread ──▶ meter
+    meter ──start──▶ python -m joulecast.meters.nvml GPU ──lines──▶ thread ──▶ meter
 
 A poller is a separate process, because in the training process a poll would wait for the
 interpreter's lock while kernels are issued. It writes one line per event:
 
     ready INTERVAL SOURCE     it has started; SOURCE updates about every INTERVAL seconds
     beat TIME                 everything up to TIME has been reported
+    event [TIME, …]           what it saw: the fields of a named tuple in JSON
     error MESSAGE             it cannot continue
-    …                         what it saw, in its own format, with the time of the event
 
 It ends when its standard input closes or its parent has ended. What it saw is collected only from
 ``record`` to ``take``, so that a meter can stay open for days.
@@ -16,18 +16,21 @@ It ends when its standard input closes or its parent has ended. What it saw is c
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import subprocess
 import sys
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from joulecast.meters.base import GuardedMeter, Reading, UnavailableError
-from joulecast.system.errors import MeasurementError
+from joulecast.system.errors import JoulecastError, MeasurementError
 
 _STOP_S = 2.0
 
@@ -41,6 +44,8 @@ class PollerEvent(Protocol):
 
 
 Event = TypeVar("Event", bound=PollerEvent)
+Write = Callable[[str], None]
+Wait = Callable[[float], bool]
 
 
 class Poller(Protocol):
@@ -57,13 +62,18 @@ class PollerProcess:
     """A poller in a separate process: ``python -m MODULE ARGUMENT``."""
 
     def __init__(self, module: str, argument: str) -> None:
+        # A new interpreter must import what this one can, but nothing from the working directory
+        # that this one does not.
+        home = str(Path(__file__).resolve().parents[2])
+        paths = [home, *(str(Path(entry or ".").resolve()) for entry in sys.path)]
+        path = os.pathsep.join(dict.fromkeys(paths))
         # In a new session: Ctrl-C is for the training process, which stops this one.
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, argument],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **_import_paths()},
+            env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
             start_new_session=True,
             universal_newlines=True,
         )
@@ -83,14 +93,6 @@ class PollerProcess:
             self._process.wait()
 
 
-def _import_paths() -> dict[str, str]:
-    """Return the environment in which a new interpreter imports what this one can."""
-    home = str(Path(__file__).resolve().parents[2])
-    paths = [home, *(str(Path(entry or ".").resolve()) for entry in sys.path)]
-    # PYTHONSAFEPATH: the working directory must not come first if it does not here.
-    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONSAFEPATH": "1"}
-
-
 class Listener(Generic[Event]):
     """A thread that reads a poller's lines and lets callers wait for them.
 
@@ -99,19 +101,15 @@ class Listener(Generic[Event]):
     """
 
     def __init__(
-        self, poller: Poller, parse: Callable[[str], Event], name: str, advice: str
+        self,
+        poller: Poller,
+        make_event: Callable[..., Event],
+        name: str,  # what messages call the poller
+        advice: str,  # what to do if it does not respond
     ) -> None:
-        """Start listening.
-
-        Args:
-            poller: Its lines are read.
-            parse: Returns the event of a line, or raises ValueError.
-            name: What messages call the poller: ``NVML poller``.
-            advice: What to do if it does not respond.
-        """
         self.source = ""
         self._poller = poller
-        self._parse_event = parse
+        self._make_event = make_event
         self._name = name
         self._advice = advice
         self._changed = threading.Condition()
@@ -181,53 +179,52 @@ class Listener(Generic[Event]):
                 self._update_interval_s = float(interval_s)
             elif word == "beat":
                 self._reported_s = float(rest)
+            elif word == "event":
+                event = self._make_event(*json.loads(rest))
+                self._reported_s = event.time_s
+                if self._events is not None:
+                    self._events.append(event)
             else:
-                self._add(self._parse_event(line))
-        except ValueError:
-            # Anything else is an error message, or the end of a traceback.
-            self._last_line = rest if word == "error" else line or self._last_line
-
-    def _add(self, event: Event) -> None:
-        self._reported_s = event.time_s
-        if self._events is not None:
-            self._events.append(event)
+                # An error message, or the end of a traceback.
+                self._last_line = rest if word == "error" else line or self._last_line
+        except (ValueError, TypeError):
+            self._last_line = line
 
 
 class PolledMeter(GuardedMeter, Generic[Event]):
-    """A meter whose instrument a poller reads; a subclass turns events into a reading."""
+    """A meter whose instrument a poller reads; a subclass turns events into a reading.
+
+    Attributes:
+        module: Runs as the poller, with the instrument as its argument.
+        advice: What to do if it does not respond.
+        start_limit_s: Longest time until it is ready, if that is more than ``limit_s``.
+    """
+
+    module: str
+    make_event: Callable[..., Event]
+    advice: str
+    start_limit_s = 0.0
 
     def __init__(
         self,
         instrument: str,
-        now: Callable[[], float],
-        start: Callable[[str], Poller],
-        listen: Callable[[Poller], Listener[Event]],
-        limit_s: float,
-        start_limit_s: float = 0.0,
+        now: Callable[[], float] = time.monotonic,
+        start: Callable[[str], Poller] | None = None,  # starts another poller
+        limit_s: float = 10.0,  # longest time without a line from the poller
     ) -> None:
-        """Make the meter.
-
-        Args:
-            instrument: The argument of the poller.
-            now: The clock of the poller's events.
-            start: Starts a poller.
-            listen: Starts to listen to it.
-            limit_s: Longest time without a line from the poller.
-            start_limit_s: Longest time until it is ready, if that is more.
-        """
         self.instrument = instrument
         self._now = now
-        self._start_poller = start
-        self._listen = listen
+        self._start_poller = start or (lambda argument: PollerProcess(self.module, argument))
         self._limit_s = limit_s
-        self._start_limit_s = max(limit_s, start_limit_s)
         self._listener: Listener[Event] | None = None
         self._begun_s = 0.0
 
     def _connect(self) -> None:
-        self._listener = self._listen(self._start_poller(self.instrument))
+        poller, name = self._start_poller(self.instrument), f"poller of {self.name}"
+        self._listener = Listener(poller, type(self).make_event, name, self.advice)
         try:
-            self.update_interval_s = self._listener.wait_ready(self._start_limit_s)
+            limit_s = max(self._limit_s, self.start_limit_s)
+            self.update_interval_s = self._listener.wait_ready(limit_s)
         except UnavailableError:
             self._release()
             raise
@@ -257,18 +254,45 @@ class PolledMeter(GuardedMeter, Generic[Event]):
 # In the poller's process
 
 
-def write_line(line: str) -> None:
-    """Write a line for the listener."""
+def format_event(event: tuple[Any, ...]) -> str:
+    """Return the line of an event."""
+    return f"event {json.dumps(event)}"
+
+
+def run_poller(
+    poll: Callable[[str, Write, Wait], None],
+    argument: str,
+    write: Write | None = None,
+    wait: Wait | None = None,
+) -> int:
+    """Poll an instrument until ``wait`` returns that the parent has gone; return the exit status.
+
+    Errors are written for the listener, which quotes them.
+    """
+    write = write or _write_line
+    try:
+        poll(argument, write, wait or _make_wait())
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        kind = "" if isinstance(error, JoulecastError) else f"{type(error).__name__}: "
+        with suppress(BrokenPipeError):
+            write(f"error {kind}{error}")
+        return 1
+    return 0
+
+
+def _write_line(line: str) -> None:
     # Unbuffered: a buffer would delay lines, and raise at exit when the pipe is closed.
     os.write(1, (line + "\n").encode())
 
 
-def make_wait(stdin: int) -> Callable[[float], bool]:
+def _make_wait() -> Wait:
     """Return a sleep that returns whether the parent has closed our input or has ended."""
     parent = os.getppid()
 
     def wait(seconds: float) -> bool:
-        readable: tuple[list[int], list[int], list[int]] = select.select([stdin], [], [], seconds)
+        readable: tuple[list[int], list[int], list[int]] = select.select([0], [], [], seconds)
         return bool(readable[0]) or os.getppid() != parent
 
     return wait

@@ -16,19 +16,20 @@ second, and what it counted must fit the power limit of its zone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from joulecast.meters.base import (
     METER_CHECKS,
     POWER_LIMIT,
-    GuardedMeter,
     MeterInfo,
     Reading,
     UnavailableError,
     explain_read_errors,
+    report_missing,
 )
-from joulecast.meters.sampling import MakeTicker, Ticker
+from joulecast.meters.sampling import MakeTicker, TickedMeter, Ticker
 
 POWERCAP = Path("/sys/class/powercap")
 CPUS = Path("/sys/devices/system/cpu")
@@ -127,32 +128,19 @@ def find_zones(root: Path = POWERCAP, read: ReadText = read_text) -> tuple[Zone,
     packages: dict[str, Path] = {}
     memories: list[Path] = []
     for path in sorted(root.glob("intel-rapl:*")):
-        name = _read_name(path, read)
-        if name.startswith("package-"):
-            packages.setdefault(name, path)
-        elif name == "dram":
-            memories.append(path)
+        with suppress(OSError):
+            name = read(path / "name")
+            if name.startswith("package-"):
+                packages.setdefault(name, path)
+            elif name == "dram":
+                memories.append(path)
     if not packages:
-        reason = f"no RAPL packages under {root}"
-        advice = (
-            "on bare Linux load the module intel_rapl_msr; in a virtual machine use another meter"
+        raise UnavailableError(
+            f"no RAPL packages under {root}",
+            "on bare Linux load the module intel_rapl_msr; in a virtual machine use another meter",
         )
-        raise UnavailableError(reason, advice)
-    parents = tuple(f"{path.name}:" for path in packages.values())
-    memories = [path for path in memories if path.name.startswith(parents)]
-    return (*_open_packages(packages, root, read), *_open_memories(memories, read))
-
-
-def _read_name(path: Path, read: ReadText) -> str:
     try:
-        return read(path / "name")
-    except OSError:
-        return ""
-
-
-def _open_packages(packages: dict[str, Path], root: Path, read: ReadText) -> list[Zone]:
-    try:
-        return [Zone(path, read) for path in packages.values()]
+        zones = [Zone(path, read) for path in packages.values()]
     except PermissionError as error:
         reason = f"no permission to read {error.filename or root}"
         advice = (
@@ -163,17 +151,14 @@ def _open_packages(packages: dict[str, Path], root: Path, read: ReadText) -> lis
     except (OSError, ValueError) as error:
         reason = f"the RAPL counters cannot be read ({error})"
         raise UnavailableError(reason, "use another meter") from error
+    parents = tuple(f"{path.name}:" for path in packages.values())
+    # Without memory that cannot be read, and ``covers`` then says so.
+    with suppress(OSError, ValueError):
+        zones += [Zone(path, read) for path in memories if path.name.startswith(parents)]
+    return tuple(zones)
 
 
-def _open_memories(paths: list[Path], read: ReadText) -> list[Zone]:
-    """Return the zones of memory; none if they cannot be read, and ``covers`` then says so."""
-    try:
-        return [Zone(path, read) for path in paths]
-    except (OSError, ValueError):
-        return []
-
-
-class RaplMeter(GuardedMeter):
+class RaplMeter(TickedMeter):
     """The energy counters of the processors, and of their memory where it is counted."""
 
     name = "rapl"
@@ -189,44 +174,37 @@ class RaplMeter(GuardedMeter):
         read: ReadText = read_text,
         ticker: MakeTicker = Ticker,
     ) -> None:
+        super().__init__(_TICK_S, now, ticker)
         self.instrument = str(root.resolve())
         self._zones = find_zones(root, read)
         self._cpus = cpus
-        self._now = now
         self._read = read
-        self._ticker = ticker(_TICK_S, self._update_zones)
-        self._begun_s = 0.0
         self._begun_throttled = 0
         if any(zone.name == "dram" for zone in self._zones):
             self.covers = "cpu+dram"
 
-    def _start(self) -> None:
+    def _begin(self) -> None:
         self._begun_throttled = self._count_throttled()
-        # It stops an earlier window's ticks; its own first one is a second away.
-        self._ticker.start()
+        self._call_zones(Zone.start)
+
+    def _tick(self) -> None:
+        self._call_zones(Zone.update)
+
+    def _call_zones(self, call: Callable[[Zone, float], None]) -> None:
         with explain_read_errors("a RAPL counter", "check its permissions"):
             for zone in self._zones:
-                zone.start(self._now())
-        self._begun_s = self._now()
+                call(zone, self._now())
 
-    def _stop(self) -> Reading:
-        duration_s = self._now() - self._begun_s
-        self._ticker.stop()
-        self._update_zones()
+    def _finish(self, end_s: float) -> Reading:
+        self._tick()
+        limits_w = [zone.limit_w for zone in self._zones if zone.name != "dram"]
+        duration_s = end_s - self._begun_s
         return Reading(
             sum(zone.energy_j for zone in self._zones),
             duration_s,
             tuple(self._find_faults(duration_s)),
-            unchecked=tuple(self._list_unchecked()),
+            unchecked=tuple(c for c in METER_CHECKS if c != POWER_LIMIT or None in limits_w),
         )
-
-    def _release(self) -> None:
-        self._ticker.stop()
-
-    def _update_zones(self) -> None:
-        with explain_read_errors("a RAPL counter", "check its permissions"):
-            for zone in self._zones:
-                zone.update(self._now())
 
     def _find_faults(self, duration_s: float) -> list[str]:
         if duration_s < 10 * self.update_interval_s:
@@ -236,12 +214,6 @@ class RaplMeter(GuardedMeter):
         if throttled > 0:
             faults.append(f"throttled: a processor was too hot {throttled} times")
         return faults
-
-    def _list_unchecked(self) -> Iterator[str]:
-        for check in METER_CHECKS:
-            limits_w = [zone.limit_w for zone in self._zones if zone.name != "dram"]
-            if check != POWER_LIMIT or None in limits_w:
-                yield check
 
     def _count_throttled(self) -> int:
         """Return how often packages were too hot since boot; 0 if it is not counted."""
@@ -257,15 +229,12 @@ def make_rapl(argument: str) -> RaplMeter:
     return RaplMeter(Path(argument) if argument else POWERCAP)
 
 
+@report_missing("rapl", "cpu")
 def detect_rapl(
     root: Path = POWERCAP, sleep: Callable[[float], None] = time.sleep
 ) -> tuple[MeterInfo, ...]:
     """Return whether the counters can be read, with the current power."""
-    try:
-        meter = RaplMeter(root)
-    except UnavailableError as error:
-        return (error.to_info(RaplMeter.name, "cpu"),)
-    with meter:
+    with RaplMeter(root) as meter:
         meter.begin()
         sleep(_IDLE_S)
         reading = meter.end()

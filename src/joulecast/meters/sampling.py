@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from statistics import median
@@ -67,27 +67,18 @@ def median_interval_s(samples: Sequence[Sample]) -> float:
     return max(median(steps), 0.0) if steps else 0.0
 
 
-def _find_faults(inside: list[Sample], start_s: float, end_s: float) -> list[str]:
-    faults = []
-    if len(inside) < MIN_SAMPLES:
-        window = f"{max(end_s - start_s, 0.0):.3g} s"
-        faults.append(f"too short: {len(inside)} power samples in {window}")
-    else:
-        faults.extend(_find_gap(inside, start_s, end_s))
-    if any(after.time_s < before.time_s for before, after in pairwise(inside)):
-        faults.append("reset: the instrument's clock went back")
-    lowest_w = min((sample.power_w for sample in inside), default=0.0)
-    if lowest_w < 0:
-        faults.append(f"negative: a sample of {lowest_w:.3g} W")
-    return faults
-
-
-def _find_gap(inside: list[Sample], start_s: float, end_s: float) -> tuple[str, ...]:
+def _find_faults(inside: list[Sample], start_s: float, end_s: float) -> Iterator[str]:
     times = [start_s, *(sample.time_s for sample in inside), end_s]
     widest_s = max(after - before for before, after in pairwise(times))
-    if widest_s > GAP_PERIODS * median_interval_s(inside):
-        return (f"gap: {widest_s:.3g} s without a sample",)
-    return ()
+    if len(inside) < MIN_SAMPLES:
+        yield f"too short: {len(inside)} power samples in {max(end_s - start_s, 0.0):.3g} s"
+    elif widest_s > GAP_PERIODS * median_interval_s(inside):
+        yield f"gap: {widest_s:.3g} s without a sample"
+    if any(after.time_s < before.time_s for before, after in pairwise(inside)):
+        yield "reset: the instrument's clock went back"
+    lowest_w = min((sample.power_w for sample in inside), default=0.0)
+    if lowest_w < 0:
+        yield f"negative: a sample of {lowest_w:.3g} W"
 
 
 class TickerLike(Protocol):
@@ -142,55 +133,73 @@ class Ticker:
                 return
 
 
-class SampledMeter(GuardedMeter):
-    """A number that is read while a window is open: power to integrate, or an energy counter.
+class TickedMeter(GuardedMeter):
+    """A meter whose instrument is also read while a window is open; hooks say how.
 
     Attributes:
-        unit: ``W`` for power, ``J`` for a counter.
-        polls_counter: Whether a counter is also read between both ends of a window.
+        ticks: Whether it is; otherwise only both ends of a window are read.
     """
 
-    unit = "W"
-    polls_counter = False
+    ticks = True
 
     def __init__(self, every_s: float, now: Callable[[], float], ticker: MakeTicker) -> None:
-        """Make the meter.
-
-        Args:
-            every_s: Time between two readings while a window is open.
-            now: The clock.
-            ticker: Makes the ticker that reads the instrument while a window is open.
-        """
         self._now = now
-        self._ticker = ticker(every_s, self._sample)
+        self._ticker = ticker(every_s, self._tick)
         self._begun_s = 0.0
+
+    @abstractmethod
+    def _tick(self) -> None:
+        """Read the instrument."""
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Discard what was read before, and read the instrument at the start if that matters."""
+
+    @abstractmethod
+    def _finish(self, end_s: float) -> Reading:
+        """Return the energy from ``_begun_s`` to the end."""
+
+    def _start(self) -> None:
+        if self.ticks:
+            # It stops the ticks of an earlier window; its own first one is a period away.
+            self._ticker.start()
+        self._begin()
+        self._begun_s = self._now()
+
+    def _stop(self) -> Reading:
+        end_s = self._now()
+        self._ticker.stop()
+        return self._finish(end_s)
+
+    def _release(self) -> None:
+        self._ticker.stop()
+
+
+class SampledMeter(TickedMeter):
+    """A number that is read while a window is open: power (W) to integrate, or a counter (J)."""
+
+    unit = "W"
+
+    def __init__(self, every_s: float, now: Callable[[], float], ticker: MakeTicker) -> None:
+        super().__init__(every_s, now, ticker)
         self._samples: list[Sample] = []
 
     @abstractmethod
     def _read(self) -> float:
         """Return the present power or count."""
 
-    def _start(self) -> None:
-        if self.unit == "W" or self.polls_counter:
-            # It stops the ticks of an earlier window; its own first one is a period away.
-            self._ticker.start()
+    def _begin(self) -> None:
         self._samples = []
         if self.unit == "J":
-            self._sample()
-        self._begun_s = self._now()
+            self._tick()
 
-    def _stop(self) -> Reading:
-        end_s = self._now()
-        self._ticker.stop()
+    def _finish(self, end_s: float) -> Reading:
         if self.unit == "W":
             return integrate(self._samples, self._begun_s, end_s)
-        self._sample()
+        self._tick()
         return subtract_counts([value for _, value in self._samples], end_s - self._begun_s)
 
-    def _release(self) -> None:
-        self._ticker.stop()
-
-    def _sample(self) -> None:
+    def _tick(self) -> None:
         begin_s = self._now()
         value = self._read()
         # Reading takes milliseconds, or as long as a program runs: assume the middle.

@@ -14,11 +14,10 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from joulecast.meters.base import MeterInfo, UnavailableError
+from joulecast.meters.base import MeterInfo, UnavailableError, report_missing
 from joulecast.meters.sampling import MakeTicker, SampledMeter, Ticker
 from joulecast.system.errors import InputError, MeasurementError
 
@@ -37,54 +36,45 @@ _APPLE_PARTS = {
 }
 
 
-@dataclass(frozen=True)
-class ZeusSource:
-    """A number that Zeus reads.
-
-    Attributes:
-        meter: Name of the meter.
-        covers: What the number includes.
-        instrument: Identifies the device.
-        unit: ``J`` for a counter, ``W`` for a power.
-        read: Returns the number.
-    """
-
-    meter: str
-    covers: str
-    instrument: str
-    unit: str
-    read: Callable[[], float]
-
-
 class ZeusMeter(SampledMeter):
-    """An energy counter that Zeus reads, or a power that is polled and integrated."""
+    """An energy counter (J) that Zeus reads, or a power (W) that is polled and integrated."""
 
     window_s = _WINDOW_S
     update_interval_s = _INTERVAL_S
 
     def __init__(
         self,
-        source: ZeusSource,
+        name: str,
+        covers: str,
+        instrument: str,
+        unit: str,
+        read_milli: Callable[[], float],  # returns mJ or mW
         now: Callable[[], float] = time.monotonic,
         ticker: MakeTicker = Ticker,
     ) -> None:
-        self.name = source.meter
-        self.covers = source.covers
-        self.instrument = source.instrument
-        self.unit = source.unit
-        self._source = source
+        self.name = name
+        self.covers = covers
+        self.instrument = instrument
+        self.unit = unit
+        self.ticks = unit == "W"
+        self._read_milli = read_milli
         super().__init__(_INTERVAL_S, now, ticker)
 
     def _read(self) -> float:
-        with _explain_errors(self.name):
-            return self._source.read()
+        try:
+            return self._read_milli() / 1e3
+        except Exception as error:
+            # Of Zeus, or of a vendor's library.
+            raise MeasurementError(
+                f"Zeus can no longer read {self.name} ({error}): {_CHECK}"
+            ) from error
 
 
 # ---------------------------------------------------------------------------------------------
 # What Zeus reads
 
 
-def open_amd(index: int) -> ZeusSource:
+def open_amd(index: int) -> ZeusMeter:
     """Return the counter of an AMD GPU, or its power where Zeus found the counter to be wrong.
 
     Args:
@@ -98,19 +88,13 @@ def open_amd(index: int) -> ZeusSource:
         raise UnavailableError(
             f"there is no AMD GPU {index}", f"choose from 0 to {len(gpus.gpus) - 1}"
         )
-    if gpus.supports_get_total_energy_consumption(index):
-        return ZeusSource(
-            "amd",
-            "gpu",
-            f"amd {index}",
-            "J",
-            lambda: _milli(gpus.get_total_energy_consumption(index)),
-        )
-    power = _find_amd_power(gpus, index)
-    return ZeusSource("amd", "gpu", f"amd {index}", "W", lambda: _milli(power(index)))
+    unit, read = "J", gpus.get_total_energy_consumption
+    if not gpus.supports_get_total_energy_consumption(index):
+        unit, read = "W", _find_amd_power(gpus, index)
+    return ZeusMeter("amd", "gpu", f"amd {index}", unit, lambda: read(index))
 
 
-def open_apple() -> ZeusSource:
+def open_apple() -> ZeusMeter:
     """Return the counters of an Apple processor, added up.
 
     Raises:
@@ -124,20 +108,17 @@ def open_apple() -> ZeusSource:
     with _explain_opening("the counters of the Apple processor"):
         monitor = apple.AppleSilicon()
         available = monitor.get_available_metrics()
-    parts = {
-        part: fields
-        for part, names in _APPLE_PARTS.items()
-        if (fields := [name for name in names if name in available])
-    }
+    parts = {part: available & set(names) for part, names in _APPLE_PARTS.items()}
+    covers = "+".join(part for part, names in parts.items() if names)
 
-    def read() -> float:
+    def read_mj() -> float:
         counts = monitor.get_total_energy_consumption()
-        return sum(_milli(getattr(counts, name)) for names in parts.values() for name in names)
+        return float(sum(getattr(counts, name) for names in parts.values() for name in names))
 
-    return ZeusSource("apple", "+".join(parts), "apple", "J", read)
+    return ZeusMeter("apple", covers, "apple", "J", read_mj)
 
 
-def open_nvidia(index: int) -> ZeusSource:
+def open_nvidia(index: int) -> ZeusMeter:
     """Return the counter of an NVIDIA GPU by NVML's index.
 
     Raises:
@@ -153,16 +134,11 @@ def open_nvidia(index: int) -> ZeusSource:
             f"Zeus does not see GPU {index}", "check CUDA_VISIBLE_DEVICES, which hides it"
         )
     number = indices.index(index)
-    return ZeusSource(
-        f"nvml:{index}",
-        "gpu",
-        f"nvidia {index}",
-        "J",
-        lambda: _milli(gpus.get_total_energy_consumption(number)),
-    )
+    read_mj = gpus.get_total_energy_consumption
+    return ZeusMeter(f"nvml:{index}", "gpu", f"nvidia {index}", "J", lambda: read_mj(number))
 
 
-def open_rapl() -> ZeusSource:
+def open_rapl() -> ZeusMeter:
     """Return the counters of all processors and of their memory.
 
     Raises:
@@ -174,11 +150,11 @@ def open_rapl() -> ZeusSource:
         cpus = [cpu for cpu in rapl.RAPLCPUs().cpus if _is_package(cpu)]
     has_memory = any(cpu.supports_get_dram_energy_consumption() for cpu in cpus)
 
-    def read() -> float:
+    def read_mj() -> float:
         counts = [cpu.get_total_energy_consumption() for cpu in cpus]
-        return sum(_milli(count.cpu_mj) + _milli(count.dram_mj or 0.0) for count in counts)
+        return float(sum(count.cpu_mj + (count.dram_mj or 0.0) for count in counts))
 
-    return ZeusSource("rapl", "cpu+dram" if has_memory else "cpu", "rapl", "J", read)
+    return ZeusMeter("rapl", "cpu+dram" if has_memory else "cpu", "rapl", "J", read_mj)
 
 
 def _is_package(cpu: Any) -> bool:
@@ -235,19 +211,6 @@ def _explain_opening(what: str) -> Iterator[None]:
         raise UnavailableError(f"Zeus cannot read {what} ({error})", _CHECK) from error
 
 
-@contextmanager
-def _explain_errors(name: str) -> Iterator[None]:
-    """Turn errors of Zeus and of a vendor's library into MeasurementError."""
-    try:
-        yield
-    except Exception as error:
-        raise MeasurementError(f"Zeus can no longer read {name} ({error}): {_CHECK}") from error
-
-
-def _milli(value: float) -> float:
-    return value / 1e3
-
-
 # ---------------------------------------------------------------------------------------------
 # Make and detect
 
@@ -262,59 +225,51 @@ def make_amd(argument: str, on: str) -> ZeusMeter:
         raise InputError(
             f"--meter amd:{argument} does not read the GPU behind --on {on}: use --meter amd"
         )
-    return ZeusMeter(open_amd(int(argument or (loaded if kind == "cuda" else 0))))
+    return open_amd(int(argument or (loaded if kind == "cuda" else 0)))
 
 
 def make_apple(argument: str) -> ZeusMeter:
     """Return the meter of ``apple``."""
-    if argument:
-        raise InputError(f"apple:{argument}: a Mac has one processor, give apple")
-    return ZeusMeter(open_apple())
+    return open_apple()
 
 
+@report_missing("amd", "gpu")
 def detect_amd() -> tuple[MeterInfo, ...]:
     """Return one row per AMD GPU, or one that says why there is none."""
-    try:
-        gpus = _list_amd_gpus()
-    except UnavailableError as error:
-        return (error.to_info("amd", "gpu"),)
+    gpus = _list_amd_gpus()
     return tuple(_describe_amd(gpus, index) for index in range(len(gpus.gpus)))
 
 
 def _describe_amd(gpus: Any, index: int) -> MeterInfo:
-    name = f"amd:{index}"
     has_counter = gpus.supports_get_total_energy_consumption(index)
     how = "energy counter" if has_counter else "no reliable energy counter: power is integrated"
     try:
-        power_mw = _find_amd_power(gpus, index)(index)
+        power_w = _find_amd_power(gpus, index)(index) / 1e3
     except UnavailableError as error:
         if not has_counter:
-            return error.to_info(name, "gpu")
-        power_mw = None
+            return error.to_info(f"amd:{index}", "gpu")
+        power_w = None
     return MeterInfo(
-        name,
+        f"amd:{index}",
         True,
         f"{gpus.get_name(index)}, {how}",
         covers="gpu",
         update_interval_s=_INTERVAL_S,
         resolution_j=_RESOLUTION_J if has_counter else None,
-        idle_power_w=None if power_mw is None else _milli(power_mw),
+        idle_power_w=power_w,
     )
 
 
+@report_missing("apple", "+".join(_APPLE_PARTS))
 def detect_apple() -> tuple[MeterInfo, ...]:
     """Return the processor of a Mac, or why there is none."""
-    try:
-        source = open_apple()
-    except UnavailableError as error:
-        return (error.to_info("apple", "+".join(_APPLE_PARTS)),)
-    return (
-        MeterInfo(
-            "apple",
-            True,
-            f"counters of {source.covers}",
-            covers=source.covers,
-            update_interval_s=_INTERVAL_S,
-            resolution_j=_RESOLUTION_J,
-        ),
+    covers = open_apple().covers
+    row = MeterInfo(
+        "apple",
+        True,
+        f"counters of {covers}",
+        covers=covers,
+        update_interval_s=_INTERVAL_S,
+        resolution_j=_RESOLUTION_J,
     )
+    return (row,)

@@ -31,9 +31,10 @@ import json
 import math
 import threading
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import partial, wraps
+from itertools import repeat
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -134,9 +135,8 @@ def check_fields(record: Record) -> None:
     """
     cls = type(record)
     if cls not in _CHECKS:
-        _CHECKS[cls] = [
-            (one.name, _find_decode(hint)) for one, _, hint in _stored_fields(cls) if _is_leaf(hint)
-        ]
+        stored = [(one.name, hint) for one, _, hint in _stored_fields(cls) if _is_leaf(hint)]
+        _CHECKS[cls] = [(name, _find_decode(hint)) for name, hint in stored]
     for name, check in _CHECKS[cls]:
         try:
             check(getattr(record, name))
@@ -179,23 +179,17 @@ def stable_hash(data: Any) -> str:
 
 
 def _make_field(metadata: Mapping[str, Any], json_name: str = "", **kwargs: Any) -> Any:
-    named = {"json_name": json_name} if json_name else {}
-    return field(metadata={**metadata, **named}, **kwargs)
+    return field(metadata={**metadata, "json_name": json_name}, **kwargs)
 
 
 def _stored_fields(cls: type) -> list[tuple[Field[Any], str, Any]]:
     """Return each stored field with its JSON name and its resolved annotation."""
     hints = get_type_hints(cls, include_extras=True)
     return [
-        (one, one.metadata.get("json_name", one.name), hints[one.name])
+        (one, one.metadata.get("json_name") or one.name, hints[one.name])
         for one in fields(cls)
         if not one.metadata.get("not_stored")
     ]
-
-
-def _is_required(one: Field[Any]) -> bool:
-    has_default = one.default is not MISSING or one.default_factory is not MISSING
-    return not has_default or bool(one.metadata.get("always_stored"))
 
 
 def _drop_unknown(annotation: Any, value: Any) -> Any:
@@ -287,8 +281,6 @@ def check_integers(limits: Range = _ANY_INTEGER) -> Convert:
     least, most = limits.least, limits.most
 
     def check(value: Any) -> Any:
-        if type(value) is int and least <= value <= most:
-            return value
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             at_least = "" if limits == _ANY_INTEGER else f" of at least {least}"
             raise refuse_value(value, f"give a whole number{at_least}")
@@ -324,15 +316,19 @@ def check_numbers(limits: Range = _ANY_NUMBER) -> Convert:
 
 def check_texts(choices: Choices | None = None) -> Convert:
     """Return the check of a text."""
-    allowed = None if choices is None else frozenset(choices.values)
+    allowed = () if choices is None else choices.values
 
     def check(value: Any) -> Any:
         if not isinstance(value, str):
             raise refuse_value(value, "give a text")
-        if allowed is not None and value not in allowed:
-            raise refuse_value(value, f"choose one of {', '.join(choices.values)}")  # type: ignore[union-attr]
+        if choices is not None and value not in allowed:
+            raise refuse_value(value, f"choose one of {', '.join(allowed)}")
         if not value.isascii():
-            _check_unicode(value)
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                # Half of a surrogate pair can be neither stored nor printed.
+                raise refuse_value(value, "give text that is valid Unicode") from error
         return value
 
     return check
@@ -364,14 +360,6 @@ def check_object(value: Any) -> Any:
     return value
 
 
-def _check_unicode(value: str) -> None:
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        # Half of a surrogate pair can be neither stored nor printed.
-        raise refuse_value(value, "give text that is valid Unicode") from error
-
-
 _check_name = check_texts()
 
 
@@ -380,7 +368,9 @@ _check_name = check_texts()
 
 
 def _find_encoder(cls: type) -> Convert:
-    return _ENCODERS.get(cls) or _compile_once(cls, _ENCODERS, _compile_encoder, _encode_nested)
+    return _ENCODERS.get(cls) or _compile_once(
+        cls, _ENCODERS, _compile_encoder, lambda cls, value: _find_encoder(cls)(value)
+    )
 
 
 def _compile_once(
@@ -431,11 +421,6 @@ def _compile_encoder(cls: type) -> Convert:
     return encode
 
 
-def _encode_nested(cls: type, value: Any) -> Any:
-    """Encode a record inside one of its own class: a layer may contain layers."""
-    return _find_encoder(cls)(value)
-
-
 def _find_encode(hint: Any) -> Convert | None:
     """Return the encoder of an annotation; None where values pass unchanged."""
     codec = _find_codec(hint)
@@ -448,38 +433,21 @@ def _find_encode(hint: Any) -> Convert | None:
         # A class may add derived values in a to_dict of its own.
         return _find_encoder(hint) if hint.to_dict is Record.to_dict else hint.to_dict
     if origin in (Union, types.UnionType):
-        return _encode_optional(args)
-    if origin is tuple and args[-1:] != (Ellipsis,):
-        return _encode_fixed([_find_encode(one) or _keep for one in args])
+        encoders = [found for one in args if (found := _find_encode(one)) is not None]
+        if len(encoders) > 1:
+            raise TypeError(f"{args} is ambiguous: a field may hold one type of record, or None")
+        optional = encoders[0] if encoders else None
+        return optional and (lambda value: None if value is None else optional(value))
+    if origin is tuple and args[-1] is not Ellipsis:
+        each = [_find_encode(one) or _keep for one in args]
+        return lambda values: [convert(one) for convert, one in zip(each, values, strict=True)]
     if origin in (tuple, Sequence):
-        return _encode_items(_find_encode(args[0]))
+        item = _find_encode(args[0])
+        return (lambda values: [item(one) for one in values]) if item else list
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _encode_mapping(_find_encode(args[1]))
+        value = _find_encode(args[1])
+        return (lambda values: {k: value(one) for k, one in values.items()}) if value else dict
     return None
-
-
-def _encode_optional(args: tuple[Any, ...]) -> Convert | None:
-    encoders = [found for one in args if (found := _find_encode(one)) is not None]
-    if len(encoders) > 1:
-        raise TypeError(f"{args} is ambiguous: a field may hold one type of record, or None")
-    if not encoders:
-        return None
-    convert = encoders[0]
-    return lambda value: None if value is None else convert(value)
-
-
-def _encode_items(convert: Convert | None) -> Convert:
-    return list if convert is None else lambda values: [convert(one) for one in values]
-
-
-def _encode_mapping(convert: Convert | None) -> Convert:
-    if convert is None:
-        return dict
-    return lambda values: {key: convert(value) for key, value in values.items()}
-
-
-def _encode_fixed(each: Sequence[Convert]) -> Convert:
-    return lambda values: [convert(value) for convert, value in zip(each, values, strict=True)]
 
 
 def _keep(value: Any) -> Any:
@@ -501,7 +469,12 @@ def _find_decoder(cls: type) -> Convert:
 def _compile_decoder(cls: type) -> Convert:
     stored = _stored_fields(cls)
     plan = {key: (one.name, _find_decode(hint)) for one, key, hint in stored}
-    required = [key for one, key, _ in stored if _is_required(one)]
+    required = [
+        key
+        for one, key, _ in stored
+        if (one.default is MISSING and one.default_factory is MISSING)
+        or one.metadata.get("always_stored")
+    ]
 
     def decode(data: Any) -> Any:
         if not isinstance(data, dict):
@@ -552,10 +525,10 @@ def _find_decode(hint: Any, *limits: Any) -> Convert:
         return _find_decoder(hint) if is_inherited else hint.from_dict
     if origin in (Union, types.UnionType):
         return _decode_union(args)
-    if origin is tuple and args[-1:] != (Ellipsis,):
-        return _decode_fixed([_find_decode(one) for one in args])
+    if origin is tuple and args[-1] is not Ellipsis:
+        return _decode_items([_find_decode(one) for one in args], len(args))
     if origin in (tuple, Sequence):
-        return _decode_items(_find_decode(args[0]), *limits)
+        return _decode_items(repeat(_find_decode(args[0])), None, *limits)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _decode_mapping(_find_decode(args[1]))
     return _keep
@@ -605,29 +578,19 @@ def _decode_union(args: tuple[Any, ...]) -> Convert:
     return decode
 
 
-def _decode_items(convert: Convert, limit: MaxLength | None = None) -> Convert:
+def _decode_items(
+    each: Iterable[Convert], count: int | None, limit: MaxLength | None = None
+) -> Convert:
     def decode(values: Any) -> tuple[Any, ...]:
+        check_list(values, limit)
+        if count is not None and len(values) != count:
+            raise InvalidFieldError(f"has {len(values)} values, {count} expected")
         items: list[Any] = []
-        for one in check_list(values, limit):
-            try:
-                items.append(convert(one))
-            except InvalidFieldError as error:
-                raise error.within(len(items)) from None
-        return tuple(items)
-
-    return decode
-
-
-def _decode_fixed(each: Sequence[Convert]) -> Convert:
-    def decode(values: Any) -> tuple[Any, ...]:
-        if len(check_list(values)) != len(each):
-            raise InvalidFieldError(f"has {len(values)} values, {len(each)} expected")
-        items: list[Any] = []
-        for convert, value in zip(each, values, strict=True):
-            try:
+        try:
+            for convert, value in zip(each, values, strict=False):
                 items.append(convert(value))
-            except InvalidFieldError as error:
-                raise error.within(len(items)) from None
+        except InvalidFieldError as error:
+            raise error.within(len(items)) from None
         return tuple(items)
 
     return decode

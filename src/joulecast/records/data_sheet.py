@@ -7,7 +7,6 @@ today, and within physics.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
@@ -86,11 +85,38 @@ class DataSheet(Record):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        _check_peaks(self)
+        unknown = sorted(set(self.flops_per_s) - set(PEAK_PRECISIONS))
+        if unknown or not self.flops_per_s:
+            given = f"has the precision {unknown[0]!r}" if unknown else "is empty"
+            raise InputError(f"flops_per_s {given}: choose among {', '.join(PEAK_PRECISIONS)}")
+        for precision, peak in self.flops_per_s.items():
+            self._check_peak(precision, peak)
+        if self.bytes_per_s / self.power_limit_w > _MOST_BYTES_PER_J:
+            raise InputError(
+                f"{self.bytes_per_s / 1e9:g} GB/s at {self.power_limit_w:g} W is more than any "
+                "memory can do: check bandwidth and power limit"
+            )
         if self.idle_w is not None and self.idle_w >= self.power_limit_w:
             raise InputError(
                 f"idle_w is {self.idle_w:g} W: give less than the power limit of "
                 f"{self.power_limit_w:g} W"
+            )
+
+    def _check_peak(self, precision: str, peak: float) -> None:
+        claim = f"the {precision} peak of {peak / 1e12:g} TFLOP/s"
+        if not PEAK_FLOPS.least <= peak <= PEAK_FLOPS.most:
+            raise InputError(f"{claim}: give {PEAK_FLOPS.least:g} to {PEAK_FLOPS.most:g} FLOP/s")
+        if peak / self.power_limit_w > _MOST_FLOPS_PER_J:
+            raise InputError(
+                f"{claim} at {self.power_limit_w:g} W is more than any chip can do: check peak and "
+                "power limit"
+            )
+        per_cycle = peak / (self.units * self.clock_hz)
+        if per_cycle > _MOST_FLOPS_PER_CYCLE:
+            raise InputError(
+                f"{claim} with {self.units} units at {self.clock_hz / 1e6:g} MHz is "
+                f"{per_cycle:,.0f} FLOP per unit and cycle, which no unit can do: check peak, "
+                "units and clock"
             )
 
     def find_peak(self, precision: str) -> float:
@@ -108,39 +134,4 @@ class DataSheet(Record):
         raise InputError(
             f"the data sheet of {self.title} has no {key} peak: choose {known}, or describe the "
             f"device in a TOML file with tflops.{key}"
-        )
-
-
-def _check_peaks(sheet: DataSheet) -> None:
-    unknown = sorted(set(sheet.flops_per_s) - set(PEAK_PRECISIONS))
-    if unknown or not sheet.flops_per_s:
-        given = f"has the precision {unknown[0]!r}" if unknown else "is empty"
-        raise InputError(f"flops_per_s {given}: choose among {', '.join(PEAK_PRECISIONS)}")
-    for precision, peak in sheet.flops_per_s.items():
-        if not PEAK_FLOPS.least <= peak <= PEAK_FLOPS.most or math.isnan(peak):
-            raise InputError(
-                f"the {precision} peak is {peak:g} FLOP/s: give {PEAK_FLOPS.least:g} to "
-                f"{PEAK_FLOPS.most:g}"
-            )
-        _check_physics(sheet, precision, peak)
-    per_joule = sheet.bytes_per_s / sheet.power_limit_w
-    if per_joule > _MOST_BYTES_PER_J:
-        raise InputError(
-            f"{sheet.bytes_per_s / 1e9:g} GB/s at {sheet.power_limit_w:g} W is more than any "
-            "memory can do: check bandwidth and power limit"
-        )
-
-
-def _check_physics(sheet: DataSheet, precision: str, peak: float) -> None:
-    claim = f"the {precision} peak of {peak / 1e12:g} TFLOP/s"
-    if peak / sheet.power_limit_w > _MOST_FLOPS_PER_J:
-        raise InputError(
-            f"{claim} at {sheet.power_limit_w:g} W is more than any chip can do: check peak and "
-            "power limit"
-        )
-    per_cycle = peak / (sheet.units * sheet.clock_hz)
-    if per_cycle > _MOST_FLOPS_PER_CYCLE:
-        raise InputError(
-            f"{claim} with {sheet.units} units at {sheet.clock_hz / 1e6:g} MHz is {per_cycle:,.0f} "
-            f"FLOP per unit and cycle, which no unit can do: check peak, units and clock"
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Annotated, Any
 
 from joulecast.records.codec import (
@@ -168,7 +169,6 @@ class StepTotals(Record):
         flops: Floating-point operations of matrix products and convolutions in forward and
             backward (two per multiply-add).
         size_bytes: Bytes that the operators of forward and backward read and write.
-        params: Parameters of the network, each counted once.
         unattributed_flops_share: Share of ``flops`` that no layer accounts for; likewise the
             shares of bytes and parameters.
         overcounted_flops_share: How much the layers count beyond ``flops``, as a share of it.
@@ -261,13 +261,9 @@ def group_by_block(blocks: Iterable[int]) -> tuple[tuple[int, int], ...]:
 
 def find_common_path(names: Sequence[str]) -> str:
     """Return the dotted path that all names begin with, or the first name."""
-    paths = [name.split(".") for name in names]
-    common = []
-    for parts in zip(*paths, strict=False):
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    return ".".join(common) or names[0]
+    steps = zip(*(name.split(".") for name in names), strict=False)
+    common = takewhile(lambda parts: len(set(parts)) == 1, steps)
+    return ".".join(parts[0] for parts in common) or names[0]
 
 
 def _make_block(parts: tuple[Layer, ...]) -> Layer:
@@ -323,27 +319,17 @@ def find_equal_blocks(network: Network) -> tuple[EqualBlocks, ...]:
             for index, layer in enumerate(network.layers[start:stop])
         )
         positions.setdefault(block, []).append(position)
-    return tuple(
-        EqualBlocks(
-            _name_range(network, groups, found), tuple(groups[at][0] for at in found), len(block)
-        )
-        for block, found in positions.items()
-    )
-
-
-def _name_range(
-    network: Network, groups: Sequence[tuple[int, int]], positions: Sequence[int]
-) -> str:
-    first, last = (
-        find_common_path([layer.name or layer.kind for layer in network.layers[slice(*groups[at])]])
-        for at in (positions[0], positions[-1])
-    )
-    if len(positions) == 1:
-        return first
-    is_consecutive = positions[-1] - positions[0] == len(positions) - 1
-    path, _, end = last.rpartition(".")
-    is_sibling = path == first.rpartition(".")[0]
-    return f"{first}{'–' if is_consecutive else '…'}{end if is_sibling else last}"
+    equal = []
+    for block, found in positions.items():
+        layers = [network.layers[slice(*groups[at])] for at in (found[0], found[-1])]
+        name, last = (find_common_path([one.name or one.kind for one in part]) for part in layers)
+        if len(found) > 1:
+            is_consecutive = found[-1] - found[0] == len(found) - 1
+            path, _, end = last.rpartition(".")
+            is_sibling = path == name.rpartition(".")[0]
+            name += ("–" if is_consecutive else "…") + (end if is_sibling else last)
+        equal.append(EqualBlocks(name, tuple(groups[at][0] for at in found), len(block)))
+    return tuple(equal)
 
 
 def order_operands(layers: Sequence[Layer]) -> tuple[Layer, ...]:
@@ -357,7 +343,12 @@ def order_operands(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     for index, layer in enumerate(layers):
         found = [depths[index - back] if 0 < back <= index else 0 for back in layer.reads]
         depths.append(1 + max(found, default=0))
-        ordered.append(_order_reads(layer, found))
+        places = sorted(range(len(found)), key=lambda at: (-found[at], layer.reads[at]))
+        if layer.join in ("add", "mul") and places != sorted(places):
+            transposed = tuple(at for at, place in enumerate(places) if place in layer.transposed)
+            reads = tuple(layer.reads[place] for place in places)
+            layer = replace(layer, reads=reads, transposed=transposed)
+        ordered.append(layer)
     return tuple(ordered)
 
 
@@ -381,17 +372,6 @@ def order_branches(layers: Sequence[Layer]) -> tuple[Layer, ...]:
         ]
         ordered.append(replace(layers[index], reads=tuple(reads)))
     return tuple(ordered)
-
-
-def _order_reads(layer: Layer, depths: Sequence[int]) -> Layer:
-    if layer.join not in ("add", "mul") or len(layer.reads) < 2:
-        return layer
-    places = sorted(range(len(depths)), key=lambda at: (-depths[at], layer.reads[at]))
-    if places == sorted(places):
-        return layer
-    transposed = tuple(at for at, place in enumerate(places) if place in layer.transposed)
-    reads = tuple(layer.reads[place] for place in places)
-    return replace(layer, reads=reads, transposed=transposed)
 
 
 def _list_dependencies(layers: Sequence[Layer], last: int) -> list[int]:

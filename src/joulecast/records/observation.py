@@ -193,11 +193,9 @@ class ObservationSummary(Record):
     """What is known of observations without parsing them.
 
     Attributes:
-        count: Number of observations.
         units: Number of observations by unit of the device.
         runs: Number of observations by run of Joulecast.
         setups: Setups of trials with layers, each with its number of observations.
-        device_time_s: Device time that measuring took.
         latest_at_s: When the latest was taken, in seconds since 1970; 0 without any.
     """
 
@@ -212,12 +210,8 @@ class ObservationSummary(Record):
 class LazyObservations(Sequence[Observation]):
     """Observations of one profile that are parsed once, when they are first read.
 
-    Its length is known before. It equals the tuple of the same observations.
-
-    Args:
-        count: Number of observations.
-        parse: Returns the observations; raises an error that says what is damaged.
-        summary: Their summary, if it is known.
+    Its length is known before, perhaps a summary too. It equals the tuple of the same observations.
+    ``parse`` raises an error that says what is damaged.
     """
 
     def __init__(
@@ -283,10 +277,8 @@ def summarise_observations(observations: Sequence[Observation]) -> ObservationSu
 class StoredFits(Mapping[str, Any]):
     """Each estimator's fit as JSON, decoded once, when it is first asked for.
 
-    Args:
-        decoders: Return the fit of each estimator; raise an error that says what is damaged.
-        observation_counts: How many observations the profile had when each fit was made; without
-            those of which it is unknown.
+    ``observation_counts`` says how many observations the profile had when each fit was made, where
+    that is known.
     """
 
     def __init__(
@@ -308,6 +300,7 @@ class StoredFits(Mapping[str, Any]):
         return len(self._decoders)
 
     def __contains__(self, estimator: object) -> bool:
+        # That of Mapping would decode it.
         return estimator in self._decoders
 
     def __repr__(self) -> str:

@@ -126,21 +126,18 @@ class Trial(Record):
 
 
 def hash_trial(data: Json) -> str:
-    """Return the key of a trial that is given as JSON."""
-    return stable_hash({**data, "network": _drop_labels(data["network"])})
+    """Return the key of a trial that is given as JSON, without labels, which do not matter."""
 
+    def drop_label(layer: Json) -> Json:
+        bare = {key: value for key, value in layer.items() if key != "name"}
+        if "parts" in bare:
+            bare["parts"] = [drop_label(part) for part in bare["parts"]]
+        return bare
 
-def _drop_labels(network: Json) -> Json:
-    """Return a network's JSON without the fields that take no part in equality."""
-    layers = [_drop_layer_labels(layer) for layer in network["layers"]]
-    return {"input": network["input"], "layers": layers, "groups": network["groups"]}
-
-
-def _drop_layer_labels(layer: Json) -> Json:
-    bare = {key: value for key, value in layer.items() if key != "name"}
-    if "parts" in bare:
-        bare["parts"] = [_drop_layer_labels(part) for part in bare["parts"]]
-    return bare
+    network = data["network"]
+    layers = [drop_label(layer) for layer in network["layers"]]
+    bare = {"input": network["input"], "layers": layers, "groups": network["groups"]}
+    return stable_hash({**data, "network": bare})
 
 
 INFERENCES = 1000
@@ -153,13 +150,7 @@ def name_step(setup: Setup) -> str:
 
 
 def describe_inference(setup: Setup, energy_j: float | None, duration_s: float | None) -> Json:
-    """Return energy, latency, mean power and watt-hours as JSON values; empty for training.
-
-    Args:
-        setup: How the network is run.
-        energy_j: Energy of one inference; None if it is not known.
-        duration_s: Duration of one inference; None if it is not known.
-    """
+    """Return energy, latency, mean power and watt-hours as JSON values; empty for training."""
     if setup.phase != "inference":
         return {}
     wh = None if energy_j is None else joules_to_wh(INFERENCES * energy_j)

@@ -29,13 +29,3 @@ from joulecast.simulation.device import (
     SimulatedDevice,
     make_simulated_device,
 )
-
-__all__ = [
-    "DISTURBANCES",
-    "Chip",
-    "Disturbance",
-    "SimulatedDevice",
-    "StepCost",
-    "draw_chip",
-    "make_simulated_device",
-]

@@ -13,15 +13,3 @@ package are found as well. The functions of ``files.py`` for profile files are e
 from joulecast.store.files import read_network, read_profile, write_network, write_profile
 from joulecast.store.profiles import ProfileSummary
 from joulecast.store.store import Store, check_place, open_store, profile_key
-
-__all__ = [
-    "ProfileSummary",
-    "Store",
-    "check_place",
-    "open_store",
-    "profile_key",
-    "read_network",
-    "read_profile",
-    "write_network",
-    "write_profile",
-]

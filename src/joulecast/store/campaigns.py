@@ -12,15 +12,14 @@
 
 A fleet tries devices that are away or parked again, and remembers nothing outside of the store: the
 programs that coordinate and measure may be killed. A run holds a claim as long as it lives, by
-which other processes, such as the dashboard, see whether it still runs. Every method is one
-transaction.
+which other processes, such as the dashboard, see whether it still runs.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -28,7 +27,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from joulecast.records import Json, stable_hash
-from joulecast.store.claims import Claims
 from joulecast.store.database import (
     CAMPAIGN_PROGRESS,
     CAMPAIGNS,
@@ -36,7 +34,8 @@ from joulecast.store.database import (
     FLEET_CAMPAIGNS,
     FLEET_DEVICES,
     FLEET_REQUESTS,
-    Transactions,
+    Tables,
+    transaction,
 )
 from joulecast.system.errors import MissingError, StoreError
 
@@ -51,12 +50,7 @@ MOST_LISTED = 200
 
 @dataclass(frozen=True)
 class CampaignProgress:
-    """A moment of a run.
-
-    Attributes:
-        uncertainty_share: Uncertainty of the estimate; None before it is known.
-        elapsed_s: Device time of this run so far.
-    """
+    """A moment of a run, with its device time so far; None before the uncertainty is known."""
 
     elapsed_s: float
     points: int
@@ -69,8 +63,6 @@ class RecordedCampaign:
 
     Attributes:
         name: What is profiled: a network, or the atlas.
-        device: Name of the device.
-        profile_key: The profile that its observations belong to.
         state: ``running``, ``done``, ``stopped``, ``failed`` or ``interrupted``.
         reason: What is measured next and why, or why it ended.
         points: Observations that the target can use, those of earlier runs included.
@@ -130,8 +122,6 @@ class StoredCampaign:
     Attributes:
         request_key: What was requested; the same for all devices.
         name: Name of the network.
-        points: Observations that the target can use so far.
-        uncertainty_share: Uncertainty of the estimate so far; None before it is known.
         elapsed_s: Device time so far, earlier attempts included.
     """
 
@@ -154,14 +144,7 @@ class StoredCampaign:
 
 @dataclass(frozen=True)
 class StoredEvaluation:
-    """The result of an evaluation.
-
-    Attributes:
-        name: Identifies the evaluation.
-        profile_key: The profile of its device.
-        payload: The result, as ``Evaluation.to_dict`` wrote it.
-        made_at_s: When it was computed, in seconds since 1970.
-    """
+    """The result of an evaluation, as ``Evaluation.to_dict`` wrote it."""
 
     name: str
     profile_key: str
@@ -169,27 +152,12 @@ class StoredEvaluation:
     made_at_s: float
 
 
-@dataclass(frozen=True)
-class CampaignTables:
+class CampaignTables(Tables):
     """The campaigns that were run with a store; ``Store.campaigns`` returns them."""
-
-    transactions: Transactions
-    claims: Claims
-    now: Callable[[], float]
 
     @contextmanager
     def add(self, name: str, device: str, profile_key: str, provenance: str) -> Iterator[str]:
-        """Add a run and hold its claim while a block runs; yield its key.
-
-        Args:
-            name: What is profiled.
-            device: Name of the device.
-            profile_key: The profile that its observations belong to.
-            provenance: That of its observations.
-
-        Raises:
-            StoreError: The run cannot be claimed.
-        """
+        """Add a run and hold its claim while a block runs; yield its key."""
         key = secrets.token_hex(8)
         # Before it is added, or readers could take it for dead.
         with self.claims.hold(_name_claim(key), 0.0) as is_held:
@@ -203,8 +171,10 @@ class CampaignTables:
             self.transactions.execute(insert.on_conflict_do_nothing())
             yield key
 
+    @transaction(writes=True)
     def change(
         self,
+        connection: sa.Connection,
         key: str,
         moments: Sequence[CampaignProgress],
         *,
@@ -212,24 +182,12 @@ class CampaignTables:
         left_s: float | None = None,
         total: int | None = None,
     ) -> None:
-        """Store the progress of a run.
-
-        Args:
-            key: The run.
-            moments: Those since the last change, at least one, in order.
-            reason: What is measured next and why.
-            left_s: Estimated remaining time.
-            total: Number of points at which it ends at the latest.
-        """
+        """Store the progress of a run: the moments since the last change, at least one."""
         rows = [{"campaign_key": key, **asdict(one)} for one in moments]
         values = {"reason": reason, "left_s": left_s, "total": total, "changed_at_s": self.now()}
-
-        def write(connection: sa.Connection) -> None:
-            change = sa.update(CAMPAIGNS).where(CAMPAIGNS.c.key == key)
-            connection.execute(change.values(**asdict(moments[-1]), **values))
-            connection.execute(sa.insert(CAMPAIGN_PROGRESS), rows)
-
-        self.transactions.write(write)
+        change = sa.update(CAMPAIGNS).where(CAMPAIGNS.c.key == key)
+        connection.execute(change.values(**asdict(moments[-1]), **values))
+        connection.execute(sa.insert(CAMPAIGN_PROGRESS), rows)
 
     def finish(self, key: str, state: str, reason: str) -> None:
         """Store how a run ended."""
@@ -239,11 +197,7 @@ class CampaignTables:
         )
 
     def request_stop(self, key: str) -> RecordedCampaign:
-        """Ask a run to stop after its current measurement; return it.
-
-        Raises:
-            MissingError: There is no such run, or it has ended.
-        """
+        """Ask a run to stop after its current measurement; MissingError if it has ended."""
         found = self.find(key)
         if not found.is_running:
             raise MissingError(f"the campaign of {found.name} on {found.device} has ended")
@@ -262,11 +216,7 @@ class CampaignTables:
         return self._select(sa.select(CAMPAIGNS).order_by(*order).limit(MOST_LISTED))
 
     def find(self, key: str) -> RecordedCampaign:
-        """Return a run.
-
-        Raises:
-            MissingError: There is none with this key.
-        """
+        """Return a run; MissingError if there is none with this key."""
         found = self._select(sa.select(CAMPAIGNS).where(CAMPAIGNS.c.key == key))
         if not found:
             raise MissingError("there is no such campaign: choose one that the list shows")
@@ -294,13 +244,8 @@ class CampaignTables:
         return replace(one, state=INTERRUPTED, reason=reason, left_s=None)
 
 
-@dataclass(frozen=True)
-class FleetTables:
+class FleetTables(Tables):
     """The fleet of a store; ``Store.fleet`` returns it."""
-
-    transactions: Transactions
-    claims: Claims
-    now: Callable[[], float]
 
     def claim_device(self, name: str, wait_s: float) -> AbstractContextManager[bool]:
         """Claim a device, so that no other process measures on it; yield whether it succeeded."""
@@ -324,24 +269,16 @@ class FleetTables:
         rows = self.transactions.select(sa.select(FLEET_DEVICES).order_by(FLEET_DEVICES.c.name))
         return tuple(StoredDevice(**_parse_payload(row)) for row in rows)
 
-    def replace_devices(self, devices: Mapping[str, Json]) -> None:
-        """Make these the devices of the fleet; those that left lose their open campaigns.
-
-        Args:
-            devices: Descriptions by name.
-        """
+    @transaction(writes=True)
+    def replace_devices(self, connection: sa.Connection, devices: Mapping[str, Json]) -> None:
+        """Make these the devices of the fleet; those that left lose their open campaigns."""
         new = {"state": AWAY, "reason": "", "profile_key": "", "description": ""}
-
-        def write(connection: sa.Connection) -> None:
-            gone = FLEET_DEVICES.c.name.not_in(devices)
-            connection.execute(sa.delete(FLEET_DEVICES).where(gone))
-            for name, payload in devices.items():
-                row = {"name": name, "payload": json.dumps(payload)}
-                insert = self.transactions.insert(FLEET_DEVICES)
-                insert = insert.values(**row, **new, changed_at_s=self.now())
-                connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=row))
-
-        self.transactions.write(write)
+        connection.execute(sa.delete(FLEET_DEVICES).where(FLEET_DEVICES.c.name.not_in(devices)))
+        for name, payload in devices.items():
+            row = {"name": name, "payload": json.dumps(payload)}
+            insert = self.transactions.insert(FLEET_DEVICES)
+            insert = insert.values(**row, **new, changed_at_s=self.now())
+            connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=row))
 
     def change_device(
         self,
@@ -352,51 +289,36 @@ class FleetTables:
         profile_key: str = "",
         description: str = "",
     ) -> None:
-        """Store what was found out about a device.
-
-        Args:
-            name: The device.
-            state: A state of ``StoredDevice``.
-            reason: Why it is not ready.
-            profile_key: Its profile; empty keeps the known one.
-            description: What its agent found; empty keeps the known one.
-        """
+        """Store what was found out about a device; an empty profile or description is kept."""
         known = {"profile_key": profile_key, "description": description}
         values = {key: value for key, value in known.items() if value}
         values |= {"state": state, "reason": reason}
         self._update(FLEET_DEVICES, FLEET_DEVICES.c.name == name, values)
 
-    def add_request(self, name: str, payload: Json, devices: Iterable[str]) -> str:
-        """Request a campaign on devices; return the key of the request.
+    @transaction(writes=True)
+    def add_request(
+        self, connection: sa.Connection, name: str, payload: Json, devices: Iterable[str]
+    ) -> str:
+        """Request a campaign for a network on devices; return the key of the request.
 
         What is already requested and not finished continues; what was finished starts again.
-
-        Args:
-            name: Name of the network.
-            payload: What each campaign has to do, as JSON values.
-            devices: Names of devices.
         """
-        key = stable_hash(payload)
+        key, insert = stable_hash(payload), self.transactions.insert
         start = {
             "state": WAITING, "reason": "", "points": 0, "uncertainty_share": None,
             "elapsed_s": 0.0, "requested_at_s": self.now(), "changed_at_s": self.now(),
         }  # fmt: skip
-
-        def write(connection: sa.Connection) -> None:
-            insert = self.transactions.insert
-            row = {"key": key, "name": name, "payload": json.dumps(payload)}
-            connection.execute(insert(FLEET_REQUESTS).values(**row).on_conflict_do_nothing())
-            for device in devices:
-                statement = insert(FLEET_CAMPAIGNS).values(request_key=key, device=device, **start)
-                connection.execute(
-                    statement.on_conflict_do_update(
-                        index_elements=["request_key", "device"],
-                        set_=start,
-                        where=FLEET_CAMPAIGNS.c.state.not_in((WAITING, RUNNING)),
-                    )
+        row = {"key": key, "name": name, "payload": json.dumps(payload)}
+        connection.execute(insert(FLEET_REQUESTS).values(**row).on_conflict_do_nothing())
+        for device in devices:
+            statement = insert(FLEET_CAMPAIGNS).values(request_key=key, device=device, **start)
+            connection.execute(
+                statement.on_conflict_do_update(
+                    index_elements=["request_key", "device"],
+                    set_=start,
+                    where=FLEET_CAMPAIGNS.c.state.not_in((WAITING, RUNNING)),
                 )
-
-        self.transactions.write(write)
+            )
         return key
 
     def load_request(self, key: str) -> Json:
@@ -409,12 +331,7 @@ class FleetTables:
     def list_campaigns(
         self, request_key: str | None = None, states: Sequence[str] | None = None
     ) -> tuple[StoredCampaign, ...]:
-        """Return campaigns, the earliest request first.
-
-        Args:
-            request_key: Only those of one request.
-            states: Only those in one of these states.
-        """
+        """Return campaigns, of one request or in some states alone, the earliest request first."""
         table = FLEET_CAMPAIGNS
         query = (
             sa.select(table, FLEET_REQUESTS.c.name)
@@ -428,13 +345,7 @@ class FleetTables:
         return tuple(StoredCampaign(**row) for row in self.transactions.select(query))
 
     def change_campaign(self, request_key: str, device: str, **values: Any) -> None:
-        """Store the progress of a campaign.
-
-        Args:
-            request_key: The request.
-            device: The device.
-            values: Fields of ``StoredCampaign``.
-        """
+        """Store the progress of a campaign: fields of ``StoredCampaign``."""
         table = FLEET_CAMPAIGNS
         is_campaign = (table.c.request_key == request_key) & (table.c.device == device)
         self._update(table, is_campaign, values)
@@ -444,20 +355,12 @@ class FleetTables:
         self.transactions.execute(statement)
 
 
-@dataclass(frozen=True)
-class EvaluationTable:
+class EvaluationTable(Tables):
     """The latest result of each evaluation; ``Store.evaluations`` returns them."""
-
-    transactions: Transactions
-    now: Callable[[], float]
 
     def save(self, name: str, profile_key: str, payload: Json) -> None:
         """Store the result of an evaluation; it replaces another one of the same name."""
-        row = {
-            "profile_key": profile_key,
-            "payload": json.dumps(payload),
-            "made_at_s": self.now(),
-        }
+        row = {"profile_key": profile_key, "payload": json.dumps(payload), "made_at_s": self.now()}
         insert = self.transactions.insert(EVALUATIONS).values(name=name, **row)
         # An evaluation that is computed again with the same result stays as it is.
         is_new = EVALUATIONS.c.payload != row["payload"]

@@ -55,7 +55,6 @@ class FileClaims(Claims):
 
     @contextmanager
     def hold(self, name: str, wait_s: float) -> Iterator[bool]:
-        """Hold a lock; yield whether it was free within ``wait_s``."""
         path = self._find_path(name)
         file = _wait_for(lambda: _lock_file(path), wait_s)
         try:
@@ -68,7 +67,6 @@ class FileClaims(Claims):
                 file.close()
 
     def is_free(self, name: str) -> bool:
-        """Return whether a lock is free, without taking it; False if that is unknown."""
         return _is_unlocked(self._find_path(name))
 
     def _find_path(self, name: str) -> Path:
@@ -79,11 +77,8 @@ class ServerClaims(Claims):
     """Claims as advisory locks of PostgreSQL, all held by one connection.
 
     A server has few connections, and one process may measure on a hundred devices. Locks of one
-    connection do not exclude each other, so threads of this process are told apart here.
-
-    Args:
-        engine: The server.
-        restart_s: How long to wait for a server that cannot be reached.
+    connection do not exclude each other, so threads of this process are told apart here. A server
+    that cannot be reached is waited for ``restart_s``.
     """
 
     def __init__(self, engine: sa.Engine, restart_s: float) -> None:
@@ -95,7 +90,6 @@ class ServerClaims(Claims):
 
     @contextmanager
     def hold(self, name: str, wait_s: float) -> Iterator[bool]:
-        """Hold a lock; yield whether it was free within ``wait_s``."""
         key = _make_key(name)
 
         def lock() -> bool | None:
@@ -111,7 +105,6 @@ class ServerClaims(Claims):
                     self._release(key)
 
     def is_free(self, name: str) -> bool:
-        """Return whether a lock is free, without taking it."""
         key = _make_key(name)
         with self._guard:
             if key in self._held:
@@ -119,7 +112,6 @@ class ServerClaims(Claims):
         return repeat_while_down(lambda: self._is_unlocked(key), self._restart_s)
 
     def renew(self) -> None:
-        """Take the locks again that the server lost when it restarted."""
         with self._guard:
             if self._held:
                 # A lost connection shows here, and the next attempt replaces it.

@@ -8,7 +8,8 @@ With SQLite, readers begin a plain transaction and writers an IMMEDIATE one, whi
 writers instead of failing half-way. A file that cannot be written is opened as immutable: SQLite
 would otherwise leave an index of its log behind that nobody can write.
 
-Its tables, as of the newest migration:
+Its tables, as of the newest migration; one that changes a table also writes out, in the migrations
+before it, the table as they made it:
 
     profiles ─┬─ observations    one row each, in the order they were added; one is replaced
               │                  only if a power trace provides its energy
@@ -31,18 +32,18 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import unquote
 
 import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
-from joulecast.migrations import columns, reference
 from joulecast.store.places import (
     ELSEWHERE,
     IN_MEMORY,
@@ -56,6 +57,8 @@ from joulecast.system.redaction import redact_url
 
 if TYPE_CHECKING:
     from alembic.config import Config
+
+    from joulecast.store.claims import Claims
 
 Result = TypeVar("Result")
 
@@ -78,6 +81,17 @@ _LOG = logging.getLogger(__name__)
 
 # ---------------------------------------------------------------------------------------------
 # Tables
+
+
+def columns(kind: Any, *names: str, nullable: bool = False) -> list[sa.Column[Any]]:
+    """Return columns of one type."""
+    return [sa.Column(name, kind, nullable=nullable) for name in names]
+
+
+def reference(name: str, target: str, length: int = 16, **options: Any) -> sa.Column[str]:
+    """Return a column that refers to another table; rows are deleted with what they refer to."""
+    key = sa.ForeignKey(target, ondelete="CASCADE")
+    return sa.Column(name, sa.String(length), key, nullable=False, **options)
 
 
 METADATA = sa.MetaData()
@@ -172,16 +186,11 @@ class Transactions:
     """Transactions of a database, repeated while its server restarts.
 
     What a transaction of the store does twice has the effect of doing it once, so a transaction
-    whose answer was lost can be repeated.
-
-    Args:
-        engine: The database.
-        place: What messages call it.
-        file: Its file, if it has one.
-        wait_s: How long a transaction is repeated if the server cannot be reached.
+    whose answer was lost can be repeated, for ``wait_s`` at most.
     """
 
     def __init__(self, engine: sa.Engine, place: str, file: Path | None, wait_s: float) -> None:
+        self.engine = engine
         self._writer = engine.execution_options(writes=True)
         self._reader = engine
         if engine.dialect.name == "postgresql":
@@ -201,7 +210,7 @@ class Transactions:
 
     def select(self, query: sa.Select[Any]) -> Sequence[sa.RowMapping]:
         """Return the rows of a query by the names of their columns."""
-        return self.read(lambda connection: connection.execute(query).mappings().all())
+        return self.read(lambda one: one.execute(query).mappings().all())
 
     def execute(self, statement: sa.Executable) -> None:
         """Run a statement that changes rows."""
@@ -218,6 +227,41 @@ class Transactions:
 
         with wrap_errors(self.place, self._file):
             return repeat_while_down(run, self._wait_s)
+
+
+class Tables:
+    """Rows of a store; every method of a subclass is one transaction."""
+
+    def __init__(
+        self, transactions: Transactions, claims: Claims, now: Callable[[], float]
+    ) -> None:
+        self.transactions = transactions
+        self.claims = claims
+        self.now = now
+
+
+Owner = TypeVar("Owner", bound=Tables)
+P = ParamSpec("P")
+Work = Callable[Concatenate[Owner, sa.Connection, P], Result]
+
+
+def transaction(
+    *, writes: bool = False
+) -> Callable[[Work[Owner, P, Result]], Callable[Concatenate[Owner, P], Result]]:
+    """Decorate a method that takes a connection: callers leave it out, and it runs with one.
+
+    What a method that ``writes`` has changed is on disk when it returns.
+    """
+
+    def decorate(method: Work[Owner, P, Result]) -> Callable[Concatenate[Owner, P], Result]:
+        @wraps(method)
+        def run(self: Owner, /, *args: P.args, **options: P.kwargs) -> Result:
+            run_in = self.transactions.write if writes else self.transactions.read
+            return run_in(lambda connection: method(self, connection, *args, **options))
+
+        return run
+
+    return decorate
 
 
 def repeat_while_down(work: Callable[[], Result], wait_s: float) -> Result:
@@ -253,21 +297,21 @@ def find_url(place: str | Path | None = None) -> sa.URL:
         raise InputError(
             f"a store cannot be in {shown}: give the path of a SQLite file or a postgresql:// URL"
         )
+    advice = "write it like postgresql://USER@HOST:5432/DATABASE, and @ in a password as %40"
     try:
         url = sa.make_url(f"{driver}://{rest}")
     except (sa.exc.ArgumentError, ValueError):
-        # The cause is not kept: it may quote a part of the password.
-        raise InputError(
-            f"the store's URL {shown} cannot be read: write it like "
-            "postgresql://USER@HOST:5432/DATABASE, and @ in a password as %40"
-        ) from None
-    if "@" in (url.host or ""):
-        raise InputError(f"the store's URL {shown} has several @: write @ in a password as %40")
-    if "\0" in unquote(rest):
-        raise InputError(f"the store's URL {shown} has a null byte: remove %00")
-    if driver == "sqlite" and (url.host or set(url.query) - _FILE_PARAMETERS):
-        raise InputError(f"the store's URL {shown} cannot be read: give the path of the file")
-    return url
+        url = None
+    if url is not None and "\0" in unquote(rest):
+        advice = "remove %00, a null byte"
+    elif url is not None and driver == "sqlite":
+        if not url.host and set(url.query) <= _FILE_PARAMETERS:
+            return url
+        advice = "give the path of the file"
+    elif url is not None and "@" not in (url.host or ""):
+        return url
+    # Without a cause, which may quote a part of the password.
+    raise InputError(f"the store's URL {shown} cannot be read: {advice}")
 
 
 def find_file(url: sa.URL) -> Path | None:
@@ -295,24 +339,20 @@ def open_database(url: sa.URL, *, create: bool, wait_s: float) -> sa.Engine | No
         # A migration may replace a table, and rows that refer to it must stay. Inside of a
         # transaction it is too late to say so.
         migrating = _make_engine(url, wait_s=wait_s, checks_references=False)
-        try:
-            _migrate(migrating, revision, file)
-        except BaseException:
-            engine.dispose()
-            raise
-        finally:
-            migrating.dispose()
+        with ExitStack() as opened:
+            opened.callback(engine.dispose)
+            try:
+                _migrate(migrating, revision, file)
+            finally:
+                migrating.dispose()
+            opened.pop_all()
     return engine
 
 
 def _make_engine(url: sa.URL, *, wait_s: float = 0.0, checks_references: bool = True) -> sa.Engine:
-    """Return an engine of a store.
+    """Return an engine that waits ``wait_s`` for other writers, or for an answer of the server.
 
-    Args:
-        url: Where the store is.
-        wait_s: Longest time to wait for other processes that write, or for an answer of the server.
-        checks_references: Let SQLite check references between rows, and remove those that refer to
-            removed ones.
+    With references checked, SQLite also removes the rows that refer to removed ones.
     """
     if url.get_backend_name() != "sqlite":
         from joulecast.store.postgres import make_server_engine
@@ -358,11 +398,11 @@ def _open_engine(url: sa.URL, wait_s: float) -> tuple[sa.Engine, str | None]:
     """Return an engine and the revision of its schema, None without a schema."""
 
     def check(engine: sa.Engine) -> tuple[sa.Engine, str | None]:
-        try:
-            return engine, _find_revision(engine)
-        except BaseException:
-            engine.dispose()
-            raise
+        with ExitStack() as opened:
+            opened.callback(engine.dispose)
+            revision = _find_revision(engine)
+            opened.pop_all()
+        return engine, revision
 
     file = find_file(url)
     # A file without a log beside it is complete, and can be read without writing anything.
@@ -404,22 +444,17 @@ def make_config() -> Config:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", "joulecast:migrations")
+    config.set_main_option("script_location", "joulecast.store:migrations")
     config.attributes["version_table"] = VERSION_TABLE
     return config
 
 
 def _find_revision(engine: sa.Engine) -> str | None:
-    """Return the revision of the schema; None in an empty database.
-
-    Raises:
-        StoreError: The database belongs to another program.
-    """
+    """Return the revision of the schema; None in an empty database."""
     with engine.connect() as connection:
         tables = sa.inspect(connection).get_table_names()
         if VERSION_TABLE in tables:
-            query = sa.text(f"SELECT version_num FROM {VERSION_TABLE}")
-            return str(connection.scalar(query))
+            return str(connection.scalar(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")))
     if tables:
         raise StoreError(
             f"the database {engine.url.database} belongs to another program: give the path of a "
@@ -429,12 +464,7 @@ def _find_revision(engine: sa.Engine) -> str | None:
 
 
 def _migrate(engine: sa.Engine, revision: str | None, file: Path | None) -> None:
-    """Create the tables, or migrate those of an older version.
-
-    Args:
-        engine: An engine that checks no references.
-        revision: The revision of the existing tables; None if there are none.
-        file: The file of the database; None on a server.
+    """Create the tables, or migrate those of an older version, with an engine of no references.
 
     Raises:
         StoreError: The tables are those of a newer version, or a row would be lost. The database is
@@ -464,36 +494,31 @@ def _migrate(engine: sa.Engine, revision: str | None, file: Path | None) -> None
         before = _count_rows(connection)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
-        damage = _find_damage(connection, before)
+        after = _count_rows(connection)
+        lost = {table: count - after.get(table, 0) for table, count in before.items()}
+        damage = [
+            f"{n} of {before[table]} rows of {table} would be lost"
+            for table, n in lost.items()
+            if n > 0
+        ]
+        if engine.dialect.name == "sqlite":
+            orphans = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+            damage += [f"{len(orphans)} rows would refer to missing ones"] if orphans else []
         if damage:
             kept = f", and a copy is in {copy}" if copy else ""
             raise StoreError(
-                f"the store {engine.url.database} cannot be upgraded without a loss ({damage}): it "
-                f"is unchanged{kept}; use the earlier version of Joulecast and report this"
+                f"the store {engine.url.database} cannot be upgraded without a loss "
+                f"({damage[0]}): it is unchanged{kept}; use the earlier version of Joulecast and "
+                "report this"
             )
     if copy is not None:
         copy.unlink(missing_ok=True)
 
 
-def _find_damage(connection: sa.Connection, before: Mapping[str, int]) -> str:
-    """Return what a migration has damaged; empty if nothing."""
-    after = _count_rows(connection)
-    for table, count in before.items():
-        if after.get(table, 0) < count:
-            return f"{count - after.get(table, 0)} of {count} rows of {table} would be lost"
-    if connection.dialect.name == "sqlite":
-        orphans = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
-        if orphans:
-            return f"{len(orphans)} rows would refer to missing ones"
-    return ""
-
-
 def _count_rows(connection: sa.Connection) -> dict[str, int]:
-    tables = set(sa.inspect(connection).get_table_names()) - {VERSION_TABLE}
+    tables = sorted(set(sa.inspect(connection).get_table_names()) - {VERSION_TABLE})
     count = sa.select(sa.func.count())
-    return {
-        name: connection.scalar(count.select_from(sa.table(name))) or 0 for name in sorted(tables)
-    }
+    return {one: connection.scalar(count.select_from(sa.table(one))) or 0 for one in tables}
 
 
 def _copy_file(file: Path) -> Path:
@@ -565,12 +590,7 @@ _TRANSIENT = ("08", "57P0", "40001", "40P01", "23503")
 
 @contextmanager
 def wrap_errors(place: str, file: Path | None = None) -> Iterator[None]:
-    """Convert errors of the driver to StoreError, in one line that says what to do.
-
-    Args:
-        place: What messages call the store.
-        file: Its file, if it has one.
-    """
+    """Convert errors of the driver to StoreError, in one line that says what to do."""
     try:
         yield
     except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
@@ -600,19 +620,13 @@ def _find_error_code(error: Exception) -> str:
     return str(getattr(cause, "sqlite_errorname", None) or getattr(cause, "sqlstate", None) or "")
 
 
-def _is_disk_full(file: Path) -> bool:
-    """Return whether hardly anything can be written beside a file."""
-    try:
-        room = os.statvfs(file.parent)
-    except OSError:
-        return False
-    return room.f_bavail * room.f_frsize < _LEAST_FREE_BYTES
-
-
 def _explain(error: Exception, place: str, file: Path | None) -> str:
     code = _find_error_code(error)
-    if file is not None and code.startswith(_PERHAPS_FULL) and _is_disk_full(file):
-        code = "SQLITE_FULL"
+    if file is not None and code.startswith(_PERHAPS_FULL):
+        with suppress(OSError):
+            room = os.statvfs(file.parent)
+            if room.f_bavail * room.f_frsize < _LEAST_FREE_BYTES:
+                code = "SQLITE_FULL"
     for known, (what, advice) in _ADVICE.items():
         if code.startswith(known):
             return f"the store {place}: {what}; {advice}"

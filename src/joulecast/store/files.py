@@ -65,10 +65,23 @@ def write_profile(profile: Profile, path: str | Path) -> None:
         InputError: The profile mixes observations of several profiles, or contains a value that
             would not be read again: a number that is not finite, or more than fits a file.
     """
-    mixed = _explain_mixed(profile, profile.observations)
+    mixed = explain_mixed(profile, profile.observations)
     if mixed:
         raise InputError(f"{mixed}; write them to files of their own")
-    _write("profile", _pack_profile(profile).to_dict(), Path(path))
+    packed = _PackedProfile(
+        profile.device,
+        profile.runtime,
+        profile.covers,
+        profile.provenance,
+        summarise_observations(profile.observations),
+        _pack([one.to_dict() for one in profile.observations]),
+        {
+            name: _PackedFit(_pack(data), find_fit_count(profile.fits, name))
+            for name, data in profile.fits.items()
+        },
+        profile.data_sheet,
+    )
+    _write("profile", packed.to_dict(), path)
 
 
 def read_profile(path: str | Path) -> Profile:
@@ -80,16 +93,32 @@ def read_profile(path: str | Path) -> Profile:
     Raises:
         FileError: The file is missing, damaged, not a profile, or written by a newer version.
     """
-    envelope = _check_envelope("profile", _parse(Path(path)), Path(path))
-    data = _check_content("profile", envelope, Path(path))
-    if envelope["version"] == 1:
-        return _read_plain_profile(data, path)
-    return _unpack_profile(load_record(_PackedProfile, data, str(path)), path)
+    version, data = _open_envelope("profile", _parse(Path(path)), path)
+    if version == 1:
+        plain: Profile = load_record(Profile, data, str(path))
+        _check_same_profile(plain, plain.observations, path)
+        return plain
+    file: _PackedProfile = load_record(_PackedProfile, data, str(path))
+    profile = Profile(
+        file.device, file.runtime, file.covers, file.provenance, data_sheet=file.data_sheet
+    )
+    parse = partial(_unpack_observations, file, profile, path)
+    decoders = {
+        name: partial(_unpack, fit.packed, f"the fit of {name} in {path}", dict)
+        for name, fit in file.fits.items()
+    }
+    counts = {name: fit.observation_count for name, fit in file.fits.items()}
+    known = {name: count for name, count in counts.items() if count is not None}
+    return replace(
+        profile,
+        observations=LazyObservations(file.summary.count, parse, file.summary),
+        fits=StoredFits(decoders, known),
+    )
 
 
 def write_network(network: Network, path: str | Path) -> None:
     """Write a network to a file, atomically."""
-    _write("network", network.to_dict(), Path(path))
+    _write("network", network.to_dict(), path)
 
 
 def read_network(path: str | Path) -> Network:
@@ -103,20 +132,18 @@ def read_network(path: str | Path) -> Network:
 
 
 def decode_network(data: Any, name: str, *, is_file: bool = False) -> Network:
-    """Return the network in JSON values, with each layer checked against the table of kinds.
+    """Return the network of a file's content, or of what ``Network.to_dict`` returns.
 
     Args:
-        data: The content of a network file, or what ``Network.to_dict`` returns.
+        data: JSON values.
         name: What messages call it.
         is_file: Accept only the content of a file.
 
     Raises:
-        FileError: It is damaged, not a network, written by a newer version, or describes an
-            impossible network.
+        FileError: As ``read_network``.
     """
     if is_file or (isinstance(data, dict) and "format" in data):
-        envelope = _check_envelope("network", data, Path(name))
-        data = _check_content("network", envelope, Path(name), needs_checksum=False)
+        _, data = _open_envelope("network", data, name, needs_checksum=False)
     try:
         network = Network.from_dict(data)
         check_network(network)
@@ -151,69 +178,19 @@ class _PackedProfile(Record):
     data_sheet: DataSheet | None = omit_default(None)
 
 
-def _pack_profile(profile: Profile) -> _PackedProfile:
-    return _PackedProfile(
-        profile.device,
-        profile.runtime,
-        profile.covers,
-        profile.provenance,
-        summarise_observations(profile.observations),
-        _pack([one.to_dict() for one in profile.observations]),
-        {
-            name: _PackedFit(_pack(data), find_fit_count(profile.fits, name))
-            for name, data in profile.fits.items()
-        },
-        profile.data_sheet,
-    )
-
-
-def _unpack_profile(file: _PackedProfile, path: str | Path) -> Profile:
-    count = file.summary.count
-    profile = Profile(
-        file.device, file.runtime, file.covers, file.provenance, data_sheet=file.data_sheet
-    )
-    parse = partial(_unpack_observations, file.observations, profile, count, str(path))
-    decoders = {
-        name: partial(_unpack_fit, fit.packed, f"the fit of {name} in {path}")
-        for name, fit in file.fits.items()
-    }
-    counts = {name: fit.observation_count for name, fit in file.fits.items()}
-    known = {name: count for name, count in counts.items() if count is not None}
-    return replace(
-        profile,
-        observations=LazyObservations(count, parse, file.summary),
-        fits=StoredFits(decoders, known),
-    )
-
-
 def _unpack_observations(
-    packed: str, profile: Profile, count: int, path: str
+    file: _PackedProfile, profile: Profile, path: str | Path
 ) -> tuple[Observation, ...]:
-    rows = _unpack(packed, f"the list of observations in {path}")
-    if not isinstance(rows, list) or len(rows) != count:
+    rows = _unpack(file.observations, f"the list of observations in {path}", list)
+    count = file.summary.count
+    if len(rows) != count:
         raise FileError(f"{path} is damaged (it should have {count} observations); export it again")
     observations = tuple(
-        [
-            load_record(Observation, row, f"observation {number} in {path}")
-            for number, row in enumerate(rows, start=1)
-        ]
+        load_record(Observation, row, f"observation {number} in {path}")
+        for number, row in enumerate(rows, start=1)
     )
     _check_same_profile(profile, observations, path)
     return observations
-
-
-def _unpack_fit(packed: str, what: str) -> Json:
-    fit = _unpack(packed, what)
-    if not isinstance(fit, dict):
-        raise FileError(f"{what} is damaged (it is no object); export it again")
-    return fit
-
-
-def _read_plain_profile(data: Json, path: str | Path) -> Profile:
-    """Return a profile of version 1, whose observations are plain JSON."""
-    profile: Profile = load_record(Profile, data, str(path))
-    _check_same_profile(profile, profile.observations, path)
-    return profile
 
 
 def _pack(data: Any) -> str:
@@ -229,46 +206,29 @@ def _pack(data: Any) -> str:
     return base64.b64encode(zlib.compress(text.encode(), level=9)).decode()
 
 
-def _unpack(packed: str, what: str) -> Any:
+def _unpack(packed: str, what: str, kind: type) -> Any:
     try:
-        return parse_json(decompress(base64.b64decode(packed, validate=True)))
+        data = parse_json(decompress(base64.b64decode(packed, validate=True)))
+        if not isinstance(data, kind):
+            raise ValueError(f"it is not a {kind.__name__}")
     except ValueError as error:
         raise FileError(f"{what} is damaged ({first_line(error)}); export it again") from error
+    return data
 
 
 # ---------------------------------------------------------------------------------------------
 # Check
 
 
-def _check_content(what: str, envelope: Json, path: Path, *, needs_checksum: bool = True) -> Json:
-    """Return the content of a file if it has the checksum that the file states."""
-    data = envelope.get(what)
-    found = envelope.get("sha256")
-    if not isinstance(data, dict) or (needs_checksum and found is None):
-        missing = "sha256" if isinstance(data, dict) else what
-        raise FileError(f"{path} is damaged ({missing} is missing); export it again")
-    if found is not None and not _has_checksum(data, found):
-        raise FileError(f"{path} is damaged (its checksum does not match); export it again")
-    return data
-
-
-def _has_checksum(data: Json, checksum: Any) -> bool:
-    try:
-        return bool(_checksum(data) == checksum)
-    except ValueError:
-        # A number like 1e999 is infinite, which is never written.
-        return False
-
-
 def _check_same_profile(
     profile: Profile, observations: Sequence[Observation], path: str | Path
 ) -> None:
-    mixed = _explain_mixed(profile, observations)
+    mixed = explain_mixed(profile, observations)
     if mixed:
         raise FileError(f"{path}: {mixed}; export it again")
 
 
-def _explain_mixed(profile: Profile, observations: Sequence[Observation]) -> str:
+def explain_mixed(profile: Profile, observations: Sequence[Observation]) -> str:
     """Return which observation belongs to another profile; empty if none does."""
     # Hashing a key takes longer than comparing: most observations share one identity.
     checked = set()
@@ -287,21 +247,18 @@ def _explain_mixed(profile: Profile, observations: Sequence[Observation]) -> str
 
 
 # ---------------------------------------------------------------------------------------------
-# Write
+# The file around the content
 
 
-def _write(what: str, data: Json, path: Path) -> None:
-    write_atomically(_format(what, data).encode(), path)
-
-
-def _format(what: str, data: Json) -> str:
-    """Return the JSON with one line per field, and one per item in lists of records."""
+def _write(what: str, data: Json, path: str | Path) -> None:
+    """Write JSON with one line per field, and one per item in lists of records."""
     try:
         head = {"format": f"joulecast-{what}", "version": VERSIONS[what], "sha256": _checksum(data)}
     except ValueError as error:
         raise InputError(f"the {what} contains a number that is not finite") from error
     fields = ",\n".join(f"  {json.dumps(key)}: {_spread(data[key])}" for key in data)
-    return f'{json.dumps(head)[:-1]}, "{what}": {{\n{fields}\n}}}}\n'
+    text = f'{json.dumps(head)[:-1]}, "{what}": {{\n{fields}\n}}}}\n'
+    write_atomically(text.encode(), Path(path))
 
 
 def _spread(value: Any) -> str:
@@ -315,12 +272,14 @@ def _checksum(data: Json) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# ---------------------------------------------------------------------------------------------
-# Read
+def _open_envelope(
+    what: str, envelope: Any, path: str | Path, *, needs_checksum: bool = True
+) -> tuple[int, Json]:
+    """Return the version and the content of a file, if it is of its kind and has its checksum."""
 
+    def name_damage(reason: str) -> FileError:
+        return FileError(f"{path} is damaged ({reason}); export it again")
 
-def _check_envelope(what: str, envelope: Any, path: Path) -> Json:
-    """Return the fields of a file if they are those of its kind and version."""
     own = f"joulecast-{what}"
     found = envelope.get("format") if isinstance(envelope, dict) else None
     if found != own:
@@ -328,7 +287,7 @@ def _check_envelope(what: str, envelope: Any, path: Path) -> Json:
         raise FileError(f"{path} is {other}, not a {own} file: give one that Joulecast wrote")
     version = envelope.get("version")
     if not isinstance(version, int) or version < 1:
-        raise FileError(f"{path} is damaged (its version is {version!r}); export it again")
+        raise name_damage(f"its version is {version!r}")
     if version > VERSIONS[what]:
         raise FileError(
             f"{path} was written by a newer version of Joulecast "
@@ -337,8 +296,20 @@ def _check_envelope(what: str, envelope: Any, path: Path) -> Json:
     for key in envelope:
         # A damaged name of the checksum would otherwise leave a network unchecked.
         if key not in ("format", "version", "sha256", what):
-            raise FileError(f"{path} is damaged (unknown field {key!r}); export it again")
-    return dict(envelope)
+            raise name_damage(f"unknown field {key!r}")
+    data, checksum = envelope.get(what), envelope.get("sha256")
+    if not isinstance(data, dict):
+        raise name_damage(f"{what} is missing")
+    if checksum is None and needs_checksum:
+        raise name_damage("sha256 is missing")
+    try:
+        is_whole = checksum is None or _checksum(data) == checksum
+    except ValueError:
+        # A number like 1e999 is infinite, which is never written.
+        is_whole = False
+    if not is_whole:
+        raise name_damage("its checksum does not match")
+    return version, data
 
 
 def _parse(path: Path) -> Any:

@@ -54,11 +54,7 @@ def choose_place(place: str | Path | None = None) -> str:
 
 
 def find_default_file() -> Path:
-    """Return where the store is if nothing else is said: a file in the user's data folder.
-
-    Raises:
-        StoreError: There is no home folder.
-    """
+    """Return where the store is if nothing else is said: a file in the user's data folder."""
     data = Path(os.environ.get("XDG_DATA_HOME", ""))
     try:
         folder = data if data.is_absolute() else Path.home() / ".local/share"
@@ -86,15 +82,14 @@ def check_folder(file: Path) -> None:
     folder = file.parent
     if file == find_default_file():
         folder = next(one for one in file.parents if one.exists())
+    reason = advice = ""
     if not folder.is_dir():
+        reason, advice = f"there is no folder {folder}", "create it"
+    elif not can_access(folder, os.W_OK):
+        reason, advice = f"{folder} cannot be written", "allow it"
+    if reason:
         raise StoreError(
-            f"the store {file} cannot be created, since there is no folder {folder}: create it, "
-            f"{ELSEWHERE}"
-        )
-    if not can_access(folder, os.W_OK):
-        raise StoreError(
-            f"the store {file} cannot be created, since {folder} cannot be written: allow it, "
-            f"{ELSEWHERE}"
+            f"the store {file} cannot be created, since {reason}: {advice}, {ELSEWHERE}"
         )
 
 

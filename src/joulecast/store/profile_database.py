@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -35,12 +35,15 @@ from joulecast.store.database import (
     FITS,
     OBSERVATIONS,
     PROFILES,
+    Tables,
     Transactions,
     find_file,
     find_url,
     open_database,
+    transaction,
     wrap_errors,
 )
+from joulecast.store.files import explain_mixed
 from joulecast.store.places import IN_MEMORY
 from joulecast.store.profiles import ProfileSummary, find_own_profile
 from joulecast.system.errors import FileError, InputError, MissingError, StoreError
@@ -64,15 +67,13 @@ def open_profile_database(
         engine = open_database(url, create=create, wait_s=wait_s)
     if engine is None:
         return None
-    claims = Claims()
+    claims = FileClaims(file) if file else Claims()
     if is_server:
         claims = ServerClaims(engine, wait_s)
-    elif file is not None:
-        claims = FileClaims(file)
-    return ProfileDatabase(engine, Transactions(engine, name, file, wait_s), claims, now)
+    return ProfileDatabase(Transactions(engine, name, file, wait_s), claims, now)
 
 
-class ProfileDatabase:
+class ProfileDatabase(Tables):
     """Profiles with their observations and fits, in a database.
 
     Every method raises StoreError if the database cannot be read or written, and then leaves it
@@ -80,44 +81,31 @@ class ProfileDatabase:
     """
 
     def __init__(
-        self,
-        engine: sa.Engine,
-        transactions: Transactions,
-        claims: Claims,
-        now: Callable[[], float] = time.time,
+        self, transactions: Transactions, claims: Claims, now: Callable[[], float]
     ) -> None:
+        super().__init__(transactions, claims, now)
         self.place = transactions.place
         self.fleet = FleetTables(transactions, claims, now)
         self.campaigns = CampaignTables(transactions, claims, now)
-        self.evaluations = EvaluationTable(transactions, now)
-        self._engine = engine
-        self._transactions = transactions
-        self._claims = claims
-        self._now = now
+        self.evaluations = EvaluationTable(transactions, claims, now)
 
     def close(self) -> None:
         """Close the database. Closing twice is allowed."""
-        self._engine.dispose()
+        self.transactions.engine.dispose()
 
-    def check_writable(self, profile: Profile) -> None:
+    @transaction(writes=True)
+    def check_writable(self, connection: sa.Connection, profile: Profile) -> None:
         """Raise StoreError or InputError if a profile cannot be stored here."""
+        trial = connection.begin_nested()
+        self._insert_profile(connection, profile)
+        trial.rollback()
 
-        def rehearse(connection: sa.Connection) -> None:
-            trial = connection.begin_nested()
-            self._insert_profile(connection, profile)
-            trial.rollback()
-
-        self._transactions.write(rehearse)
-
-    def add_observation(self, observation: Observation) -> None:
+    @transaction(writes=True)
+    def add_observation(self, connection: sa.Connection, observation: Observation) -> None:
         """Append an observation; it is on disk when this returns."""
         profile = find_own_profile(observation)
-
-        def add(connection: sa.Connection) -> None:
-            self._insert_profile(connection, profile)
-            self._insert_observation(connection, profile.key, observation)
-
-        self._transactions.write(add)
+        self._insert_profile(connection, profile)
+        self._insert_observation(connection, profile.key, observation)
 
     @contextmanager
     def claim_trial(
@@ -125,40 +113,37 @@ class ProfileDatabase:
     ) -> Iterator[tuple[Observation, ...] | None]:
         """Claim a trial; yield what is stored of it, or None if another process has claimed it."""
         profile_key, trial_key = find_own_profile(planned).key, planned.trial.key
-        claim = self._claims.hold(stable_hash([profile_key, trial_key]), wait_s)
+        claim = self.claims.hold(stable_hash([profile_key, trial_key]), wait_s)
         with ExitStack() as stack:
             with wrap_errors(self.place):
                 is_held = stack.enter_context(claim)
-            if not is_held:
-                yield None
-                return
             # What was stored before the claim was released is seen now.
-            found, _ = self._transactions.read(
-                lambda connection: self._select_observations(connection, profile_key, trial_key)
-            )
-            yield tuple(found)
+            yield self._list_trial(profile_key, trial_key) if is_held else None
 
-    def find_profile(self, key: str) -> tuple[Profile, set[str]] | None:
+    @transaction()
+    def _list_trial(
+        self, connection: sa.Connection, profile_key: str, trial_key: str
+    ) -> tuple[Observation, ...]:
+        return tuple(self._select_observations(connection, profile_key, trial_key)[0])
+
+    @transaction()
+    def find_profile(self, connection: sa.Connection, key: str) -> tuple[Profile, set[str]] | None:
         """Return a profile and the runs of its observations; None if it is not here."""
-        if not _is_storable(key):
+        query = sa.select(PROFILES).where(PROFILES.c.key == key)
+        row = connection.execute(query).first() if _is_storable(key) else None
+        if row is None:
             return None
+        what = f"profile {key}"
+        device = self._load(Device, self._parse(row.device, what), what)
+        profile = Profile(device, row.runtime, row.covers, row.provenance)
+        if profile.key != key:
+            raise self._name_damage(what)
+        observations, runs = self._select_observations(connection, key)
+        fits = self._select_fits(connection, key)
+        return replace(profile, observations=observations, fits=fits), runs
 
-        def find(connection: sa.Connection) -> tuple[Profile, set[str]] | None:
-            row = connection.execute(sa.select(PROFILES).where(PROFILES.c.key == key)).first()
-            if row is None:
-                return None
-            what = f"profile {key}"
-            device = self._load(Device, self._parse(row.device, what), what)
-            profile = Profile(device, row.runtime, row.covers, row.provenance)
-            if profile.key != key:
-                raise self._name_damage(what)
-            observations, runs = self._select_observations(connection, key)
-            fits = self._select_fits(connection, key)
-            return replace(profile, observations=observations, fits=fits), runs
-
-        return self._transactions.read(find)
-
-    def list_profiles(self) -> tuple[ProfileSummary, ...]:
+    @transaction()
+    def list_profiles(self, connection: sa.Connection) -> tuple[ProfileSummary, ...]:
         """Return summaries of all profiles, in the order they were created."""
         counts = (
             sa.select(
@@ -174,92 +159,84 @@ class ProfileDatabase:
             .join(counts, counts.c.profile_key == PROFILES.c.key, isouter=True)
             .order_by(PROFILES.c.created_at_s, PROFILES.c.key)
         )
+        fits: dict[str, list[Any]] = defaultdict(list)
         fits_query = sa.select(FITS.c.profile_key, FITS.c.estimator, FITS.c.fitted_at_s)
-
-        def read(connection: sa.Connection) -> tuple[ProfileSummary, ...]:
-            fits = connection.execute(fits_query.order_by(FITS.c.estimator)).all()
-            return tuple(
-                _summarise_row(row, [fit for fit in fits if fit.profile_key == row.key])
-                for row in connection.execute(query)
+        for fit in connection.execute(fits_query.order_by(FITS.c.estimator)):
+            fits[fit.profile_key].append(fit)
+        return tuple(
+            ProfileSummary(
+                row.key,
+                row.device_name,
+                row.power_mode,
+                row.runtime,
+                row.covers,
+                row.provenance,
+                row.observation_count or 0,
+                tuple(fit.estimator for fit in fits[row.key]),
+                max([row.created_at_s, row.taken_at_s or 0.0, *(f[2] for f in fits[row.key])]),
             )
+            for row in connection.execute(query)
+        )
 
-        return self._transactions.read(read)
-
-    def save_fit(self, key: str, estimator: str, fitted: Json, shipped_count: int) -> None:
+    @transaction(writes=True)
+    def save_fit(
+        self, connection: sa.Connection, key: str, estimator: str, fitted: Json, shipped_count: int
+    ) -> None:
         """Store a fit made from the observations here and from ``shipped_count`` others."""
+        self._check_profile(connection, key)
+        query = sa.select(sa.func.count()).where(OBSERVATIONS.c.profile_key == key)
+        count = shipped_count + (connection.scalar(query) or 0)
+        self._replace_fit(connection, key, estimator, fitted, count)
 
-        def save(connection: sa.Connection) -> None:
-            self._check_profile(connection, key)
-            query = sa.select(sa.func.count()).where(OBSERVATIONS.c.profile_key == key)
-            count = shipped_count + (connection.scalar(query) or 0)
-            self._replace_fit(connection, key, estimator, fitted, count)
-
-        self._transactions.write(save)
-
-    def import_profile(self, profile: Profile) -> int:
+    @transaction(writes=True)
+    def import_profile(self, connection: sa.Connection, profile: Profile) -> int:
         """Add a profile's observations and fits; return how many observations were new."""
         if profile.data_sheet is not None:
             raise InputError(
                 f"the profile of {profile.device.name} is a data sheet, which a store does not "
                 "keep: add its TOML file with `joulecast devices --add`"
             )
+        mixed = explain_mixed(profile, profile.observations)
+        if mixed:
+            raise InputError(f"{mixed}; import it in a profile of its own")
         key = profile.key
-        for one in profile.observations:
-            if find_own_profile(one).key != key:
-                raise InputError(
-                    f"an observation of {one.device.name!r} ({one.runtime}, {one.covers}, "
-                    f"{one.provenance}) does not belong to the profile of {profile.device.name!r} "
-                    f"({profile.runtime}, {profile.covers}, {profile.provenance}): put it in "
-                    "another profile"
-                )
-
-        def add(connection: sa.Connection) -> int:
-            self._insert_profile(connection, profile)
-            new = sum(
-                self._insert_observation(connection, key, one) for one in profile.observations
+        self._insert_profile(connection, profile)
+        new = sum(self._insert_observation(connection, key, one) for one in profile.observations)
+        for estimator, fitted in profile.fits.items():
+            known = find_fit_count(profile.fits, estimator)
+            count = len(profile.observations) if known is None else known
+            query = sa.select(FITS.c.observation_count).where(
+                (FITS.c.profile_key == key) & (FITS.c.estimator == estimator)
             )
-            for estimator, fitted in profile.fits.items():
-                known = find_fit_count(profile.fits, estimator)
-                count = len(profile.observations) if known is None else known
-                query = sa.select(FITS.c.observation_count).where(
-                    (FITS.c.profile_key == key) & (FITS.c.estimator == estimator)
-                )
-                if count >= (connection.scalar(query) or 0):
-                    self._replace_fit(connection, key, estimator, fitted, count)
-            return new
+            if count >= (connection.scalar(query) or 0):
+                self._replace_fit(connection, key, estimator, fitted, count)
+        return new
 
-        return self._transactions.write(add)
-
-    def complete_observations(self, pairs: Sequence[tuple[Observation, Observation]]) -> int:
+    @transaction(writes=True)
+    def complete_observations(
+        self, connection: sa.Connection, pairs: Sequence[tuple[Observation, Observation]]
+    ) -> int:
         """Replace recorded observations by the same ones with energies; return how many."""
+        count = 0
+        for recorded, completed in pairs:
+            key, trial_key = find_own_profile(recorded).key, recorded.trial.key
+            delete = sa.delete(OBSERVATIONS).where(
+                (OBSERVATIONS.c.profile_key == key)
+                & (OBSERVATIONS.c.trial_key == trial_key)
+                & (OBSERVATIONS.c.digest == _digest_observation(recorded.to_dict(), trial_key))
+            )
+            # Another process may have been faster.
+            if connection.execute(delete.returning(OBSERVATIONS.c.id)).first() is not None:
+                count += self._insert_observation(connection, key, completed)
+                # As many observations as before, so a fit would still look new.
+                connection.execute(sa.delete(FITS).where(FITS.c.profile_key == key))
+        return count
 
-        def complete(connection: sa.Connection) -> int:
-            count = 0
-            for recorded, completed in pairs:
-                key, trial_key = find_own_profile(recorded).key, recorded.trial.key
-                digest = _digest_observation(recorded.to_dict(), trial_key)
-                delete = sa.delete(OBSERVATIONS).where(
-                    (OBSERVATIONS.c.profile_key == key)
-                    & (OBSERVATIONS.c.trial_key == trial_key)
-                    & (OBSERVATIONS.c.digest == digest)
-                )
-                # Another process may have been faster.
-                if connection.execute(delete.returning(OBSERVATIONS.c.id)).first() is not None:
-                    count += self._insert_observation(connection, key, completed)
-                    # As many observations as before, so a fit would still look new.
-                    connection.execute(sa.delete(FITS).where(FITS.c.profile_key == key))
-            return count
-
-        return self._transactions.write(complete)
-
-    def remove_profile(self, key: str) -> None:
+    @transaction(writes=True)
+    def remove_profile(self, connection: sa.Connection, key: str) -> None:
         """Remove a profile with its observations and fits."""
-
-        def remove(connection: sa.Connection) -> None:
-            self._check_profile(connection, key)
-            connection.execute(sa.delete(PROFILES).where(PROFILES.c.key == key))
-
-        self._transactions.write(remove)
+        self._check_profile(connection, key)
+        connection.execute(sa.delete(PROFILES).where(PROFILES.c.key == key))
 
     # -----------------------------------------------------------------------------------------
     # Rows, within a transaction of the caller
@@ -281,19 +258,16 @@ class ProfileDatabase:
             "runtime": profile.runtime,
             "covers": profile.covers,
             "provenance": profile.provenance,
-            "created_at_s": self._now(),
+            "created_at_s": self.now(),
         }
         self._insert_new(connection, PROFILES, row)
 
     def _insert_observation(
         self, connection: sa.Connection, profile_key: str, observation: Observation
     ) -> bool:
-        """Insert an observation unless it is stored already; return whether it was new.
-
-        Raises:
-            InputError: It contains a value with which it could not be read again.
-        """
+        """Insert an observation unless it is stored already; return whether it was new."""
         data, trial_key = observation.to_dict(), observation.trial.key
+        # Refuses values with which it could not be read again.
         Observation.from_dict(data)
         row = {
             "profile_key": profile_key,
@@ -308,24 +282,25 @@ class ProfileDatabase:
     def _insert_new(self, connection: sa.Connection, table: sa.Table, row: Json) -> bool:
         """Insert a row unless it exists; return whether it was new."""
         _check_texts(row)
-        statement = self._transactions.insert(table).values(**row).on_conflict_do_nothing()
+        statement = self.transactions.insert(table).values(**row).on_conflict_do_nothing()
         # The row itself is asked for: psycopg does not count inserted rows.
-        inserted = connection.execute(statement.returning(*table.primary_key.columns)).first()
-        return inserted is not None
+        returning = statement.returning(*table.primary_key.columns)
+        return connection.execute(returning).first() is not None
 
     def _replace_fit(
         self, connection: sa.Connection, key: str, estimator: str, fitted: Json, count: int
     ) -> None:
         """Store what an estimator fitted to ``count`` observations, replacing an earlier fit."""
+        payload = _dump(fitted)
         row = {
             "profile_key": key,
             "estimator": estimator,
-            "payload": _seal(_dump(fitted)),
-            "fitted_at_s": self._now(),
+            "payload": f"{_SEAL}{_hash(payload)}{_SEALED}{payload}}}",
+            "fitted_at_s": self.now(),
             "observation_count": count,
         }
         _check_texts(row)
-        statement = self._transactions.insert(FITS).values(**row)
+        statement = self.transactions.insert(FITS).values(**row)
         # One statement: two processes may store their first fits at once.
         statement = statement.on_conflict_do_update(
             index_elements=FITS.primary_key.columns, set_=dict(statement.excluded)
@@ -345,11 +320,8 @@ class ProfileDatabase:
         if trial_key is not None:
             query = query.where(table.trial_key == trial_key)
         rows = connection.execute(query).all()
-
-        def parse() -> tuple[Observation, ...]:
-            return tuple([self._parse_observation(row) for row in rows])
-
-        return LazyObservations(len(rows), parse), {row.run for row in rows}
+        parsed = LazyObservations(len(rows), lambda: tuple(map(self._parse_observation, rows)))
+        return parsed, {row.run for row in rows}
 
     def _parse_observation(self, row: Any) -> Observation:
         what = f"observation {row.id}"
@@ -374,7 +346,7 @@ class ProfileDatabase:
         if isinstance(payload, str) and payload.startswith(_SEAL):
             checksum, _, rest = payload[len(_SEAL) :].partition(_SEALED)
             payload = rest[:-1]
-            if hashlib.sha256(payload.encode()).hexdigest() != checksum:
+            if _hash(payload) != checksum:
                 raise self._name_damage(what)
         return self._parse(payload, what)
 
@@ -395,21 +367,6 @@ class ProfileDatabase:
         return StoreError(
             f"in the store {self.place} {what} is damaged; restore a copy of the store"
         )
-
-
-def _summarise_row(row: Any, fits: Sequence[Any]) -> ProfileSummary:
-    times = [row.created_at_s, row.taken_at_s or 0.0, *(fit.fitted_at_s for fit in fits)]
-    return ProfileSummary(
-        row.key,
-        row.device_name,
-        row.power_mode,
-        row.runtime,
-        row.covers,
-        row.provenance,
-        row.observation_count or 0,
-        tuple(fit.estimator for fit in fits),
-        max(times),
-    )
 
 
 def _digest_observation(data: Json, trial_key: str) -> str:
@@ -433,9 +390,8 @@ def _is_storable(text: str) -> bool:
         return False
 
 
-def _seal(text: str) -> str:
-    """Return the JSON text of a fit together with its checksum."""
-    return f"{_SEAL}{hashlib.sha256(text.encode()).hexdigest()}{_SEALED}{text}}}"
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _dump(data: Json) -> str:

@@ -70,61 +70,48 @@ def match_profiles(
         InputError: Several devices match.
         MissingError: None matches.
     """
-    if not device_name:
-        raise InputError("no device is named: give its name, or the start of it")
-    candidates = [one for one in known if _has_prefixes(one, prefixes)]
-    own = _match([one for one in candidates if not one.shipped], device_name)
-    matches = own or _match([one for one in candidates if one.shipped], device_name)
-    if len({one.device for one in matches}) > 1:
-        raise InputError(
-            f"{len(matches)} profiles match {device_name!r}: {'; '.join(map(str, matches))}; "
-            "give the full name of a device, or a profile's key"
-        )
-    if not matches:
-        raise MissingError(_explain_missing(known, device_name, prefixes))
-    return sorted(matches, key=lambda one: (PROVENANCES.index(one.provenance), -one.changed_at_s))
-
-
-def _has_prefixes(summary: ProfileSummary, prefixes: Mapping[str, str]) -> bool:
-    return all(getattr(summary, field).startswith(start) for field, start in prefixes.items())
-
-
-def _match(summaries: Sequence[ProfileSummary], device_name: str) -> list[ProfileSummary]:
     name = device_name.lower()
+    if not name:
+        raise InputError("no device is named: give its name, or the start of it")
     criteria: list[Callable[[ProfileSummary], bool]] = [
         lambda one: one.device.lower() == name,
         lambda one: one.key == name,
         lambda one: one.device.lower().startswith(name),
         lambda one: len(name) >= MIN_KEY_LENGTH and one.key.startswith(name),
     ]
-    for is_match in criteria:
-        matches = [one for one in summaries if is_match(one)]
-        if matches:
-            return matches
-    return []
-
-
-def _explain_missing(
-    known: Sequence[ProfileSummary], device_name: str, prefixes: Mapping[str, str]
-) -> str:
-    names = sorted({one.device + (" (shipped)" if one.shipped else "") for one in known})
-    listed = f"known devices: {', '.join(names)}" if names else "there are no profiles yet"
-    details = "".join(f", {field} {start}" for field, start in prefixes.items())
-    return (
-        f"there is no profile of {device_name!r}{details} ({listed}): create one with "
-        "`joulecast profile NET --on cpu` or `--on cuda:0`"
-    )
+    choices = [
+        [
+            one
+            for one in known
+            if one.shipped == shipped
+            and all(getattr(one, field).startswith(start) for field, start in prefixes.items())
+            and is_match(one)
+        ]
+        for shipped in (False, True)
+        for is_match in criteria
+    ]
+    matches = next(filter(None, choices), [])
+    if len({one.device for one in matches}) > 1:
+        raise InputError(
+            f"{len(matches)} profiles match {device_name!r}: {'; '.join(map(str, matches))}; "
+            "give the full name of a device, or a profile's key"
+        )
+    if not matches:
+        names = sorted({one.device + (" (shipped)" if one.shipped else "") for one in known})
+        listed = f"known devices: {', '.join(names)}" if names else "there are no profiles yet"
+        details = "".join(f", {field} {start}" for field, start in prefixes.items())
+        raise MissingError(
+            f"there is no profile of {device_name!r}{details} ({listed}): create one with "
+            "`joulecast profile NET --on cpu` or `--on cuda:0`"
+        )
+    return sorted(matches, key=lambda one: (PROVENANCES.index(one.provenance), -one.changed_at_s))
 
 
 SHIPPED = Path(__file__).parents[1] / "profiles"
 
 
 def find_shipped_folder() -> Path:
-    """Return the folder of shipped profiles: JOULECAST_PROFILES, else that of the package.
-
-    Raises:
-        StoreError: JOULECAST_PROFILES is not a folder.
-    """
+    """Return the folder of shipped profiles: JOULECAST_PROFILES, else that of the package."""
     variable = os.environ.get("JOULECAST_PROFILES")
     if not variable:
         return SHIPPED
@@ -145,8 +132,8 @@ class ShippedProfiles:
     @cached_property
     def by_key(self) -> Mapping[str, Profile]:
         """Each profile by its key."""
-        paths = [(path, path.stat()) for path in sorted(self._folder.glob("*.json"))]
-        found = [_read_shipped(path, stat.st_mtime_ns, stat.st_size) for path, stat in paths]
+        stats = {path: path.stat() for path in sorted(self._folder.glob("*.json"))}
+        found = [_read_shipped(path, one.st_mtime_ns, one.st_size) for path, one in stats.items()]
         return {profile.key: profile for profile in found}
 
 
@@ -182,13 +169,7 @@ def summarise_shipped(profile: Profile) -> ProfileSummary:
 def join_observations(
     shipped: Sequence[Observation], own: Sequence[Observation], own_runs: set[str]
 ) -> Sequence[Observation]:
-    """Return shipped observations before a user's own, each once, parsed when they are read.
-
-    Args:
-        shipped: Observations that ship with the package.
-        own: Those of the user's store.
-        own_runs: All runs that the user's are from.
-    """
+    """Return shipped observations before a user's own, each once, parsed when they are read."""
 
     def join() -> tuple[Observation, ...]:
         return tuple(dict.fromkeys((*shipped, *own)))

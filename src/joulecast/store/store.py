@@ -134,16 +134,9 @@ class Store:
             self._database.close()
 
     def check_writable(self, profile: Profile | None = None) -> None:
-        """Raise an error if observations of a profile cannot be added; change nothing.
+        """Raise an error if observations (of a profile) cannot be added; change nothing.
 
         Measuring takes long: a store that cannot keep the results should be known before.
-
-        Args:
-            profile: The profile that observations will belong to, if it is known already.
-
-        Raises:
-            InputError: A name cannot be stored.
-            StoreError: The store cannot be written.
         """
         self._require_database().check_writable(profile or Profile(Device(""), "", "", "measured"))
 
@@ -161,18 +154,12 @@ class Store:
                     store.add_observation(measure())
 
         The claim ends with the block or with the process. It yields the observations of the trial
-        that are stored, or None if another process has claimed it.
-
-        Args:
-            planned: What will be observed, without values.
-            wait_s: How long to wait for another process that has claimed the trial.
+        that are stored, or None if another process still claims it after ``wait_s``.
         """
         return self._require_database().claim_trial(planned, wait_s)
 
     def load_observations(self, profile_key: str) -> tuple[Observation, ...]:
-        """Return the observations of a profile, in the order they were added.
-
-        If a profile with the same key ships with the package, its observations come first.
+        """Return the observations of a profile in the order they were added, shipped ones first.
 
         Reading parses every observation. A long-running caller reads once and appends what it adds.
         """
@@ -187,12 +174,9 @@ class Store:
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Store what an estimator fitted to the observations of a profile."""
         database = self._require_database()
-        found = database.find_profile(profile_key)
-        shipped_count = 0
-        if found:
-            joined = self._join_shipped(*found)
-            shipped_count = len(joined.observations) - len(found[0].observations)
-        database.save_fit(profile_key, estimator, fitted, shipped_count)
+        own, joined = database.find_profile(profile_key), self._find_profile(profile_key)
+        shipped = len(joined.observations) - len(own[0].observations) if own and joined else 0
+        database.save_fit(profile_key, estimator, fitted, shipped)
 
     def load_profile(self, key: str) -> Profile:
         """Return a profile of the store, or one that ships with the package.
@@ -243,12 +227,7 @@ class Store:
         return self.load_profile(match_profiles(self.list_profiles(), device_name, prefixes)[0].key)
 
     def list_matches(self, device_name: str) -> list[ProfileSummary]:
-        """Return all profiles of a device, starting with the one that ``find_profile`` returns.
-
-        Raises:
-            InputError: Several devices match.
-            MissingError: None matches.
-        """
+        """Return all profiles of a device, starting with the one that ``find_profile`` returns."""
         return match_profiles(self.list_profiles(), device_name, {})
 
     def import_profile(self, profile: Profile) -> int:
@@ -261,11 +240,8 @@ class Store:
     def complete_observations(self, pairs: Sequence[tuple[Observation, Observation]]) -> int:
         """Fill in energies that were not known when observations were stored; drop old fits.
 
-        Args:
-            pairs: Each observation as it is stored, and with its energy; of the same profile.
-
-        Returns:
-            How many were replaced: those that are no longer stored are left out.
+        A pair has an observation as it is stored, and with its energy. Those that are no longer
+        stored are left out; return how many were replaced.
         """
         return self._require_database().complete_observations(pairs)
 
