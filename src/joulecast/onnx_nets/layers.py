@@ -76,7 +76,7 @@ class LayerAssembler:
         self.graph, self.calls, self.batch, self.costly = graph, calls, batch, costly
         self.drafts: list[_LayerDraft] = []
         self.layer_of_value: dict[str, int] = dict.fromkeys(graph.inputs, -1)
-        self.readers = Counter(name for call in calls for name in set(call.node.inputs) if name)
+        self.readers = Counter(name for call in calls for name in set(call.reads) if name)
         self.readers.update(graph.outputs)
         self.claimed: set[str] = set()
         self.buildable = len(graph.inputs) == 1
@@ -108,7 +108,7 @@ class LayerAssembler:
 
     def _add_call(self, place: int, call: GraphCall) -> None:
         # Those that layers or the network's input gave.
-        values = [*dict.fromkeys(one for one in call.node.inputs if one in self.layer_of_value)]
+        values = [*dict.fromkeys(one for one in call.reads if one in self.layer_of_value)]
         given = [value for _, value in call.named_inputs]
         if not call.outputs or any(one.shape is None for one in (call.outputs[0], *given)):
             self.buildable = False
@@ -146,10 +146,10 @@ class LayerAssembler:
         if not values:
             return
         layer = self.layer_of_value[values[0]]
-        self.layer_of_value.update(dict.fromkeys(call.node.outputs, layer))
-        is_only = self.readers[values[0]] == 1 and len(call.node.outputs) == 1
+        self.layer_of_value.update(dict.fromkeys(call.makes, layer))
+        is_only = self.readers[values[0]] == 1 and len(call.makes) == 1
         if layer >= 0 and is_only and self.drafts[layer].last_value == values[0]:
-            self.drafts[layer].last_value = call.node.outputs[0]
+            self.drafts[layer].last_value = call.makes[0]
 
     def _find_sole_source(self, place: int, values: Sequence[str]) -> _LayerDraft | None:
         """Return the layer of the same block whose newest result only this call reads."""
@@ -164,9 +164,9 @@ class LayerAssembler:
     def _extend(self, draft: _LayerDraft, call: GraphCall) -> None:
         """Let the results of a call be those of a layer."""
         self._claim(call)
-        layer = self.layer_of_value[draft.call.node.outputs[0]]
-        draft.last_value = call.node.outputs[0]
-        self.layer_of_value.update(dict.fromkeys(call.node.outputs, layer))
+        layer = self.layer_of_value[draft.call.makes[0]]
+        draft.last_value = call.makes[0]
+        self.layer_of_value.update(dict.fromkeys(call.makes, layer))
 
     def _deepen(self, op: Op, call: GraphCall, values: Sequence[str]) -> bool:
         """Add a recurrent layer to the one below it, as one stack; return whether it is one."""
@@ -206,8 +206,8 @@ class LayerAssembler:
         if kind.counts_params and params:
             op = _with_size(op, "params", params)
         shape = _find_out_shape(op, kind.in_shape(op.sizes))
-        value, block = call.node.outputs[0], self.block_of_call[place]
-        self.layer_of_value.update(dict.fromkeys(call.node.outputs, len(self.drafts)))
+        value, block = call.makes[0], self.block_of_call[place]
+        self.layer_of_value.update(dict.fromkeys(call.makes, len(self.drafts)))
         self.drafts.append(
             _LayerDraft(op, call, block, tuple(sources), join, value, shape, is_tied)
         )
@@ -287,14 +287,14 @@ def _changes_nothing(op: Op) -> bool:
 
 
 def _find_path(call: GraphCall) -> str:
-    if call.node.path:
-        return call.node.path
+    if call.path:
+        return call.path
     names = [name for value in list_weights(call) for name in value.weights]
     return next(filter(None, map(_name_after_weight, names)), "")
 
 
 def _name_layer(draft: _LayerDraft) -> str:
-    path, kind, label = _find_path(draft.call), draft.op.kind, draft.call.node.label
+    path, kind, label = _find_path(draft.call), draft.op.kind, draft.call.label
     function = str(draft.op.sizes.get("fn", kind)) if find_kind(kind).is_function else kind
     if not path:
         # PyTorch names what its outermost module does after the operator alone: /Add_3.
@@ -307,7 +307,7 @@ def _name_layer(draft: _LayerDraft) -> str:
 def _read_costly_view(call: GraphCall, batch: int) -> Op:
     shape = call.read(0).take_sample(batch) or (1,)
     out = call.outputs[0].take_sample(batch) or (1,)
-    kind = "slice" if len(call.node.outputs) == 1 else "gradient_copy"
+    kind = "slice" if len(call.makes) == 1 else "gradient_copy"
     return make_op(kind, out=out, shape=shape)
 
 

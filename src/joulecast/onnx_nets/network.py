@@ -35,7 +35,6 @@ from joulecast.onnx_nets.patterns import (
     fuse_patterns,
     insert_copies,
     merge_slices,
-    split_fused,
 )
 from joulecast.operators import Shape, check_network, network_work
 from joulecast.records import INT8_PRECISIONS, Network, Setup, StepTotals
@@ -112,7 +111,7 @@ def _make_network(graph: ReadGraph, batch: int, counted_batch: int, name: str) -
     if not graph.calls:
         raise GraphError("its outputs do not depend on its inputs")
     try:
-        calls = merge_slices(split_fused(graph.calls))
+        calls = merge_slices(graph.calls)
         calls = insert_copies(fuse_patterns(calls, graph.outputs))
         assembler = LayerAssembler(graph, calls, batch, _find_costly(calls))
         network = assembler.assemble(name)
@@ -214,11 +213,9 @@ def _list_notes(graph: ReadGraph, unsized: int) -> tuple[str, ...]:
 
 def _find_precision(graph: ReadGraph) -> str:
     """Return the precision of the weights, or of the numbers that a quantised graph computes."""
-    ops = {call.op for call in graph.calls}
-    if "DynamicQuantizeLinear" in graph.quantisers or any("DynamicQuantize" in op for op in ops):
-        return "int8_dynamic"
-    if graph.quantisers or any("QLinear" in op or "Integer" in op for op in ops):
-        return "int8"
+    if graph.quantisers:
+        is_dynamic = any("DynamicQuantize" in op for op in graph.quantisers)
+        return "int8_dynamic" if is_dynamic else "int8"
     sizes: Counter[int] = Counter()
     for name, count in graph.weights.items():
         sizes[graph.values[name].type] += count
