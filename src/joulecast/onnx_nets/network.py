@@ -6,9 +6,13 @@ given; the batch is not needed, because records describe one sample.
 
 from __future__ import annotations
 
+import json
+import resource
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import onnx
 
@@ -49,6 +53,8 @@ _MIN_VIEW_SHARE, _PASSES = 0.01, 3.0
 # A buildable network may leave at most this share of FLOPs and parameters to no layer.
 _MAX_UNATTRIBUTED_SHARE = 0.01
 _HALF_TYPES = {10: "fp16", 16: "bf16"}
+# A file of 1 GiB is in memory three times: as it was read, as it was sent, and parsed.
+_MOST_MEMORY_BYTES = 6 * 2**30
 
 
 def read_network(
@@ -225,3 +231,25 @@ def _find_precision(graph: ReadGraph) -> str:
 
 def _divide(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
+
+
+def main() -> None:
+    """Read one file for another process, which sends options and the content (``net_file``)."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
+    name, place, sample, batch, usual_batch = json.loads(sys.stdin.buffer.readline())
+    sample = None if sample is None else tuple(sample)
+    answer: dict[str, Any]
+    try:
+        found = read_network(sys.stdin.buffer.read(), name, place, sample, batch, usual_batch)
+        answer = {**vars(found), "network": found.network.to_dict()}
+    except (FileError, NetError) as error:
+        answer = {"error": type(error).__name__, "message": str(error)}
+    except MemoryError:
+        limit = f"{_MOST_MEMORY_BYTES / 2**30:.0f} GiB"
+        message = f"{place} needs more than {limit} to be read: export the net again"
+        answer = {"error": "FileError", "message": message}
+    sys.stdout.write(f"\n{json.dumps(answer)}")
+
+
+if __name__ == "__main__":
+    main()
