@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from onnx import TensorProto, helper
 from torch import nn
 
+from joulecast.onnx_nets import patterns
 from joulecast.onnx_nets.graph import find_module_path
 from joulecast.onnx_nets.layers import find_path_blocks
 from joulecast.onnx_nets.network import read_network
-from joulecast.onnx_nets.patterns import find_view_strides
 from joulecast.operators import input_shape, layer_work, network_work, output_shape
 from joulecast.records import Setup
 from joulecast.torch_nets.build import build_net
@@ -582,29 +582,16 @@ def test_a_stack_of_recurrent_layers_is_one_layer():
 
 
 @pytest.mark.parametrize(
-    ("shape", "order", "new"),
-    [
-        ((2, 3, 4), (0, 1, 2), (6, 4)),
-        ((2, 3, 4), (0, 2, 1), (2, 12)),
-        ((2, 3, 4), (0, 2, 1), (2, 4, 3, 1)),
-        ((2, 3, 4), (1, 0, 2), (3, 2, 2, 2)),
-        ((2, 3, 4), (1, 0, 2), (6, 4)),
-        ((2, 1, 4), (1, 0, 2), (8,)),
-        ((2, 3, 4, 5), (0, 3, 1, 2), (2, 5, 12)),
-        ((2, 3, 4, 5), (0, 2, 3, 1), (2, 20, 3)),
-        ((2, 3, 4, 5), (0, 2, 1, 3), (2, 4, 15)),
-    ],
+    ("order", "new"), [((0, 1, 2), (6, 4)), ((0, 2, 1), (2, 12)), ((1, 0, 2), (3, 2, 2, 2))]
 )
-def test_a_reshape_copies_where_numpy_does(shape, order, new):
-    array = np.transpose(np.zeros(shape), order)
-    copies = not np.shares_memory(array.reshape(new), array)
-    strides = tuple(stride // array.itemsize for stride in array.strides)
-    found = find_view_strides(array.shape, strides, new)
-    assert (found is None) == copies
+def test_a_reshape_copies_where_numpy_does(order, new):
+    array = np.transpose(np.zeros((2, 3, 4)), order)
+    transposed = np.transpose(patterns._lay_out((2, 3, 4)), order)
+    found = patterns._view(transposed, new)
+    assert (found is None) == (not np.shares_memory(array.reshape(new), array))
     if found is not None:
-        expected = [stride // array.itemsize for stride in array.reshape(new).strides]
-        pairs = zip(found, expected, new, strict=True)
-        assert all(a == b for a, b, size in pairs if size > 1)
+        strides = [stride // array.itemsize for stride in array.reshape(new).strides]
+        assert [*found.strides] == strides
 
 
 def test_nodes_are_named_after_modules():

@@ -2,25 +2,25 @@
 
 Nothing runs. ``onnx.shape_inference`` gives the shapes of every node, and the reference operators
 of ``onnx`` compute the small constants from which exporters derive shapes. Operators of ONNX
-Runtime, which ``onnx`` does not know, have a table here. What remains are the calls that a device
-would run.
+Runtime and of quantised graphs, which ``onnx`` does not know, are first replaced by standard ones
+on floating-point numbers. What remains are the calls that a device would run.
 """
 
 from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper, shape_inference
+from onnx import NodeProto, helper, numpy_helper, shape_inference
 from onnx.reference.ops import load_op
 
 from joulecast.onnx_nets.model_file import (
-    MOST_CONSTANT_ELEMENTS,
     GraphError,
     GraphInput,
     check_shape,
@@ -31,16 +31,21 @@ from joulecast.onnx_nets.model_file import (
 from joulecast.operators import Shape
 from joulecast.system.units import format_shape
 
-FLOAT_TYPES = frozenset((1, 10, 11, 16, 17, 18, 19, 20))
-"""Numbers of the floating-point types (``onnx.TensorProto.DataType``)."""
 MICROSOFT = "com.microsoft::"
 """Domain of the operators that ONNX Runtime's optimiser writes."""
-RECURRENT = ("LSTM", "GRU", "RNN", f"{MICROSOFT}DynamicQuantizeLSTM")
+FUSED = "joulecast::"
+"""Domain of calls that stand for what a file fuses or spells out (``patterns``)."""
+RECURRENT = ("LSTM", "GRU", "RNN")
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
-_FLOAT, _BOOL = 1, 9
-# Types whose elements NumPy has.
+# Numbers of element types (``onnx.TensorProto.DataType``): floating-point ones, bytes, which stand
+# for floating-point numbers in a quantised graph, and those whose elements NumPy has.
+_FLOAT, _INT32, _BOOL = 1, 6, 9
+_FLOAT_TYPES = (1, 10, 11, 16, 17, 18, 19, 20)
+_BYTES = (2, 3)
 _DECODED_TYPES = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13)
+# Elements of a constant whose values are kept: shapes and axes have few.
+_MOST_CONSTANT_ELEMENTS = 1024
 # Results of these are the numbers that they read: networks in floating point do not have them.
 _QUANTISERS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 _SHAPE_READERS = ("Shape", "Size")
@@ -63,6 +68,10 @@ _DEEPEST_BRANCH = 20
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _LONGEST_SCOPES = 10_000
 _LONGEST_PATH = 200
+_BROKEN = (
+    ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError,
+    shape_inference.InferenceError, onnx.checker.ValidationError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +99,7 @@ class GraphValue:
     @property
     def is_float(self) -> bool:
         """Whether its elements are floating-point numbers."""
-        return self.type in FLOAT_TYPES
+        return self.type in _FLOAT_TYPES
 
     @property
     def is_weight(self) -> bool:
@@ -104,11 +113,7 @@ class GraphValue:
 
     @property
     def dims(self) -> Shape:
-        """Its shape.
-
-        Raises:
-            GraphError: It depends on the data.
-        """
+        """Its shape; a GraphError if that depends on the data."""
         if self.shape is None:
             raise GraphError("reads a value whose shape depends on the data")
         return self.shape
@@ -134,42 +139,31 @@ class GraphValue:
         return self.shape is not None and 0 <= axis < len(self.shape) and self.shape[axis] == batch
 
 
-@dataclass(frozen=True)
-class Node:
-    """A call of an operator.
+@dataclass(frozen=True, eq=False)
+class GraphCall:
+    """A call of an operator, with the values that it reads and computes.
 
     Attributes:
-        op: Its name; operators of other domains than ONNX's own carry theirs, ``com.acme::Op``.
-        inputs: Names of values; empty where an optional input is missing.
+        op: Its operator; those of other domains than ONNX's own carry theirs, ``com.acme::Op``.
+        reads: Names of its inputs; empty where an optional input is missing.
+        makes: Names of its outputs.
         path: Name of the module that it belongs to, with dots; empty if that is not known.
         label: Its name in the file.
     """
 
     op: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    inputs: tuple[GraphValue | None, ...]
+    outputs: tuple[GraphValue, ...] = ()
     attributes: dict[str, Any] = field(default_factory=dict)
     path: str = ""
     label: str = ""
 
-
-@dataclass(frozen=True, eq=False)
-class GraphCall:
-    """A node with the values that it reads and, once they are known, those that it computes."""
-
-    node: Node
-    inputs: tuple[GraphValue | None, ...]
-    outputs: tuple[GraphValue, ...] = ()
-
-    @property
-    def op(self) -> str:
-        """The name of its operator."""
-        return self.node.op
-
     @property
     def named_inputs(self) -> list[tuple[str, GraphValue]]:
         """The inputs that it has, with their names."""
-        pairs = zip(self.node.inputs, self.inputs, strict=True)
+        pairs = zip(self.reads, self.inputs, strict=True)
         return [(name, value) for name, value in pairs if value is not None]
 
     def get(self, index: int) -> GraphValue | None:
@@ -189,7 +183,7 @@ class GraphCall:
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute of the node."""
-        value = self.node.attributes.get(name)
+        value = self.attributes.get(name)
         return default if value is None else value
 
     def numbers(self, index: int, name: str) -> tuple[Any, ...] | None:
@@ -213,7 +207,7 @@ class ReadGraph:
         calls: What a device runs, in order.
         values: Every value by its name.
         weights: Number of elements of every weight.
-        quantisers: Names of the operators that quantise, as far as the graph has them.
+        quantisers: Names of operators on quantised numbers that the file has.
     """
 
     inputs: list[str]
@@ -247,6 +241,13 @@ def list_reduced_axes(call: GraphCall) -> tuple[int, ...]:
     if not axes:
         return () if call.attribute("noop_with_empty_axes", 0) else tuple(range(rank))
     return tuple(sorted(normalise_axis(axis, rank) for axis in axes))
+
+
+def transpose_factors(call: GraphCall) -> tuple[Shape, Shape]:
+    """Return the shapes of the factors of a product that may transpose them first."""
+    a, b = call.shape(0), call.shape(1)
+    a = (*a[:-2], a[-1], a[-2]) if call.attribute("transA", 0) else a
+    return a, (*b[:-2], b[-1], b[-2]) if call.attribute("transB", 0) else b
 
 
 class GraphReader:
@@ -289,48 +290,42 @@ class GraphReader:
         found.outputs = [self._resolve(value.name) for value in self.graph.output]
         wanted, kept = set(found.outputs), []
         for call in reversed(found.calls):
-            if wanted.intersection(call.node.outputs):
+            if wanted.intersection(call.makes):
                 kept.append(call)
-                wanted.update(call.node.inputs)
+                wanted.update(call.reads)
         found.calls = kept[::-1]
         return found
 
     def _read_scope(self, graph: onnx.GraphProto, depth: int) -> None:
-        for tensor in graph.initializer:
-            self._add_weight(tensor.name, _read_tensor(tensor, tensor.name))
-        for sparse in graph.sparse_initializer:
-            name = sparse.values.name
-            dims = tuple(int(size) for size in sparse.dims)
-            self._add_weight(name, GraphValue(dims, sparse.values.data_type, True, None, (name,)))
+        sparse = [
+            (one.values.name, one.values.data_type, one.dims) for one in graph.sparse_initializer
+        ]
+        read = {one.name: _read_tensor(one, one.name) for one in graph.initializer}
+        for name, type_, dims in sparse:
+            read[name] = GraphValue(tuple(map(int, dims)), type_, True, None, (name,))
+        self.found.values.update(read)
+        self.found.weights.update((name, v.elements) for name, v in read.items() if v.weights)
         for value in (*graph.value_info, *graph.output):
             declared = read_dims(value.type)
             sizes = [self.sizes.get(d, -1) if isinstance(d, str) else d for d in declared or ()]
             if declared is not None and min(sizes, default=0) >= 0:
                 self.declared[value.name] = tuple(sizes)
         for proto in graph.node:
-            node = _read_node(proto, find_module_path(proto))
-            label = node.label or (node.outputs[0] if node.outputs else "")
-            title = f"node {shorten(label)!r} ({shorten(node.op)})"
+            label = proto.name or (proto.output[0] if proto.output else "")
+            title = f"node {shorten(label)!r} ({shorten(_name_op(proto))})"
             try:
-                if not (node.op == "If" and self._take_branch(proto, node, depth)):
-                    self._add_node(node, proto)
+                if _name_op(proto) != "If" or not self._take_branch(proto, depth):
+                    for part in self._translate(proto):
+                        self._add_node(part)
             except GraphError as error:
                 raise GraphError(f"{title} {shorten(str(error), 300)}") from error
-            except (
-                ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError,
-                shape_inference.InferenceError, onnx.checker.ValidationError,
-            ) as error:  # fmt: skip
+            except _BROKEN as error:
                 reason = shorten(str(error).strip().split("\n", 1)[0], 300)
                 raise GraphError(f"{title} is invalid ({reason})") from error
 
-    def _add_weight(self, name: str, value: GraphValue) -> None:
-        self.found.values[name] = value
-        if value.weights:
-            self.found.weights[name] = value.elements
-
-    def _take_branch(self, proto: onnx.NodeProto, node: Node, depth: int) -> bool:
+    def _take_branch(self, proto: NodeProto, depth: int) -> bool:
         """Read the branch of an ``If`` whose condition is known; return whether it is."""
-        condition = self._read_value(node.inputs[0])
+        condition = self._read_value(proto.input[0])
         if condition.numbers is None or depth >= _DEEPEST_BRANCH:
             return False
         wanted = "then_branch" if condition.numbers[0] else "else_branch"
@@ -338,32 +333,73 @@ class GraphReader:
         if branch is None:
             raise GraphError(f"has no {wanted}")
         self._read_scope(branch, depth + 1)
-        for name, inner in zip(node.outputs, branch.output, strict=True):
+        for name, inner in zip(proto.output, branch.output, strict=True):
             self.aliases[name] = self._resolve(inner.name)
         return True
 
-    def _add_node(self, node: Node, proto: onnx.NodeProto) -> None:
-        if node.op == "Constant":
-            self.found.values[node.outputs[0]] = _read_constant(node)
+    def _translate(self, proto: NodeProto) -> Iterator[NodeProto]:
+        """Return the standard nodes that a node stands for: itself, or parts of a fused one."""
+        op = _name_op(proto)
+        if op in _QUANTISERS or re.search("QLinear|QGemm|Integer|Quantize", op):
+            self.found.quantisers.add(op)
+        parts: list[tuple[str, Sequence[str], Sequence[str], Sequence[onnx.AttributeProto]]]
+        if op in _SPLITTERS:
+            names = [*proto.input, *[""] * (5 - len(proto.input))]
+            split = _SPLITTERS[op](proto, names, proto.output[0])
+            parts = [(one, inputs, [made], more) for one, inputs, made, more in split]
+        elif op in _STANDARD:
+            standard, *places = _STANDARD[op]
+            names = [proto.input[place] for place in places if place < len(proto.input)]
+            parts = [(standard, names, proto.output, proto.attribute)]
+        else:
+            yield proto
             return
-        names = tuple(self._resolve(name) if name else "" for name in node.inputs)
-        values = tuple(self._read_value(name) if name else None for name in names)
-        call = GraphCall(replace(node, inputs=names), values)
-        given = [value for value in values if value is not None]
-        if node.op in _QUANTISERS:
-            self.found.quantisers.add(node.op)
-        if node.op in _SHAPE_READERS:
+        for op, inputs, outputs, attributes in parts:
+            domain, _, op_type = op.rpartition("::")
+            part = helper.make_node(op_type, inputs, outputs, proto.name, domain=domain)
+            schema = _find_schema(part, self.opset)
+            part.attribute.extend(
+                one for one in attributes if schema is None or one.name in schema.attributes
+            )
+            part.metadata_props.extend(proto.metadata_props)
+            yield part
+
+    def _add_node(self, proto: NodeProto) -> None:
+        op, makes = _name_op(proto), tuple(proto.output)
+        attributes = {one.name: _read_attribute(one) for one in proto.attribute}
+        if op == "Constant":
+            self.found.values[makes[0]] = _read_constant(attributes)
+            return
+        reads = tuple(self._resolve(name) if name else "" for name in proto.input)
+        inputs = tuple(self._read_value(name) if name else None for name in reads)
+        path = find_module_path(proto)
+        call = GraphCall(op, reads, makes, inputs, (), attributes, path, proto.name)
+        given = [value for value in inputs if value is not None]
+        if op in _SHAPE_READERS:
             is_constant = bool(given) and given[0].shape is not None
         else:
             is_constant = bool(given) and all(value.is_constant for value in given)
         if is_constant:
             self._add_constant(call, given, proto)
-        elif not self._add_alias(call):
-            self._add_call(call, given, proto)
+            return
+        source = _find_same(call)
+        if source is not None:
+            self.aliases[makes[0]] = reads[source]
+            # Besides, a dynamic quantisation returns its scale and zero point, a dropout its mask.
+            scale = GraphValue((), _FLOAT, True, is_scale=True)
+            other = scale if op in _QUANTISERS else replace(call.read(0), type=_BOOL)
+            self.found.values.update((name, other) for name in makes[1:] if name)
+            return
+        is_sized = all(value.shape is not None for value in given)
+        results = self._infer(call, proto) if is_sized else [(None, _FLOAT)] * len(makes)
+        outputs = tuple(
+            GraphValue(shape, type_, batch_axis=_find_batch_axis(call, shape, place))
+            for place, (shape, type_) in enumerate(results)
+        )
+        self._keep(makes, outputs)
+        self.found.calls.append(replace(call, outputs=outputs))
 
-    def _add_constant(
-        self, call: GraphCall, given: list[GraphValue], proto: onnx.NodeProto
-    ) -> None:
+    def _add_constant(self, call: GraphCall, given: list[GraphValue], proto: NodeProto) -> None:
         weights = tuple(dict.fromkeys(name for value in given for name in value.weights))
         is_scale = any(value.is_scale for value in given)
         if call.op in _SHAPE_READERS:
@@ -373,54 +409,45 @@ class GraphReader:
             weights, is_scale = given[0].weights, given[0].is_scale
         results = self._infer(call, proto)
         arrays = self._fold(call, proto, [shape for shape, _ in results])
-        for name, (shape, type_), array in zip(call.node.outputs, results, arrays, strict=True):
-            if name:
-                value = GraphValue(shape, type_, True, array, weights, is_scale)
-                self.found.values[name] = value
+        outputs = [
+            GraphValue(shape, type_, True, array, weights, is_scale)
+            for (shape, type_), array in zip(results, arrays, strict=True)
+        ]
+        self._keep(call.makes, outputs)
 
-    def _add_alias(self, call: GraphCall) -> bool:
-        """Let the result of a call that changes nothing be its input; return whether it does."""
-        source = _find_same(call)
-        if source is None:
-            return False
-        self.aliases[call.node.outputs[0]] = call.node.inputs[source]
-        # Besides, a dynamic quantisation returns its scale and zero point, a dropout its mask.
-        scale = GraphValue((), _FLOAT, True, is_scale=True)
-        other = scale if call.op in _QUANTISERS else replace(call.read(0), type=_BOOL)
-        self.found.values.update((name, other) for name in call.node.outputs[1:] if name)
-        return True
+    def _keep(self, names: Sequence[str], values: Sequence[GraphValue]) -> None:
+        pairs = zip(names, values, strict=True)
+        self.found.values.update((name, value) for name, value in pairs if name)
 
-    def _add_call(self, call: GraphCall, given: list[GraphValue], proto: onnx.NodeProto) -> None:
-        is_sized = all(value.shape is not None for value in given)
-        results: list[tuple[Shape | None, int]] = [(None, _FLOAT)] * len(call.node.outputs)
-        results = self._infer(call, proto) if is_sized else results
-        outputs = tuple(
-            GraphValue(shape, type_, batch_axis=find_batch_axis(call, shape, place))
-            for place, (shape, type_) in enumerate(results)
-        )
-        for name, value in zip(call.node.outputs, outputs, strict=True):
-            if name:
-                self.found.values[name] = value
-        self.found.calls.append(replace(call, outputs=outputs))
-
-    def _infer(self, call: GraphCall, proto: onnx.NodeProto) -> list[tuple[Shape | None, int]]:
+    def _infer(self, call: GraphCall, proto: NodeProto) -> list[tuple[Shape | None, int]]:
         """Return shape and type of every result; a shape is None where it is not known."""
         first = next((value.type for value in call.inputs if value is not None), _FLOAT)
-        names = call.node.outputs
-        found: list[tuple[Shape | None, int]] = [(self.declared.get(name), first) for name in names]
-        rule = _OWN_SHAPES.get(call.op)
-        if rule is not None:
-            shapes = rule(call)
-            found = [(shapes[i] if i < len(shapes) else None, first) for i in range(len(names))]
+        found: list[tuple[Shape | None, int]]
+        found = [(self.declared.get(name), first) for name in call.makes]
+        if call.op in _OWN_SHAPES:
+            found[0] = (_OWN_SHAPES[call.op](call), _FLOAT)
         elif (schema := _find_schema(proto, self.opset)) is not None:
-            inferred = self._infer_by_schema(schema, call, proto)
-            types = [inferred.get(name) for name in names]
-            shapes = [_read_shape(one) for one in types]
+            types, data = {}, {}
+            for name, value in zip(proto.input, call.inputs, strict=True):
+                if value is None:
+                    continue
+                # Bytes of a quantised graph stand for floats, and so do sums of their products.
+                is_sum = value.type == _INT32 and call.op in ("Conv", "Gemm")
+                is_number = value.is_float or value.type in _BYTES or is_sum
+                type_ = _FLOAT if is_number else value.type
+                types[name] = helper.make_tensor_type_proto(type_, value.shape)
+                if value.array is not None:
+                    data[name] = numpy_helper.from_array(value.array)
+            opsets = [helper.make_opsetid("", max(self.opset, schema.since_version))]
+            inferred = shape_inference.infer_node_outputs(
+                schema, proto, types, data, opset_imports=opsets
+            )
+            declared = [inferred.get(name) for name in call.makes]
             found = [
-                (shape, one.tensor_type.elem_type if one is not None else first)
-                for shape, one in zip(shapes, types, strict=True)
+                (_read_shape(one), one.tensor_type.elem_type if one is not None else first)
+                for one in declared
             ]
-            if shapes[0] is None and call.op in _SHAPED_BY_NUMBERS:
+            if found[0][0] is None and call.op in _SHAPED_BY_NUMBERS:
                 raise GraphError(
                     "reads its shape from a value that is in another file, or depends on the data"
                 )
@@ -428,46 +455,25 @@ class GraphReader:
         for shape, _ in found:
             if shape is not None:
                 check_shape("the result", shape)
-        if "Quant" in call.op or "Integer" in call.op or "QLinear" in call.op:
-            found = [(shape, _FLOAT) for shape, _ in found]
         return found
 
-    def _infer_by_schema(
-        self, schema: onnx.defs.OpSchema, call: GraphCall, proto: onnx.NodeProto
-    ) -> dict[str, onnx.TypeProto]:
-        types, data = {}, {}
-        for name, value in zip(proto.input, call.inputs, strict=True):
-            if value is None:
-                continue
-            # Numbers of a quantised graph stand for floats, and floats of any precision for others.
-            type_ = _FLOAT if value.is_float else value.type
-            types[name] = helper.make_tensor_type_proto(type_, value.shape)
-            if value.array is not None:
-                data[name] = numpy_helper.from_array(value.array)
-        opsets = [helper.make_opsetid("", self.opset)]
-        return shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=opsets)
-
     def _fold(
-        self, call: GraphCall, proto: onnx.NodeProto, shapes: Sequence[Shape | None]
+        self, call: GraphCall, proto: NodeProto, shapes: Sequence[Shape | None]
     ) -> Sequence[Any]:
         """Return the elements of the results of a constant call, as far as they are few."""
-        unknown = [None] * len(shapes)
         sizes = [math.prod(shape) if shape is not None else math.inf for shape in shapes]
-        if call.op not in _FOLDED or max(sizes, default=0) > MOST_CONSTANT_ELEMENTS:
-            return unknown
+        arrays = [None if value is None else value.array for value in call.inputs]
+        is_known = all(value is None or value.array is not None for value in call.inputs)
         if call.op in _SHAPE_READERS:
             # No element is read: one stands for all.
-            arrays: list[Any] = [np.broadcast_to(np.float32(0), call.shape(0))]
-        else:
-            arrays = [None if value is None else value.array for value in call.inputs]
-            known = [value is None or value.array is not None for value in call.inputs]
-            if not all(known):
-                return unknown
+            arrays, is_known = [np.broadcast_to(np.float32(0), call.shape(0))], True
+        is_small = max(sizes, default=0) <= _MOST_CONSTANT_ELEMENTS
+        if call.op not in _FOLDED or not is_small or not is_known:
+            return [None] * len(shapes)
         settings = {"log": lambda *_: None, "opsets": {"": self.opset}, "verbose": 0}
         with np.errstate(all="ignore"):
             operator = load_op("", proto.op_type, self.opset)(proto, {**settings, "new_ops": None})
-            results = operator.run(*arrays)
-        return [np.asarray(one) for one in results]
+            return [np.asarray(one) for one in operator.run(*arrays)]
 
     def _resolve(self, name: str) -> str:
         return self.aliases.get(name, name)
@@ -479,15 +485,10 @@ class GraphReader:
         return value
 
 
-def find_batch_axis(call: GraphCall, shape: Shape | None, place: int = 0) -> int:
+def _find_batch_axis(call: GraphCall, shape: Shape | None, place: int) -> int:
     """Return the axis of a result that holds the samples; -1 if there is none.
 
     Most operators have the samples on their first axis; recurrent ones have the tokens there.
-
-    Args:
-        call: The call that computes it.
-        shape: The shape of the result.
-        place: Which result it is.
     """
     given = [value for value in call.inputs if value is not None and value.batch_axis >= 0]
     if shape is None or not given or given[0].shape is None:
@@ -529,7 +530,7 @@ def _find_same(call: GraphCall) -> int | None:
         return 0 if training is None or not (training.numbers or (0,))[0] else None
     if call.op in ("Cast", "CastLike"):
         type_ = call.attribute("to", _FLOAT) if call.op == "Cast" else call.read(1).type
-        return 0 if (type_ in FLOAT_TYPES) == call.read(0).is_float else None
+        return 0 if (type_ in _FLOAT_TYPES) == call.read(0).is_float else None
     if call.op == "Mul":
         scales = [value is not None and value.is_scale for value in call.inputs]
         return scales.index(False) if any(scales) and not all(scales) else None
@@ -544,26 +545,29 @@ def _check_elements(call: GraphCall, shape: Shape | None) -> None:
     if call.op in VIEWS and math.prod(shape) != value.elements:
         old = format_shape(value.shape) or "()"
         raise GraphError(f"reshapes {old} to {format_shape(shape) or '()'}, which does not fit")
-    place = {"Conv": 1, "ConvInteger": 1, f"{MICROSOFT}FusedConv": 1, "QLinearConv": 3}.get(call.op)
-    if place is not None:
-        kernel = call.shape(place)
-        image = value.shape
+    if call.op == "Conv":
+        image, kernel = value.shape, call.shape(1)
         if image[1] != kernel[1] * call.attribute("group", 1) or min(shape[2:], default=1) < 1:
             raise GraphError(
                 f"convolves {format_shape(image)} with a kernel of {format_shape(kernel)}"
             )
 
 
-def _find_schema(proto: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema | None:
-    """Return the schema of an operator that can tell shapes; None if there is none."""
+def _find_schema(proto: NodeProto, opset: int) -> onnx.defs.OpSchema | None:
+    """Return the schema of an operator that can tell shapes; None if there is none.
+
+    Operators that are newer than the file's others have replaced a fused one.
+    """
     has_graph = any(one.type == onnx.AttributeProto.GRAPH for one in proto.attribute)
     if proto.domain not in ("", "ai.onnx") or has_graph:
         return None
-    try:
-        schema = onnx.defs.get_schema(proto.op_type, opset, "")
-    except onnx.defs.SchemaError:
-        return None
-    return schema if schema.has_type_and_shape_inference_function else None
+    for version in (opset, onnx.defs.onnx_opset_version()):
+        try:
+            schema = onnx.defs.get_schema(proto.op_type, version, "")
+        except onnx.defs.SchemaError:
+            continue
+        return schema if schema.has_type_and_shape_inference_function else None
+    return None
 
 
 def _read_shape(found: onnx.TypeProto | None) -> Shape | None:
@@ -578,40 +582,40 @@ def _read_tensor(tensor: onnx.TensorProto, name: str = "") -> GraphValue:
     shape = tuple(int(size) for size in tensor.dims)
     count = math.prod(shape)
     weights = (name,) if name and count > 1 else ()
-    is_known = count <= MOST_CONSTANT_ELEMENTS and tensor.data_type in _DECODED_TYPES
+    is_known = count <= _MOST_CONSTANT_ELEMENTS and tensor.data_type in _DECODED_TYPES
     array = numpy_helper.to_array(tensor) if is_known and not is_external(tensor) else None
     return GraphValue(shape, tensor.data_type, True, array, weights)
 
 
-def _read_constant(node: Node) -> GraphValue:
-    value = node.attributes.get("value")
+def _read_constant(attributes: dict[str, Any]) -> GraphValue:
+    value = attributes.get("value")
     if isinstance(value, GraphValue):
         return value
-    for name, type_ in (("int", np.int64), ("float", np.float32)):
-        for found in (node.attributes.get(f"value_{name}"), node.attributes.get(f"value_{name}s")):
+    for name, dtype, type_ in (("int", np.int64, 7), ("float", np.float32, _FLOAT)):
+        for found in (attributes.get(f"value_{name}"), attributes.get(f"value_{name}s")):
             if found is not None:
-                array = np.asarray(found, dtype=type_)
-                return GraphValue(array.shape, 7 if name == "int" else _FLOAT, True, array)
+                array = np.asarray(found, dtype=dtype)
+                return GraphValue(array.shape, type_, True, array)
     return GraphValue(None, _FLOAT, True)
 
 
-def _read_node(proto: onnx.NodeProto, path: str) -> Node:
+def _name_op(proto: NodeProto) -> str:
     is_standard = proto.domain in ("", "ai.onnx")
-    return Node(
-        op=str(proto.op_type) if is_standard else f"{proto.domain}::{proto.op_type}",
-        inputs=tuple(proto.input),
-        outputs=tuple(proto.output),
-        attributes={one.name: _read_attribute(one) for one in proto.attribute},
-        path=path,
-        label=proto.name,
-    )
+    return str(proto.op_type) if is_standard else f"{proto.domain}::{proto.op_type}"
 
 
-def find_module_path(node: onnx.NodeProto) -> str:
+def find_module_path(node: NodeProto) -> str:
     """Return the name of a node's module, ``layer1.0.conv1``; empty if it is not known."""
     for entry in node.metadata_props:
         if entry.key == _SCOPES and len(entry.value) <= _LONGEST_SCOPES:
-            return _parse_scopes(entry.value)
+            try:
+                scopes = ast.literal_eval(entry.value)
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                scopes = None
+            if not isinstance(scopes, list) or not all(isinstance(one, str) for one in scopes):
+                return ""
+            # The last one is the node itself.
+            return next((one for one in reversed(scopes[:-1]) if one), "")[:_LONGEST_PATH]
     *segments, _ = node.name.strip("/").split("/")
     path: list[str] = []
     for segment in segments:
@@ -621,127 +625,132 @@ def find_module_path(node: onnx.NodeProto) -> str:
     return ".".join(path)[:_LONGEST_PATH]
 
 
-def _parse_scopes(text: str) -> str:
-    try:
-        scopes = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return ""
-    if not isinstance(scopes, list) or not all(isinstance(one, str) for one in scopes):
-        return ""
-    # The last one is the node itself.
-    return next((one for one in reversed(scopes[:-1]) if one), "")[:_LONGEST_PATH]
-
-
 def _read_attribute(proto: onnx.AttributeProto) -> Any:
     kinds = onnx.AttributeProto
     if proto.type == kinds.TENSOR:
         return _read_tensor(proto.t)
-    if proto.type not in (
-        kinds.INT, kinds.INTS, kinds.FLOAT, kinds.FLOATS, kinds.STRING, kinds.STRINGS
-    ):  # fmt: skip
+    if proto.type not in (kinds.INT, kinds.INTS, kinds.FLOAT, kinds.FLOATS, kinds.STRING):
         return None
     found = helper.get_attribute_value(proto)
     if isinstance(found, bytes):
         return found.decode("utf-8", "replace")
-    if proto.type == kinds.STRINGS:
-        return tuple(one.decode("utf-8", "replace") for one in found)
     return found if isinstance(found, int | float) else tuple(found)
 
 
 # -- operators of ONNX Runtime, and of quantised graphs ------------------------------------------
 
-
-def find_hidden_size(call: GraphCall) -> int:
-    """Return how many features a recurrent layer computes for each token."""
-    recurrent = call.shape(2)
-    # ONNX Runtime transposes the weights that it quantises.
-    return recurrent[1] if call.op.startswith(MICROSOFT) else recurrent[-1]
-
-
-def transpose_factors(call: GraphCall, right: int = 1) -> tuple[Shape, Shape]:
-    """Return the shapes of the factors of a product that may transpose them first."""
-    a, b = call.shape(0), call.shape(right)
-    a = (*a[:-2], a[-1], a[-2]) if call.attribute("transA", 0) else a
-    return a, (*b[:-2], b[-1], b[-2]) if call.attribute("transB", 0) else b
-
-
-def _as_standard(op: str, places: Sequence[int] = ()) -> Callable[[GraphCall], list[Shape | None]]:
-    """Return a rule for an operator whose results have the shapes of a standard one.
-
-    Args:
-        op: The standard operator.
-        places: Which inputs it takes; all by default.
-    """
-
-    def infer(call: GraphCall) -> list[Shape | None]:
-        opset = onnx.defs.onnx_opset_version()
-        schema = onnx.defs.get_schema(op, opset, "")
-        chosen = [call.read(place) for place in places or range(len(schema.inputs))]
-        kept = {k: v for k, v in call.node.attributes.items() if k in schema.attributes}
-        names = [f"i{place}" for place in range(len(chosen))]
-        proto = helper.make_node(op, names, ["y"], **kept)
-        types = {
-            name: helper.make_tensor_type_proto(_FLOAT, one.dims)
-            for name, one in zip(names, chosen, strict=True)
-        }
-        opsets = [helper.make_opsetid("", opset)]
-        found = shape_inference.infer_node_outputs(schema, proto, types, opset_imports=opsets)
-        return [_read_shape(found.get("y"))]
-
-    return infer
+# The standard operator that takes the place of another, and the inputs that it reads: networks in
+# floating point have no scales and zero points.
+_STANDARD: dict[str, tuple[Any, ...]] = {
+    "ConvInteger": ("Conv", 0, 1),
+    "QLinearConv": ("Conv", 0, 3, 8),
+    "MatMulInteger": ("MatMul", 0, 1),
+    "QLinearMatMul": ("MatMul", 0, 3),
+    "SimplifiedLayerNormalization": ("RMSNormalization", 0, 1),
+    **{
+        f"{MICROSOFT}{op}": standard
+        for op, standard in {
+            "SimplifiedLayerNormalization": ("RMSNormalization", 0, 1),
+            "Gelu": ("Gelu", 0),
+            "RotaryEmbedding": ("RotaryEmbedding", 0, 2, 3, 1),
+            "QGemm": ("Gemm", 0, 3, 6),
+            "QLinearAdd": ("Add", 0, 3),
+            "QLinearMul": ("Mul", 0, 3),
+            "QLinearSigmoid": ("Sigmoid", 0),
+            "QLinearLeakyRelu": ("LeakyRelu", 0),
+            "QLinearSoftmax": ("Softmax", 0),
+            "QLinearGlobalAveragePool": ("GlobalAveragePool", 0),
+            "QLinearAveragePool": ("AveragePool", 0),
+            "DynamicQuantizeLSTM": ("LSTM", 0, 1, 2, 3),
+            "DynamicQuantizeMatMul": (f"{FUSED}linear", 0, 1, 4),
+            "MatMulIntegerToFloat": (f"{FUSED}linear", 0, 1, 6),
+            "MatMulNBits": (f"{FUSED}linear", 0, 1, 5),
+        }.items()
+    },
+}
+# Operator, names of inputs, name of the result, and attributes.
+_Part = tuple[str, Sequence[str], str, Sequence[onnx.AttributeProto]]
 
 
-def _first(call: GraphCall) -> list[Shape | None]:
-    return [call.shape(0)]
+def _split_activation(proto: NodeProto, names: Sequence[str], result: str) -> Iterator[_Part]:
+    """Take a convolution or product apart, with a sum and an activation."""
+    settings = {one.name: _read_attribute(one) for one in proto.attribute}
+    last, plain = f"{result}#plain", proto.op_type.removeprefix("Fused")
+    yield plain, names[:3] if names[2] else names[:2], last, proto.attribute
+    if names[3]:
+        yield "Add", (last, names[3]), f"{result}#sum", ()
+        last = f"{result}#sum"
+    activation, limits = settings.get("activation") or "Identity", list[str]()
+    for limit in (settings.get("activation_params") or ()) if activation == "Clip" else ():
+        limits.append(f"{result}#limit{len(limits)}")
+        yield "Constant", (), limits[-1], [helper.make_attribute("value_float", limit)]
+    yield activation, (last, *limits), result, ()
 
 
-def _recur(call: GraphCall) -> list[Shape | None]:
-    tokens, batch, _ = call.shape(0)
-    directions, hidden = call.shape(2)[0], find_hidden_size(call)
-    state = (directions, batch, hidden)
-    return [(tokens, directions, batch, hidden), state, state]
+def _split_norm(proto: NodeProto, names: Sequence[str], result: str) -> Iterator[_Part]:
+    """Take a norm apart that adds a bias and the input of the block before."""
+    is_plain = "Simplified" not in proto.op_type
+    last, bias = names[0], names[4 if is_plain else 3]
+    if bias:
+        yield "Add", (last, bias), f"{result}#bias", ()
+        last = f"{result}#bias"
+    total = proto.output[3] if len(proto.output) > 3 and proto.output[3] else f"{result}#sum"
+    yield "Add", (last, names[1]), total, ()
+    if is_plain:
+        yield "LayerNormalization", (total, names[2], names[3]), result, ()
+    else:
+        yield "RMSNormalization", (total, names[2]), result, ()
 
 
-def _multiply(call: GraphCall) -> list[Shape | None]:
-    a, b = transpose_factors(call)
-    factors = (GraphValue(a), GraphValue(b))
-    return _as_standard("MatMul")(GraphCall(Node("MatMul", ("a", "b"), ("y",)), factors))
+def _split_bias(proto: NodeProto, names: Sequence[str], result: str) -> Iterator[_Part]:
+    """Take an activation apart that adds a bias first."""
+    if names[1]:
+        yield "Add", names[:2], f"{result}#bias", ()
+    yield "Gelu", (f"{result}#bias" if names[1] else names[0],), result, ()
 
 
-_OWN_SHAPES: dict[str, Callable[[GraphCall], list[Shape | None]]] = {
-    "SimplifiedLayerNormalization": _first,
-    f"{MICROSOFT}DynamicQuantizeLSTM": _recur,
+def _split_attention(proto: NodeProto, names: Sequence[str], result: str) -> Iterator[_Part]:
+    """Take attention apart that projects its input to queries, keys and values first."""
+    op, last = f"{FUSED}linear" if names[2] else "MatMul", f"{result}#projected"
+    yield op, names[: 3 if names[2] else 2], last, ()
+    yield f"{FUSED}packed_attention", (last,), result, proto.attribute
+
+
+_SPLITTERS: dict[str, Callable[[NodeProto, Sequence[str], str], Iterator[_Part]]] = {
+    f"{MICROSOFT}{op}": split
+    for op, split in (
+        ("FusedConv", _split_activation), ("FusedGemm", _split_activation),
+        ("SkipLayerNormalization", _split_norm), ("SkipSimplifiedLayerNormalization", _split_norm),
+        ("BiasGelu", _split_bias), ("FastGelu", _split_bias), ("Attention", _split_attention),
+    )
+}  # fmt: skip
+
+
+def _multiply(call: GraphCall) -> Shape | None:
+    schema = onnx.defs.get_schema("MatMul")
+    types = {
+        name: helper.make_tensor_type_proto(_FLOAT, shape)
+        for name, shape in zip("ab", transpose_factors(call), strict=True)
+    }
+    node = helper.make_node("MatMul", ["a", "b"], ["y"])
+    return _read_shape(shape_inference.infer_node_outputs(schema, node, types).get("y"))
+
+
+# Shapes of results that no schema tells.
+_OWN_SHAPES: dict[str, Callable[[GraphCall], Shape | None]] = {
+    f"{FUSED}linear": lambda call: (
+        *call.shape(0)[:-1], call.attribute("N") or call.shape(1)[-1]
+    ),
+    f"{FUSED}packed_attention": lambda call: (*call.shape(0)[:-1], call.shape(0)[-1] // 3),
     f"{MICROSOFT}FusedMatMul": _multiply,
-    f"{MICROSOFT}Attention": lambda call: [(*call.shape(0)[:-1], call.shape(1)[-1] // 3)],
-    f"{MICROSOFT}MatMulNBits": lambda call: [(*call.shape(0)[:-1], call.attribute("N", 1))],
-    f"{MICROSOFT}MultiHeadAttention": lambda call: [
-        (*call.shape(0)[:-1], (call.get(2) or call.read(0)).dims[-1])
-    ],
-    **{
-        f"{MICROSOFT}{op}": _first
-        for op in (
-            "Gelu", "FastGelu", "BiasGelu", "QuickGelu", "SimplifiedLayerNormalization",
-            "RotaryEmbedding", "QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax",
-        )
-    },
-    **{
-        f"{MICROSOFT}Skip{op}": lambda call: [call.shape(0)] * len(call.node.outputs)
-        for op in ("LayerNormalization", "SimplifiedLayerNormalization")
-    },
-    **{
-        op: _as_standard(standard, places)
-        for standard, places, ops in (
-            ("MatMul", (0, 1), ("MatMulInteger", f"{MICROSOFT}DynamicQuantizeMatMul")),
-            ("MatMul", (0, 1), (f"{MICROSOFT}MatMulIntegerToFloat",)),
-            ("MatMul", (0, 3), ("QLinearMatMul",)),
-            ("Conv", (0, 1), ("ConvInteger", f"{MICROSOFT}FusedConv")),
-            ("Conv", (0, 3), ("QLinearConv",)),
-            ("Gemm", (0, 1), (f"{MICROSOFT}FusedGemm",)),
-            ("Gemm", (0, 3), (f"{MICROSOFT}QGemm",)),
-            ("Add", (0, 3), (f"{MICROSOFT}QLinearAdd", f"{MICROSOFT}QLinearMul")),
-            ("GlobalAveragePool", (0,), (f"{MICROSOFT}QLinearGlobalAveragePool",)),
-            ("AveragePool", (0,), (f"{MICROSOFT}QLinearAveragePool",)),
-        )
-        for op in ops
-    },
+    f"{MICROSOFT}MultiHeadAttention": lambda call: (
+        *call.shape(0)[:-1], (call.get(2) or call.read(0)).dims[-1]
+    ),
+    **dict.fromkeys(
+        (
+            *_QUANTISERS, "GroupNormalization", "RMSNormalization", "RotaryEmbedding",
+            f"{MICROSOFT}QuickGelu",
+        ),
+        lambda call: call.shape(0),
+    ),
 }  # fmt: skip

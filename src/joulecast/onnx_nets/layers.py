@@ -15,12 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from joulecast.onnx_nets.graph import GraphCall, ReadGraph
-from joulecast.onnx_nets.operators import (
-    count_flops,
-    has_reader,
-    list_weights,
-    read_call,
-)
+from joulecast.onnx_nets.operators import count_flops, has_reader, list_weights, read_call
 from joulecast.operators import Shape, check_chain, find_kind, make_op
 from joulecast.operators.building import can_build_op
 from joulecast.records import Input, Layer, Network, Op, Sizes
@@ -33,6 +28,8 @@ _ARITHMETIC = ("add", "sub", "mul", "div", "pow", "where", "minimum", "maximum")
 _LONGEST_NAME = 200
 # Networks have tails of a few operators; more of them start a layer.
 _LONGEST_TAIL = 100
+# Layers of a recurrent stack have the same sizes but for their inputs.
+_STACKED = ("hidden", "tokens", "bidirectional", "bias")
 
 
 @dataclass
@@ -76,16 +73,16 @@ class LayerAssembler:
         self.graph, self.calls, self.batch, self.costly = graph, calls, batch, costly
         self.drafts: list[_LayerDraft] = []
         self.layer_of_value: dict[str, int] = dict.fromkeys(graph.inputs, -1)
-        self.readers = Counter(name for call in calls for name in set(call.node.inputs) if name)
+        self.readers = Counter(name for call in calls for name in set(call.reads) if name)
         self.readers.update(graph.outputs)
         self.claimed: set[str] = set()
         self.buildable = len(graph.inputs) == 1
         self.calls_between = 0
-        blocks = find_path_blocks(
-            [_find_path(call) for call in calls], [count_flops(call) > 0 for call in calls]
-        )
+        is_heavy = [count_flops(call) > 0 for call in calls]
         self.block_of_call = [-1] * len(calls)
-        for block, (start, stop) in enumerate(blocks):
+        for block, (start, stop) in enumerate(
+            find_path_blocks([*map(_find_path, calls)], is_heavy)
+        ):
             self.block_of_call[start:stop] = [block] * (stop - start)
 
     def assemble(self, name: str) -> Network:
@@ -95,8 +92,13 @@ class LayerAssembler:
         if self.drafts and self.graph.outputs[:1] != [self.drafts[-1].last_value]:
             self.buildable = False
         layers = self._finish()
+        first, vocabulary = self.graph.values[self.graph.inputs[0]], 0
+        for draft in self.drafts if not first.is_float else ():
+            if find_kind(draft.op.kind).reads_tokens and -1 in draft.sources:
+                vocabulary = draft.op.sizes["vocabulary"]
+                break
         blocks = group_by_block(draft.block for draft in self.drafts)
-        network = Network(layers, self._make_input(), blocks, name=name)
+        network = Network(layers, Input(first.dims[1:], vocabulary), blocks, name=name)
         if self.buildable and _can_build(network):
             return network
         shorter = tuple(map(_drop_views, layers))
@@ -108,7 +110,7 @@ class LayerAssembler:
 
     def _add_call(self, place: int, call: GraphCall) -> None:
         # Those that layers or the network's input gave.
-        values = [*dict.fromkeys(one for one in call.node.inputs if one in self.layer_of_value)]
+        values = [*dict.fromkeys(one for one in call.reads if one in self.layer_of_value)]
         given = [value for _, value in call.named_inputs]
         if not call.outputs or any(one.shape is None for one in (call.outputs[0], *given)):
             self.buildable = False
@@ -119,23 +121,16 @@ class LayerAssembler:
         op = None if op is None else _add_constant(op, call)
         draft = self._find_sole_source(place, values)
         if op is None or (find_kind(op.kind).is_view and draft is None):
-            if op is not None and _changes_nothing(op):
-                self._pass_through(call, values)
-                return
-            self.buildable = False
-            if call.op in self.costly:
-                self._start_layer(place, _read_costly_view(call, self.batch), call)
+            changes = op is None or not _changes_nothing(op)
+            self.buildable = self.buildable and not changes
+            if changes and call.op in self.costly:
+                shape = call.read(0).take_sample(self.batch) or (1,)
+                out = call.outputs[0].take_sample(self.batch) or (1,)
+                kind = "slice" if len(call.makes) == 1 else "gradient_copy"
+                self._start_layer(place, make_op(kind, out=out, shape=shape), call)
             else:
                 self._pass_through(call, values)
-        elif draft is not None and _fits_in_tail(op, call, draft):
-            kind = find_kind(op.kind)
-            if kind.is_view and _keeps_shape(op, draft):
-                self.calls_between += 1
-            else:
-                # In a tail the shape follows from the operators before.
-                sizes = {name: size for name, size in op.sizes.items() if name != "shape"}
-                draft.tail.append(Op(op.kind, Sizes(sizes)))
-                draft.shape = _find_out_shape(op, draft.shape)
+        elif draft is not None and self._append(op, call, draft):
             self._extend(draft, call)
         elif not self._deepen(op, call, values):
             self._start_layer(place, op, call)
@@ -146,10 +141,10 @@ class LayerAssembler:
         if not values:
             return
         layer = self.layer_of_value[values[0]]
-        self.layer_of_value.update(dict.fromkeys(call.node.outputs, layer))
-        is_only = self.readers[values[0]] == 1 and len(call.node.outputs) == 1
+        self.layer_of_value.update(dict.fromkeys(call.makes, layer))
+        is_only = self.readers[values[0]] == 1 and len(call.makes) == 1
         if layer >= 0 and is_only and self.drafts[layer].last_value == values[0]:
-            self.drafts[layer].last_value = call.node.outputs[0]
+            self.drafts[layer].last_value = call.makes[0]
 
     def _find_sole_source(self, place: int, values: Sequence[str]) -> _LayerDraft | None:
         """Return the layer of the same block whose newest result only this call reads."""
@@ -161,30 +156,49 @@ class LayerAssembler:
             return None
         return draft if draft.block == self.block_of_call[place] else None
 
+    def _append(self, op: Op, call: GraphCall, draft: _LayerDraft) -> bool:
+        """Add an operator to the tail of a layer, if it belongs there; return whether it does."""
+        kind = find_kind(op.kind)
+        has_own_weights = kind.counts_params and list_weights(call)
+        if not kind.can_be_in_tail or has_own_weights or len(draft.tail) >= _LONGEST_TAIL:
+            return False
+        moves = kind.permutes_axes or kind.selects_elements
+        # A view may only say what the operators before it say already.
+        if kind.is_view and (
+            _changes_nothing(op) if moves else draft.shape == _find_out_shape(op, op.sizes["shape"])
+        ):
+            self.calls_between += 1
+            return True
+        # In a tail the shape follows from the operators before.
+        sizes = {name: size for name, size in op.sizes.items() if name != "shape"}
+        draft.tail.append(Op(op.kind, Sizes(sizes)))
+        draft.shape = _find_out_shape(op, draft.shape)
+        return True
+
     def _extend(self, draft: _LayerDraft, call: GraphCall) -> None:
         """Let the results of a call be those of a layer."""
         self._claim(call)
-        layer = self.layer_of_value[draft.call.node.outputs[0]]
-        draft.last_value = call.node.outputs[0]
-        self.layer_of_value.update(dict.fromkeys(call.node.outputs, layer))
+        layer = self.layer_of_value[draft.call.makes[0]]
+        draft.last_value = call.makes[0]
+        self.layer_of_value.update(dict.fromkeys(call.makes, layer))
 
     def _deepen(self, op: Op, call: GraphCall, values: Sequence[str]) -> bool:
         """Add a recurrent layer to the one below it, as one stack; return whether it is one."""
-        if not find_kind(op.kind).is_recurrent or not values or self.readers[values[0]] != 1:
+        kind = find_kind(op.kind)
+        if not kind.is_recurrent or not values or self.readers[values[0]] != 1:
             return False
         layer = self.layer_of_value[values[0]]
-        if layer < 0:
+        if layer < 0 or self.drafts[layer].op.kind != op.kind:
             return False
         draft = self.drafts[layer]
-        below, same = draft.op, ("hidden", "tokens", "bidirectional", "bias")
-        if below.kind != op.kind or any(below.sizes[name] != op.sizes[name] for name in same):
+        sizes = draft.op.sizes
+        is_alike = all(sizes[name] == op.sizes[name] for name in _STACKED)
+        fits = op.sizes["cin"] == sizes["hidden"] * (1 + sizes["bidirectional"])
+        if not is_alike or not fits or not all(find_kind(one.kind).is_view for one in draft.tail):
             return False
-        width = below.sizes["hidden"] * (1 + below.sizes["bidirectional"])
-        if op.sizes["cin"] != width or not all(find_kind(one.kind).is_view for one in draft.tail):
-            return False
-        draft.op = _with_size(below, "depth", below.sizes["depth"] + 1)
+        draft.op = _with_size(draft.op, "depth", sizes["depth"] + 1)
         draft.tail.clear()
-        draft.shape = _find_out_shape(draft.op, find_kind(op.kind).in_shape(draft.op.sizes))
+        draft.shape = _find_out_shape(draft.op, kind.in_shape(draft.op.sizes))
         self._extend(draft, call)
         return True
 
@@ -206,8 +220,8 @@ class LayerAssembler:
         if kind.counts_params and params:
             op = _with_size(op, "params", params)
         shape = _find_out_shape(op, kind.in_shape(op.sizes))
-        value, block = call.node.outputs[0], self.block_of_call[place]
-        self.layer_of_value.update(dict.fromkeys(call.node.outputs, len(self.drafts)))
+        self.layer_of_value.update(dict.fromkeys(call.makes, len(self.drafts)))
+        block, value = self.block_of_call[place], call.makes[0]
         self.drafts.append(
             _LayerDraft(op, call, block, tuple(sources), join, value, shape, is_tied)
         )
@@ -219,8 +233,6 @@ class LayerAssembler:
         self.claimed.update(new)
         return sum(self.graph.weights.get(name, 0) for name in new), bool(names) and not new
 
-    # -- layers ----------------------------------------------------------------------------
-
     def _finish(self) -> tuple[Layer, ...]:
         layers: list[Layer] = []
         # Whether the result of each layer depends on weights.
@@ -229,27 +241,13 @@ class LayerAssembler:
             has_gradient = any(depends[one] for one in draft.sources if one >= 0)
             has_norm = any(op.sizes.get("affine", 0) for op in draft.tail)
             depends.append(has_gradient or has_norm or bool(list_weights(draft.call)))
-            layers.append(
-                Layer(
-                    draft.op.kind,
-                    draft.op.sizes,
-                    tail=tuple(draft.tail),
-                    input_grad=has_gradient,
-                    reads=tuple(index - source for source in draft.sources),
-                    join=draft.join,
-                    tied=draft.is_tied,
-                    name=_name_layer(draft),
-                )
-            )
+            layer = Layer(
+                draft.op.kind, draft.op.sizes, tail=tuple(draft.tail), input_grad=has_gradient,
+                reads=tuple(index - source for source in draft.sources), join=draft.join,
+                tied=draft.is_tied, name=_name_layer(draft),
+            )  # fmt: skip
+            layers.append(layer)
         return tuple(order_operands(layers))
-
-    def _make_input(self) -> Input:
-        value, vocabulary = self.graph.values[self.graph.inputs[0]], 0
-        for draft in self.drafts if not value.is_float else ():
-            if find_kind(draft.op.kind).reads_tokens and -1 in draft.sources:
-                vocabulary = draft.op.sizes["vocabulary"]
-                break
-        return Input(value.dims[1:], vocabulary)
 
 
 def _add_constant(op: Op, call: GraphCall) -> Op:
@@ -263,52 +261,13 @@ def _add_constant(op: Op, call: GraphCall) -> Op:
     return _with_size(op, "constant", size)
 
 
-def _fits_in_tail(op: Op, call: GraphCall, draft: _LayerDraft) -> bool:
-    kind = find_kind(op.kind)
-    if not kind.can_be_in_tail or len(draft.tail) >= _LONGEST_TAIL:
-        return False
-    return not (kind.counts_params and list_weights(call))
-
-
-def _keeps_shape(op: Op, draft: _LayerDraft) -> bool:
-    """Return whether a view only says what the operators before it say already."""
-    kind = find_kind(op.kind)
-    if kind.permutes_axes or kind.selects_elements:
-        return _changes_nothing(op)
-    return draft.shape == kind.out_shape(op.sizes, op.sizes["shape"])
-
-
 def _changes_nothing(op: Op) -> bool:
+    """Return whether a view is its input."""
     kind = find_kind(op.kind)
     if kind.permutes_axes:
         return tuple(op.sizes["order"]) == tuple(range(len(op.sizes["order"])))
     shape = tuple(op.sizes["shape"])
     return not kind.selects_elements and kind.out_shape(op.sizes, shape) == shape
-
-
-def _find_path(call: GraphCall) -> str:
-    if call.node.path:
-        return call.node.path
-    names = [name for value in list_weights(call) for name in value.weights]
-    return next(filter(None, map(_name_after_weight, names)), "")
-
-
-def _name_layer(draft: _LayerDraft) -> str:
-    path, kind, label = _find_path(draft.call), draft.op.kind, draft.call.node.label
-    function = str(draft.op.sizes.get("fn", kind)) if find_kind(kind).is_function else kind
-    if not path:
-        # PyTorch names what its outermost module does after the operator alone: /Add_3.
-        return function if not label or label.startswith("/") else label[:_LONGEST_NAME]
-    if find_kind(kind).is_function and kind not in path.rsplit(".", 1)[-1]:
-        return f"{path}.{function}"
-    return path
-
-
-def _read_costly_view(call: GraphCall, batch: int) -> Op:
-    shape = call.read(0).take_sample(batch) or (1,)
-    out = call.outputs[0].take_sample(batch) or (1,)
-    kind = "slice" if len(call.node.outputs) == 1 else "gradient_copy"
-    return make_op(kind, out=out, shape=shape)
 
 
 def _find_out_shape(op: Op, shape: Shape | None) -> Shape | None:
@@ -326,17 +285,17 @@ def _with_size(op: Op, name: str, value: int) -> Op:
 
 def _drop_views(layer: Layer) -> Layer:
     """Return a layer without views at its end, and without those that nothing depends on."""
+
+    def only_reshapes(op: Op) -> bool:
+        kind = find_kind(op.kind)
+        return kind.is_view and not kind.selects_elements
+
     kept = list(layer.tail)
-    while kept and _only_reshapes(kept[-1]):
+    while kept and only_reshapes(kept[-1]):
         kept.pop()
     if not any(op.sizes.get("affine", 0) for op in kept):
-        kept = [op for op in kept if not _only_reshapes(op)]
+        kept = [op for op in kept if not only_reshapes(op)]
     return replace(layer, tail=tuple(kept))
-
-
-def _only_reshapes(op: Op) -> bool:
-    kind = find_kind(op.kind)
-    return kind.is_view and not kind.selects_elements
 
 
 def _can_build(network: Network) -> bool:
@@ -352,22 +311,35 @@ def _can_build(network: Network) -> bool:
     return True
 
 
-_WEIGHT_SUFFIXES = (".weight", ".bias", ".kernel")
+# -- names and blocks --------------------------------------------------------------------------
 
-
-def _name_after_weight(weight: str) -> str:
-    """Return the module that a weight is named after; empty if the exporter renamed it."""
-    for suffix in _WEIGHT_SUFFIXES:
-        if weight.endswith(suffix) and "::" not in weight:
-            return weight[: -len(suffix)][:_LONGEST_NAME]
-    return ""
-
-
+# A weight whose name an exporter kept.
+_NAMED_WEIGHT = re.compile(r"((?!.*::).*)\.(weight|bias|kernel)")
 # A name that covers this share of the heavy calls of the best one competes with it.
 _COVERAGE_SHARE = 0.9
 _NUMBERS = re.compile(r"\d+")
 
 Range = tuple[int, int]
+
+
+def _find_path(call: GraphCall) -> str:
+    """Return the module of a call, which may be known from the name of a weight."""
+    if call.path:
+        return call.path
+    names = [name for value in list_weights(call) for name in value.weights]
+    found = filter(None, map(_NAMED_WEIGHT.fullmatch, names))
+    return next((one[1][:_LONGEST_NAME] for one in found if one[1]), "")
+
+
+def _name_layer(draft: _LayerDraft) -> str:
+    path, kind, label = _find_path(draft.call), draft.op.kind, draft.call.label
+    function = str(draft.op.sizes.get("fn", kind)) if find_kind(kind).is_function else kind
+    if not path:
+        # PyTorch names what its outermost module does after the operator alone: /Add_3.
+        return function if not label or label.startswith("/") else label[:_LONGEST_NAME]
+    if find_kind(kind).is_function and kind not in path.rsplit(".", 1)[-1]:
+        return f"{path}.{function}"
+    return path
 
 
 def find_path_blocks(paths: Sequence[str], is_heavy: Sequence[bool]) -> list[Range]:
@@ -388,19 +360,15 @@ def find_path_blocks(paths: Sequence[str], is_heavy: Sequence[bool]) -> list[Ran
             alike = ranges.setdefault(_NUMBERS.sub("#", name), {})
             start, _ = alike.get(name, (place, place))
             alike[name] = (start, place + 1)
-    repeated = {}
+    repeated: dict[str, list[Range]] = {}
+    coverage: dict[str, int] = {}
     for key, alike in ranges.items():
-        large = [one for one in alike.values() if sum(is_heavy[one[0] : one[1]]) > 1]
-        large.sort()
+        large = sorted(one for one in alike.values() if sum(is_heavy[slice(*one)]) > 1)
         if len(large) > 1 and not any(one[1] > two[0] for one, two in pairwise(large)):
             repeated[key] = large
-    if not repeated:
-        return []
-    coverage = {
-        key: sum(sum(is_heavy[start:stop]) for start, stop in found)
-        for key, found in repeated.items()
-    }
-    best = max(coverage.values())
-    rivals = [key for key in repeated if coverage[key] >= _COVERAGE_SHARE * best]
+            coverage[key] = sum(sum(is_heavy[slice(*one)]) for one in large)
+    least = _COVERAGE_SHARE * max(coverage.values(), default=0)
+    rivals = [key for key in repeated if coverage[key] >= least]
     # Of names that cover the same, the outermost is the block.
-    return repeated[max(rivals, key=lambda key: (len(repeated[key]), coverage[key], -len(key)))]
+    best = max(rivals, key=lambda key: (len(repeated[key]), coverage[key], -len(key)), default="")
+    return repeated.get(best, [])

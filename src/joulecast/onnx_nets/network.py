@@ -6,9 +6,13 @@ given; the batch is not needed, because records describe one sample.
 
 from __future__ import annotations
 
+import json
+import resource
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import onnx
 
@@ -35,7 +39,6 @@ from joulecast.onnx_nets.patterns import (
     fuse_patterns,
     insert_copies,
     merge_slices,
-    split_fused,
 )
 from joulecast.operators import Shape, check_network, network_work
 from joulecast.records import INT8_PRECISIONS, Network, Setup, StepTotals
@@ -50,6 +53,8 @@ _MIN_VIEW_SHARE, _PASSES = 0.01, 3.0
 # A buildable network may leave at most this share of FLOPs and parameters to no layer.
 _MAX_UNATTRIBUTED_SHARE = 0.01
 _HALF_TYPES = {10: "fp16", 16: "bf16"}
+# A file of 1 GiB is in memory three times: as it was read, as it was sent, and parsed.
+_MOST_MEMORY_BYTES = 6 * 2**30
 
 
 def read_network(
@@ -112,7 +117,7 @@ def _make_network(graph: ReadGraph, batch: int, counted_batch: int, name: str) -
     if not graph.calls:
         raise GraphError("its outputs do not depend on its inputs")
     try:
-        calls = merge_slices(split_fused(graph.calls))
+        calls = merge_slices(graph.calls)
         calls = insert_copies(fuse_patterns(calls, graph.outputs))
         assembler = LayerAssembler(graph, calls, batch, _find_costly(calls))
         network = assembler.assemble(name)
@@ -214,11 +219,9 @@ def _list_notes(graph: ReadGraph, unsized: int) -> tuple[str, ...]:
 
 def _find_precision(graph: ReadGraph) -> str:
     """Return the precision of the weights, or of the numbers that a quantised graph computes."""
-    ops = {call.op for call in graph.calls}
-    if "DynamicQuantizeLinear" in graph.quantisers or any("DynamicQuantize" in op for op in ops):
-        return "int8_dynamic"
-    if graph.quantisers or any("QLinear" in op or "Integer" in op for op in ops):
-        return "int8"
+    if graph.quantisers:
+        is_dynamic = any("DynamicQuantize" in op for op in graph.quantisers)
+        return "int8_dynamic" if is_dynamic else "int8"
     sizes: Counter[int] = Counter()
     for name, count in graph.weights.items():
         sizes[graph.values[name].type] += count
@@ -228,3 +231,25 @@ def _find_precision(graph: ReadGraph) -> str:
 
 def _divide(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
+
+
+def main() -> None:
+    """Read one file for another process, which sends options and the content (``net_file``)."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
+    name, place, sample, batch, usual_batch = json.loads(sys.stdin.buffer.readline())
+    sample = None if sample is None else tuple(sample)
+    answer: dict[str, Any]
+    try:
+        found = read_network(sys.stdin.buffer.read(), name, place, sample, batch, usual_batch)
+        answer = {**vars(found), "network": found.network.to_dict()}
+    except (FileError, NetError) as error:
+        answer = {"error": type(error).__name__, "message": str(error)}
+    except MemoryError:
+        limit = f"{_MOST_MEMORY_BYTES / 2**30:.0f} GiB"
+        message = f"{place} needs more than {limit} to be read: export the net again"
+        answer = {"error": "FileError", "message": message}
+    sys.stdout.write(f"\n{json.dumps(answer)}")
+
+
+if __name__ == "__main__":
+    main()

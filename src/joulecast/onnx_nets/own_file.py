@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,33 +79,16 @@ def check_external_files(model: onnx.ModelProto, path: Path) -> None:
     Raises:
         FileError: One is missing, or elsewhere.
     """
+    from joulecast.onnx_nets.model_file import list_tensors
+
     folder = path.resolve().parent
-    locations = {*_list_locations(model.graph)}
-    locations.update(*(_list_node_locations(one.node) for one in model.functions))
-    for location in locations:
+    entries = [entry for tensor in list_tensors(model) for entry in tensor.external_data]
+    for location in {entry.value for entry in entries if entry.key == "location"}:
         found = (folder / location).resolve()
         if not found.is_relative_to(folder):
             raise FileError(f"{path} keeps weights in {location!r}, outside of its folder: not run")
         if not found.is_file():
             raise FileError(f"{path} keeps weights in {location!r}, which is missing: copy it too")
-
-
-def _list_locations(graph: onnx.GraphProto) -> Iterator[str]:
-    sparse = [one for pair in graph.sparse_initializer for one in (pair.values, pair.indices)]
-    yield from _list_tensor_locations([*graph.initializer, *sparse])
-    yield from _list_node_locations(graph.node)
-
-
-def _list_node_locations(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    for attribute in (one for node in nodes for one in node.attribute):
-        yield from _list_tensor_locations([attribute.t, *attribute.tensors])
-        for inner in (attribute.g, *attribute.graphs):
-            yield from _list_locations(inner)
-
-
-def _list_tensor_locations(tensors: Iterable[onnx.TensorProto]) -> Iterator[str]:
-    for tensor in tensors:
-        yield from (entry.value for entry in tensor.external_data if entry.key == "location")
 
 
 def _load_weights(path: Path) -> onnx.ModelProto:

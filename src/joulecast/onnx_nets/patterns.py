@@ -1,113 +1,30 @@
 """Rewrite the calls of an ONNX graph to those that a network in PyTorch would make.
 
-What ONNX Runtime's optimiser fused is taken apart, slices that cover a value become one split, what
-exporters spell out (activations, norms, attention, the bias of a product) becomes one call, and
-a copy is put where a transposed value is reshaped.
+Slices that cover a value become one split, what exporters spell out (activations, norms, attention,
+the bias of a product) becomes one call, and a copy is put where a transposed value is reshaped.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
+
 from joulecast.onnx_nets.graph import (
-    MICROSOFT,
+    FUSED,
     RECURRENT,
     VIEWS,
     GraphCall,
     GraphValue,
-    Node,
     list_permutation,
     list_reduced_axes,
     normalise_axis,
 )
-from joulecast.onnx_nets.operators import FUSED
 from joulecast.operators import Shape
-
-# Operator, names of inputs and of the result, and attributes.
-_Part = tuple[str, Sequence[str], str, dict[str, Any]]
-
-
-def split_fused(calls: Sequence[GraphCall]) -> list[GraphCall]:
-    """Return the calls with every fused operator replaced by those that it was made of."""
-    found: list[GraphCall] = []
-    for call in calls:
-        split = _SPLITTERS.get(call.op)
-        if split is None:
-            found.append(call)
-            continue
-        known, result = dict(zip(call.node.inputs, call.inputs, strict=True)), call.outputs[0]
-        names = [*call.node.inputs, *[""] * (5 - len(call.node.inputs))]
-        for op, inputs, output, attributes in split(call, names, call.node.outputs[0]):
-            node = Node(op, tuple(inputs), (output,), attributes, call.node.path, call.node.label)
-            value = replace(result)
-            if output.endswith(_PROJECTED):
-                value = replace(result, shape=(*call.shape(0)[:-1], call.shape(1)[-1]))
-            given = tuple(known.get(name) if name else None for name in inputs)
-            known[output] = value
-            found.append(GraphCall(node, given, (value,)))
-    return found
-
-
-_PROJECTED = "#projected"
-
-
-def _split_activation(call: GraphCall, names: Sequence[str], result: str) -> Iterator[_Part]:
-    """Take a convolution or product apart, with a sum and an activation."""
-    op, last = call.op.removeprefix(f"{MICROSOFT}Fused"), f"{result}#plain"
-    yield op, call.node.inputs[:3], last, call.node.attributes
-    if names[3]:
-        yield "Add", (last, names[3]), f"{result}#sum", {}
-        last = f"{result}#sum"
-    limits = call.attribute("activation_params", ())
-    more = {"min": limits[0], "max": limits[1]} if len(limits) == 2 else {}
-    yield str(call.attribute("activation", "") or "Identity"), (last,), result, more
-
-
-def _split_norm(call: GraphCall, names: Sequence[str], result: str) -> Iterator[_Part]:
-    """Take a norm apart that adds a bias and the input of the block before."""
-    is_plain = "Simplified" not in call.op
-    last, bias = names[0], names[4 if is_plain else 3]
-    if bias:
-        yield "Add", (last, bias), f"{result}#bias", {}
-        last = f"{result}#bias"
-    outputs = call.node.outputs
-    total = outputs[3] if len(outputs) > 3 and outputs[3] else f"{result}#sum"
-    yield "Add", (last, names[1]), total, {}
-    if is_plain:
-        yield "LayerNormalization", (total, names[2], names[3]), result, {}
-    else:
-        yield "RMSNormalization", (total, names[2]), result, {}
-
-
-def _split_bias(call: GraphCall, names: Sequence[str], result: str) -> Iterator[_Part]:
-    """Take an activation apart that adds a bias first."""
-    last = names[0]
-    if names[1]:
-        yield "Add", (last, names[1]), f"{result}#bias", {}
-        last = f"{result}#bias"
-    yield "Gelu", (last,), result, {}
-
-
-def _split_attention(call: GraphCall, names: Sequence[str], result: str) -> Iterator[_Part]:
-    """Take attention apart that projects its input to queries, keys and values first."""
-    op, last = f"{FUSED}linear" if names[2] else "MatMul", f"{result}{_PROJECTED}"
-    yield op, names[: 3 if names[2] else 2], last, {}
-    yield f"{FUSED}packed_attention", (last,), result, call.node.attributes
-
-
-_SPLITTERS: dict[str, Callable[[GraphCall, Sequence[str], str], Iterator[_Part]]] = {
-    f"{MICROSOFT}{op}": split
-    for op, split in (
-        ("FusedConv", _split_activation), ("FusedGemm", _split_activation),
-        ("SkipLayerNormalization", _split_norm), ("SkipSimplifiedLayerNormalization", _split_norm),
-        ("BiasGelu", _split_bias), ("FastGelu", _split_bias), ("Attention", _split_attention),
-    )
-}  # fmt: skip
 
 
 def merge_slices(calls: Sequence[GraphCall]) -> list[GraphCall]:
@@ -115,27 +32,28 @@ def merge_slices(calls: Sequence[GraphCall]) -> list[GraphCall]:
     slices: dict[str, list[tuple[int, int, int, int]]] = {}
     for place, call in enumerate(calls):
         if call.op == "Slice" and call.outputs[0].shape is not None:
-            slices.setdefault(call.node.inputs[0], []).append((*_find_range(call), place))
+            slices.setdefault(call.reads[0], []).append((*_find_range(call), place))
     replaced: dict[int, GraphCall | None] = {}
     for parts in slices.values():
-        axis, start, _, _ = min(parts)
         ordered = sorted(parts)
+        axis, start, _, place = ordered[0]
         follow = all(one[0] == two[0] and one[2] == two[1] for one, two in pairwise(ordered))
-        if len(parts) < 2 or axis < 0 or start or not follow:
-            continue
-        first = calls[ordered[0][3]]
-        if ordered[-1][2] != first.shape(0)[axis]:
+        first = calls[place]
+        is_whole = axis >= 0 and not start and ordered[-1][2] == first.shape(0)[axis]
+        if len(parts) < 2 or not follow or not is_whole:
             continue
         sliced = [calls[place] for *_, place in ordered]
-        names = tuple(call.node.outputs[0] for call in sliced)
-        node = replace(
-            first.node, op="Split", inputs=first.node.inputs[:1], outputs=names,
-            attributes={"axis": axis},
-        )  # fmt: skip
         # A value that a call reads is computed before the first of its slices.
         replaced.update((place, None) for *_, place in parts)
-        outputs = tuple(call.outputs[0] for call in sliced)
-        replaced[parts[0][3]] = GraphCall(node, first.inputs[:1], outputs)
+        replaced[parts[0][3]] = replace(
+            first,
+            op="Split",
+            reads=first.reads[:1],
+            inputs=first.inputs[:1],
+            makes=tuple(call.makes[0] for call in sliced),
+            outputs=tuple(call.outputs[0] for call in sliced),
+            attributes={"axis": axis},
+        )
     merged = (replaced.get(place, call) for place, call in enumerate(calls))
     return [call for call in merged if call is not None]
 
@@ -201,8 +119,7 @@ def _list_trees() -> Iterator[tuple[str, _Tree]]:
     yield "mish", ("Mul", "x", ("Tanh", ("Softplus", "x")))
     yield "quickgeluactivation", ("Mul", "x", ("Sigmoid", ("Mul", "x")))
     yield "silu", ("Mul", "x", ("Sigmoid", "x"))
-    for product in ("MatMul", "MatMulInteger"):
-        yield "linear", ("Add", (product, "x", "w"), "b")
+    yield "linear", ("Add", ("MatMul", "x", "w"), "b")
 
 
 _TREES = tuple(_list_trees())
@@ -224,10 +141,8 @@ class _Fusion:
 
     def __init__(self, calls: Sequence[GraphCall], outputs: Sequence[str]) -> None:
         self.calls = dict(enumerate(calls))
-        self.maker = {
-            name: place for place, call in self.calls.items() for name in call.node.outputs
-        }
-        self.readers = Counter(name for call in calls for name in set(call.node.inputs) if name)
+        self.maker = {name: place for place, call in self.calls.items() for name in call.makes}
+        self.readers = Counter(name for call in calls for name in set(call.reads) if name)
         self.readers.update(outputs)
         self.values = {name: value for call in calls for name, value in call.named_inputs}
 
@@ -264,15 +179,15 @@ class _Fusion:
         attributes: dict[str, Any],
     ) -> None:
         call = self.calls[place]
-        path = self.calls[min(inside)].node.path
+        path = self.calls[min(inside)].path
         attributes = {"passes": len(inside), **attributes}
-        node = replace(
-            call.node, op=f"{FUSED}{name}", inputs=tuple(names), attributes=attributes, path=path
-        )
+        given = tuple(self.values[one] for one in names)
         for one in inside:
             del self.calls[one]
-        given = tuple(self.values[one] for one in names)
-        self.calls[place] = GraphCall(node, given, call.outputs)
+        self.calls[place] = replace(
+            call, op=f"{FUSED}{name}", reads=tuple(names), inputs=given, attributes=attributes,
+            path=path,
+        )  # fmt: skip
 
     def _copy_axes(self, name: str, inside: frozenset[int]) -> dict[str, Any]:
         """Return the first axis that a layer norm runs over, or the groups of a group norm."""
@@ -285,8 +200,8 @@ class _Fusion:
 
     def _is_closed(self, inside: Collection[int], last: int) -> bool:
         """Return whether results inside a pattern are read by the pattern alone."""
-        within = Counter(name for one in inside for name in {*self.calls[one].node.inputs})
-        made = [name for one in inside if one != last for name in self.calls[one].node.outputs]
+        within = Counter(name for one in inside for name in {*self.calls[one].reads})
+        made = [name for one in inside if one != last for name in self.calls[one].makes]
         return all(self.readers[name] == within[name] for name in made if name)
 
     def _find(self, name: str, *ops: str) -> int | None:
@@ -339,20 +254,20 @@ class _Fusion:
         if not _is_product(call):
             return None
         inside = {place}
-        weights = call.node.inputs[0]
+        weights = call.reads[0]
         guard = self._find(weights, "Where")
         if guard is not None:
             # PyTorch exports Where(IsNaN(x), 0, x) for rows that are masked altogether.
-            condition, _, guarded = self.calls[guard].node.inputs
+            condition, _, guarded = self.calls[guard].reads
             check = self._find(condition, "IsNaN")
-            if check is not None and self.calls[check].node.inputs[0] == guarded:
+            if check is not None and self.calls[check].reads[0] == guarded:
                 inside |= {guard, check}
                 weights = guarded
         softmax = self._find(weights, "Softmax")
         if softmax is None:
             return None
         inside.add(softmax)
-        name, masks = self.calls[softmax].node.inputs[0], list[str]()
+        name, masks = self.calls[softmax].reads[0], list[str]()
         while (found := self._find(name, *_ON_SCORES)) is not None:
             step = self._split_operands(self.calls[found])
             if step is None:
@@ -364,8 +279,8 @@ class _Fusion:
         if product is None or not _is_product(self.calls[product]):
             return None
         inside.add(product)
-        query, key = (self._skip_scale(one, inside) for one in self.calls[product].node.inputs[:2])
-        names = (query, key, call.node.inputs[1])
+        query, key = (self._skip_scale(one, inside) for one in self.calls[product].reads[:2])
+        names = (query, key, call.reads[1])
         if not self._is_closed(inside, place):
             return None
         if any(len(self.values[one].shape or ()) < 3 for one in names):
@@ -432,105 +347,63 @@ def _is_product(call: GraphCall) -> bool:
     return is_matmul and all(one is not None and not one.is_constant for one in call.inputs)
 
 
-# Their results lie in memory as the next layer reads them.
-_SWAPPING = ("joulecast::sdpa", *RECURRENT)
+# Their results lie in memory as the next layer reads them: attention writes its heads side by side,
+# and a recurrent layer its directions.
+_SWAPPING = (f"{FUSED}sdpa", *RECURRENT)
 # Their results lie in memory as their inputs do.
 _UNARY = (
     "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "HardSwish", "HardSigmoid", "Gelu", "Erf",
-    "Clip", "Softmax", "joulecast::gelu", "joulecast::silu", "joulecast::hardswish",
+    "Clip", "Softmax", f"{FUSED}gelu", f"{FUSED}silu", f"{FUSED}hardswish",
 )  # fmt: skip
+_Layout = np.ndarray[Any, Any]
 
 
 def insert_copies(calls: Sequence[GraphCall]) -> list[GraphCall]:
-    """Return the calls with a copy before every reshape that cannot be a view."""
-    strides: dict[str, Shape] = {}
+    """Return the calls with a copy before every reshape that cannot be a view.
+
+    NumPy knows which: values are arrays with the strides that they would have, without memory.
+    """
+    layouts: dict[str, _Layout] = {}
     found: list[GraphCall] = []
     for call in calls:
-        source, target = call.node.inputs[:1], call.node.outputs[0]
-        known = strides.get(source[0]) if source else None
-        value = call.get(0)
-        if value is None or value.shape is None or call.outputs[0].shape is None:
+        value, out = call.get(0), call.outputs[0].shape
+        if value is None or value.shape is None or out is None:
             found.append(call)
             continue
+        known, target = layouts.get(call.reads[0]), call.makes[0]
+        old = _lay_out(value.shape) if known is None else known
         if call.op == "Transpose":
-            old = known or _count_strides(value.shape)
-            strides[target] = tuple(old[axis] for axis in list_permutation(call))
+            layouts[target] = old.transpose(list_permutation(call))
         elif call.op == "Expand":
-            strides[target] = _repeat_axes(value.shape, known, call.outputs[0].shape)
-        elif call.op in _SWAPPING and len(call.outputs[0].shape) == 4:
-            strides[target] = _swap_inner_axes(call.outputs[0].shape)
-        elif call.op in VIEWS and known:
-            kept = find_view_strides(value.shape, known, call.outputs[0].shape)
-            if kept is None:
-                copied = f"{source[0]}#copied for {target}"
-                copy = replace(call.node, op=f"{FUSED}copy", inputs=source, outputs=(copied,))
-                found.append(GraphCall(replace(copy, attributes={}), (value,), (value,)))
-                inputs = (copied, *call.node.inputs[1:])
-                call = replace(call, node=replace(call.node, inputs=inputs))
+            layouts[target] = np.broadcast_to(old, out)
+        elif call.op in _SWAPPING and len(out) == 4:
+            layouts[target] = _lay_out((out[0], out[2], out[1], out[3])).transpose(0, 2, 1, 3)
+        elif call.op in _UNARY and known is not None:
+            layouts[target] = known
+        elif call.op in VIEWS and known is not None:
+            view = _view(known, out)
+            if view is not None:
+                layouts[target] = view
             else:
-                strides[target] = kept
-        elif call.op in _UNARY and known:
-            strides[target] = known
+                copied = f"{call.reads[0]}#copied for {target}"
+                copy = replace(call, op=f"{FUSED}copy", reads=call.reads[:1], inputs=(value,))
+                found.append(replace(copy, makes=(copied,), outputs=(value,), attributes={}))
+                call = replace(call, reads=(copied, *call.reads[1:]))
         found.append(call)
     return found
 
 
-def find_view_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
-    """Return the strides of a tensor in another shape; None if its elements have to be copied.
-
-    Args:
-        shape: Its shape.
-        strides: Elements between neighbours along each of its axes.
-        new: The other shape, of as many elements.
-    """
-    if not math.prod(shape):
-        return _count_strides(new)
-    # Axes that follow each other in memory are one chunk, which can be divided in any way.
-    chunks: list[list[int]] = []
-    for size, stride in zip(shape, strides, strict=True):
-        if size == 1:
-            continue
-        if chunks and chunks[-1][1] == size * stride:
-            chunks[-1] = [chunks[-1][0] * size, stride]
-        else:
-            chunks.append([size, stride])
-    found = [0] * len(new)
-    axis = len(new) - 1
-    for size, stride in reversed(chunks):
-        left, step = size, stride
-        while left > 1:
-            if axis < 0 or left % new[axis]:
-                return None
-            found[axis] = step
-            step *= new[axis]
-            left //= new[axis]
-            axis -= 1
-    for rest in range(axis, -1, -1):
-        found[rest] = 1
-    return tuple(found)
+def _lay_out(shape: Shape) -> _Layout:
+    """Return an array in row-major order that has strides but no memory: it must not be read."""
+    strides = [*accumulate((1, *shape[:0:-1]), lambda one, size: one * max(1, size))][::-1]
+    return np.lib.stride_tricks.as_strided(np.empty(0, np.int8), shape, strides[: len(shape)])
 
 
-def _count_strides(shape: Shape) -> Shape:
-    """Return the elements between neighbours along each axis, in row-major order."""
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-def _swap_inner_axes(shape: Shape) -> Shape:
-    """Return the strides of a result that lies in memory as the next layer reads it.
-
-    Attention writes its heads side by side, and a recurrent layer its directions.
-    """
-    first, second, third, last = shape
-    ordered = _count_strides((first, third, second, last))
-    return (ordered[0], ordered[2], ordered[1], ordered[3])
-
-
-def _repeat_axes(shape: Shape, strides: Shape | None, new: Shape) -> Shape:
-    """Return the strides of a value that is repeated along some axes without being copied."""
-    own = strides or _count_strides(shape)
-    added = len(new) - len(shape)
-    kept = (
-        stride if size == wanted else 0
-        for size, stride, wanted in zip(shape, own, new[added:], strict=True)
-    )
-    return (*([0] * added), *kept)
+def _view(array: _Layout, shape: Shape) -> _Layout | None:
+    """Return an array in another shape; None if its elements have to be copied."""
+    view = array[...]
+    try:
+        view.shape = shape
+    except AttributeError:
+        return None
+    return view
