@@ -80,10 +80,10 @@ COMMANDS = {
 }
 VERBS: dict[str, tuple[str, str, CommandExtras]] = {
     "compare": ("compare", "compare", CommandExtras(has_plots=True, finish="check_ranked")),
-    "data attach": ("data", "attach_trace", CommandExtras(has_out=False)),
-    "data import": ("import_runs", "import_runs", CommandExtras(has_out=False)),
-    "data predict": ("import_runs", "predict_run", CommandExtras(has_out=False)),
-    "data export": ("data", "export_data", CommandExtras(has_out=False)),
+    "data attach": ("data.attach", "attach_trace", CommandExtras(has_out=False)),
+    "data import": ("data.import_runs", "import_runs", CommandExtras(has_out=False)),
+    "data predict": ("data.import_runs", "predict_run", CommandExtras(has_out=False)),
+    "data export": ("data.export", "export_data", CommandExtras(has_out=False)),
     "detect": ("detect", "detect", CommandExtras(has_out=False)),
     "devices": ("catalogue", "show_devices", CommandExtras(has_out=False)),
     "estimate": (

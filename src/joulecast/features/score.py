@@ -425,17 +425,17 @@ def parse_facts(where: str, texts: Mapping[str, Any]) -> DeviceFacts:
 
 
 def _read_csv_rows(path: Path) -> list[tuple[str, Json]]:
-    from joulecast.traces.power_trace import read_csv
+    from joulecast.features.data.power_trace import read_csv
 
-    table = read_csv(path)
-    refuse_unknown("the header", dict.fromkeys(table.columns), tuple(_PARSERS))
-    if "name" not in table.columns:
+    lines = read_csv(path)
+    _, columns = next(lines)
+    refuse_unknown("the header", dict.fromkeys(columns), tuple(_PARSERS))
+    if "name" not in columns:
         raise FileError(f"{path} has no column name: give the names of devices there")
     rows: list[tuple[str, Json]] = []
     names = set()
-    for line, cells in table.read_rows():
-        values = {key: cell.strip() for key, cell in zip(table.columns, cells, strict=False)}
-        known = {key: cell for key, cell in values.items() if cell}
+    for line, cells in lines:
+        known = {key: cell for key, cell in zip(columns, cells, strict=False) if cell}
         if "name" not in known:
             raise FileError(f"{path}: line {line} has no name: give that of a device")
         if known["name"] in names:
