@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from joulecast.records import Profile, summarise_observations
+from joulecast.system.errors import MissingError
 
 if TYPE_CHECKING:
     from joulecast.store import ProfileSummary, Store
@@ -165,9 +166,8 @@ def _score(profile: Profile) -> tuple[str | None, str | None, float | None]:
     from joulecast.features.score import find_score_setups, score_observations
 
     setups = find_score_setups(profile.observations, _SCORED_PRECISION)
-    if not setups:
+    try:
+        found = score_observations(profile, setups, DeviceFacts())
+    except MissingError:
         return None, None, None
-    limit_w = profile.device.power_limit_w
-    facts = DeviceFacts(tdp_w=limit_w) if limit_w else DeviceFacts()
-    found = score_observations(profile, setups, facts)
     return found.label, found.iecs_label, found.iecs
