@@ -83,7 +83,7 @@ SCORE = DeviceScore(
     "board",
     "measured",
     (
-        ScoredConfiguration("speech", "1 thread", energy_j=0.1, power_w=2.0),
+        ScoredConfiguration("speech", "1 thread", 0.1, 2.0),
         ScoredConfiguration("vision", "1 thread", missing="it does not fit"),
     ),
     DeviceFacts(10.0),

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from joulecast.features.catalogue import list_devices
     from joulecast.features.compare import compare
-    from joulecast.features.data import attach_trace, export_dataset, export_observations
+    from joulecast.features.data.attach import attach_trace
+    from joulecast.features.data.export import export_dataset, export_observations
+    from joulecast.features.data.import_runs import import_runs, predict_run
     from joulecast.features.estimate import estimate, estimate_run, update
     from joulecast.features.evaluate import evaluate
     from joulecast.features.fleet_verbs import estimate_fleet
     from joulecast.features.generate import generate
-    from joulecast.features.import_runs import import_runs, predict_run
     from joulecast.features.inspect import inspect
     from joulecast.features.measure import measure
     from joulecast.features.monitor import monitor
@@ -88,15 +89,16 @@ _MODULES = {
     "Observation": "records",
     "Profile": "records",
     "Setup": "records",
-    "attach_trace": "data",
+    "attach_trace": "data.attach",
     "estimate_fleet": "fleet_verbs",
     "estimate_run": "estimate",
-    "export_dataset": "data",
-    "export_observations": "data",
+    "export_dataset": "data.export",
+    "export_observations": "data.export",
+    "import_runs": "data.import_runs",
     "list_devices": "catalogue",
     "load_profile": "profiles",
     "load_pruned": "prune",
-    "predict_run": "import_runs",
+    "predict_run": "data.import_runs",
     "score_phones": "score",
     "update": "estimate",
 }

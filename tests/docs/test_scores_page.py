@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from joulecast.cli.main import cli
 from joulecast.features.device_score import (
     ENERGY_SCALE,
-    LETTERS,
     POWER_SCALE,
     list_published_notes,
     score_published,
@@ -66,10 +65,8 @@ def test_options_of_all_commands_exist() -> None:
 def test_thresholds_are_those_of_the_program() -> None:
     rows = re.findall(r"^\| \*\*([A-G])\*\* \| (.+?) \| (.+?) \|", TEXT, re.M)
     expected = [
-        (letter, f"from {power:g}", f"from {energy:g}")
-        for letter, power, energy in zip(
-            LETTERS, POWER_SCALE.thresholds, ENERGY_SCALE.thresholds, strict=False
-        )
+        (letter, f"from {least:g}", f"from {ENERGY_SCALE[letter]:g}")
+        for letter, least in POWER_SCALE.items()
     ]
     assert rows == [*expected, ("G", "below", "below")]
     phones = [one.score for one in score_published()]

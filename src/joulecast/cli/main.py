@@ -96,10 +96,10 @@ def show(what: str, *details: str, only_if: str = "") -> Callable[[Mapping[str, 
 
 VERBS = {
     "compare": VerbCommand("compare.compare", has_plots=True, finish="check_ranked"),
-    "data attach": VerbCommand("data.attach_trace", has_out=False),
-    "data import": VerbCommand("import_runs.import_runs", has_out=False),
-    "data predict": VerbCommand("import_runs.predict_run", has_out=False),
-    "data export": VerbCommand("data.export_data", has_out=False),
+    "data attach": VerbCommand("data.attach.attach_trace", has_out=False),
+    "data import": VerbCommand("data.import_runs.import_runs", has_out=False),
+    "data predict": VerbCommand("data.import_runs.predict_run", has_out=False),
+    "data export": VerbCommand("data.export.export_data", has_out=False),
     "detect": VerbCommand("detect.detect", has_out=False),
     "devices": VerbCommand("catalogue.show_devices", has_out=False),
     "estimate": VerbCommand(
@@ -291,7 +291,7 @@ def _load_command(name: str) -> click.Command:
 
 
 def _make_command(name: str) -> click.Command:
-    module, function = VERBS[name].verb.split(".")
+    module, _, function = VERBS[name].verb.rpartition(".")
     verb = getattr(import_module(f"joulecast.features.{module}"), function)
     return make_command(name.rpartition(" ")[2], verb, VERBS[name])
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulecast.records import Profile, summarise_observations
+from joulecast.system.errors import MissingError
 from joulecast.views.words import plural
 
 if TYPE_CHECKING:
@@ -130,11 +131,10 @@ def read_profile_details(profile: Profile) -> ProfileDetails:
         len(observed.units),
     )
     setups = find_score_setups(profile.observations, _SCORED_PRECISION)
-    if not setups:
+    try:
+        found = score_observations(profile, setups, DeviceFacts())
+    except MissingError:
         return details
-    found = score_observations(
-        profile, setups, DeviceFacts(tdp_w=profile.device.power_limit_w or None)
-    )
     return replace(details, score_label=found.label, energy_label=found.iecs_label, iecs=found.iecs)
 
 

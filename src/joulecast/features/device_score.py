@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from joulecast.records import PROVENANCES, Json, weakest_provenance
+from joulecast.records import Json, weakest_provenance
+from joulecast.records.codec import Amount, Count, Record, load_partial, not_stored
+from joulecast.records.observation import Provenance
 from joulecast.records.trial import INFERENCES
 from joulecast.system.errors import FileError, InputError
 from joulecast.system.printable import make_printable
@@ -52,102 +54,108 @@ if TYPE_CHECKING:
 LETTERS = "ABCDEFG"
 # From green to red, each readable below white letters.
 LETTER_COLOURS = ("#0B7A4B", "#3F8F2F", "#7A8F1E", "#B08900", "#C96F12", "#C24A1C", "#B3261E")
+# The least values of A to F; everything below has G.
+POWER_SCALE = dict(zip(LETTERS, (90.0, 80.0, 70.0, 60.0, 50.0, 40.0), strict=False))
+ENERGY_SCALE = dict(zip(LETTERS, (16.0, 8.0, 4.0, 2.0, 1.0, 0.5), strict=False))
 
 
-@dataclass(frozen=True)
-class LabelScale:
-    """The least values of A to F; everything below has G."""
-
-    thresholds: tuple[float, ...]
-
-    def choose_letter(self, value: float) -> str:
-        for letter, least in zip(LETTERS, self.thresholds, strict=False):
-            if value >= least:
-                return letter
-        return LETTERS[-1]
-
-    def describe(self) -> str:
-        """Return ``A from 90, B from 80, …, G below``."""
-        steps = zip(LETTERS, self.thresholds, strict=False)
-        return ", ".join(f"{letter} from {least:g}" for letter, least in steps) + ", G below"
+def choose_letter(scale: Mapping[str, float], value: float) -> str:
+    """Return the letter of a value."""
+    return next((letter for letter, least in scale.items() if value >= least), LETTERS[-1])
 
 
-POWER_SCALE = LabelScale((90.0, 80.0, 70.0, 60.0, 50.0, 40.0))
-ENERGY_SCALE = LabelScale((16.0, 8.0, 4.0, 2.0, 1.0, 0.5))
+def _describe_scale(scale: Mapping[str, float]) -> str:
+    return ", ".join(f"{letter} from {least:g}" for letter, least in scale.items()) + ", G below"
+
+
 IECS_CAVEAT = (
     "IECS is our reading of DeepEn2023: the sum of inferences per joule over applications and "
     "processors. Its exact weights are not public. Compare it only between devices with the same "
     "applications and processors."
 )
 SCALE_NOTE = (
-    f"The thresholds of A to G are ours. PCS: {POWER_SCALE.describe()}. "
-    f"Inferences per joule, on average: {ENERGY_SCALE.describe()}. The label is the worse of both."
+    f"The thresholds of A to G are ours. PCS: {_describe_scale(POWER_SCALE)}. Inferences per "
+    f"joule, on average: {_describe_scale(ENERGY_SCALE)}. The label is the worse of both."
 )
 
 
 @dataclass(frozen=True)
-class ScoredConfiguration:
+class ScoredConfiguration(Record):
     """The energy and power of one inference of an application on a processor.
 
     Attributes:
         processor: Processor or number of threads.
-        missing: Why a value is not known; empty if all are.
-        count: Number of observations.
+        missing: Why a value is not known; None if all are.
+        observations: How many there are; the values are their medians.
     """
 
     application: str
     processor: str
-    energy_j: float | None = None
-    power_w: float | None = None
-    missing: str = ""
-    count: int = 1
+    energy_per_inference_j: Amount | None = None
+    mean_power_w: Amount | None = None
+    missing: str | None = None
+    observations: Count = 1
 
     @property
     def duration_s(self) -> float | None:
-        if self.energy_j is None or not self.power_w:
+        if self.energy_per_inference_j is None or not self.mean_power_w:
             return None
-        return self.energy_j / self.power_w
+        return self.energy_per_inference_j / self.mean_power_w
+
+    @property
+    def wh_per_1000(self) -> float | None:
+        """Watt-hours per 1,000 inferences."""
+        energy_j = self.energy_per_inference_j
+        return joules_to_wh(INFERENCES * energy_j) if energy_j else None
 
 
 @dataclass(frozen=True)
-class DeviceFacts:
+class DeviceFacts(Record):
     """What no meter tells about a device; a stated performance replaces the observed one."""
 
-    tdp_w: float | None = None
-    tdp_source: str = "given"
-    price: float | None = None
-    currency: str = ""
-    inferences_per_s: float | None = None
+    tdp_w: Amount | None = None
+    tdp_source: str | None = "given"
+    price: Amount | None = None
+    currency: str | None = None
+    inferences_per_s: Amount | None = None
+
+    def describe_tdp(self) -> str:
+        if self.tdp_w is None:
+            return "TDP not known"
+        return f"TDP {format_power(self.tdp_w)} ({self.tdp_source})"
+
+    def format_price(self) -> str:
+        return "-" if self.price is None else format_money(self.price, self.currency or "")
 
 
 # JSON has these under their own names.
 _SCORE_FIELDS = (
-    "name", "label", "pcs", "pcs_label", "iecs", "iecs_label", "inferences_per_joule",
+    "label", "pcs", "pcs_label", "iecs", "iecs_label", "inferences_per_joule",
     "wh_per_1000_inferences", "inferences_per_s", "mean_power_w",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class DeviceScore:
+class DeviceScore(Record):
     """The scores of a device, and what they rest on; ``source`` published imported energies."""
 
     name: str
-    runtime: str
+    runtime: str | None
     covers: str
-    provenance: str
+    provenance: Provenance
     configurations: tuple[ScoredConfiguration, ...]
     facts: DeviceFacts = DeviceFacts()
-    source: str = ""
+    source: str | None = None
 
     @cached_property
-    def energies_j(self) -> tuple[float, ...]:
+    def energies_j(self) -> list[float]:
         """Known energies of an inference."""
-        return tuple(one.energy_j for one in self.configurations if one.energy_j)
+        found = (one.energy_per_inference_j for one in self.configurations)
+        return [energy_j for energy_j in found if energy_j]
 
     @cached_property
     def mean_power_w(self) -> float | None:
-        powers_w = [one.power_w for one in self.configurations if one.power_w is not None]
-        return fmean(powers_w) if powers_w else None
+        return _mean(one.mean_power_w for one in self.configurations)
 
     @property
     def pcs(self) -> int | None:
@@ -156,8 +164,8 @@ class DeviceScore:
 
     def score_power(self, tdp_w: float | None) -> int | None:
         """Return PCS for a thermal design power; None if that or all powers are unknown."""
-        powers_w = [one.power_w for one in self.configurations if one.power_w and tdp_w]
-        if tdp_w is None or not powers_w:
+        powers_w = [one.mean_power_w for one in self.configurations if one.mean_power_w]
+        if not tdp_w or not powers_w:
             return None
         return round(100.0 * fmean(1.0 - one / tdp_w for one in powers_w))
 
@@ -168,7 +176,7 @@ class DeviceScore:
 
     @property
     def inferences_per_joule(self) -> float | None:
-        return None if self.iecs is None else self.iecs / len(self.energies_j)
+        return _mean(1.0 / one for one in self.energies_j)
 
     @property
     def inferences_per_s(self) -> float | None:
@@ -176,49 +184,44 @@ class DeviceScore:
         if self.facts.inferences_per_s is not None:
             return self.facts.inferences_per_s
         durations_s = [one.duration_s for one in self.configurations if one.duration_s]
-        if not durations_s:
-            return None
-        return math.exp(-fmean(map(math.log, durations_s)))
+        return math.exp(-fmean(map(math.log, durations_s))) if durations_s else None
 
     @property
     def wh_per_1000_inferences(self) -> float | None:
         """Watt-hours per 1,000 inferences: the mean over applications."""
-        own = [wh for _, wh in self.list_applications() if wh is not None]
-        return fmean(own) if own else None
+        return _mean(self.applications.values())
 
-    def list_applications(self) -> list[tuple[str, float | None]]:
-        """Return each application with its watt-hours per 1,000 inferences, over processors."""
-        energies_j: dict[str, list[float]] = {one.application: [] for one in self.configurations}
+    @cached_property
+    def applications(self) -> dict[str, float | None]:
+        """Watt-hours per 1,000 inferences of each application, the mean over processors."""
+        found: dict[str, list[float | None]] = {}
         for one in self.configurations:
-            energies_j[one.application] += [one.energy_j] if one.energy_j else []
-        return [
-            (name, joules_to_wh(INFERENCES * fmean(found)) if found else None)
-            for name, found in energies_j.items()
-        ]
+            found.setdefault(one.application, []).append(one.wh_per_1000)
+        return {name: _mean(own) for name, own in found.items()}
 
     @cached_property
     def unscored(self) -> tuple[str, ...]:
         """Applications without an energy on any processor: without them there are no letters."""
-        return tuple(name for name, wh in self.list_applications() if wh is None)
+        return tuple(name for name, wh in self.applications.items() if wh is None)
 
     @property
     def pcs_label(self) -> str | None:
         """The letter of PCS; None unless all applications were scored."""
-        pcs = self.pcs
-        return None if pcs is None or self.unscored else POWER_SCALE.choose_letter(pcs)
+        return self._choose_letter(POWER_SCALE, self.pcs)
 
     @property
     def iecs_label(self) -> str | None:
         """The letter of inferences per joule; None unless all applications were scored."""
-        mean = self.inferences_per_joule
-        return None if mean is None or self.unscored else ENERGY_SCALE.choose_letter(mean)
+        return self._choose_letter(ENERGY_SCALE, self.inferences_per_joule)
+
+    def _choose_letter(self, scale: Mapping[str, float], value: float | None) -> str | None:
+        return None if value is None or self.unscored else choose_letter(scale, value)
 
     @property
     def label(self) -> str | None:
         """The worse of both letters; None unless both scores are known."""
-        if self.pcs_label is None or self.iecs_label is None:
-            return None
-        return max(self.pcs_label, self.iecs_label)
+        letters = [one for one in (self.pcs_label, self.iecs_label) if one is not None]
+        return max(letters) if len(letters) > 1 else None
 
     def list_notes(self) -> list[str]:
         """Return sentences about what limits the scores of this device."""
@@ -258,35 +261,28 @@ class DeviceScore:
         return notes
 
     def to_dict(self) -> Json:
-        facts = self.facts
+        data = super().to_dict()
+        facts = data.pop("facts")
         return {
+            **data,
+            **facts,
             **{name: getattr(self, name) for name in _SCORE_FIELDS},
-            "tdp_w": facts.tdp_w,
-            "tdp_source": facts.tdp_source if facts.tdp_w is not None else None,
-            "price": facts.price,
-            "currency": facts.currency or None,
-            "runtime": self.runtime or None,
-            "covers": self.covers,
-            "provenance": self.provenance,
-            "source": self.source or None,
+            "tdp_source": None if self.facts.tdp_w is None else self.facts.tdp_source,
             "applications": [
                 {"name": name, "wh_per_1000_inferences": wh}
-                for name, wh in self.list_applications()
+                for name, wh in self.applications.items()
             ],
             "configurations": [
-                {
-                    "application": one.application,
-                    "processor": one.processor,
-                    "energy_per_inference_j": one.energy_j,
-                    "latency_s": one.duration_s,
-                    "mean_power_w": one.power_w,
-                    "observations": one.count,
-                    "missing": one.missing or None,
-                }
-                for one in self.configurations
+                {**one.to_dict(), "latency_s": one.duration_s} for one in self.configurations
             ],
             "notes": self.list_notes(),
         }
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are known."""
+    known = [one for one in values if one is not None]
+    return fmean(known) if known else None
 
 
 # ---------------------------------------------------------------------------------------------
@@ -305,20 +301,18 @@ SOURCE = (
     'Scoring across Edge Devices", SEC 2023, and the project page of DeepEn2023; CC BY 4.0; '
     "transcribed by hand"
 )
-REORDERED_TDP_W = (15.0, 12.0, 8.0, 15.0, 8.0, 10.0, 10.0, 6.0)
-NAMES = {
-    "OnePlus8Pro": "OnePlus 8 Pro",
-    "RedmiNote8": "Redmi Note 8",
-    "Mate40Pro": "Mate 40 Pro",
-    "P40Pro": "P40 Pro",
-    "P40Lite": "P40 Lite",
-    "P40LiteE": "P40 Lite E",
-    "RedmiK30Ultra": "Redmi K30 Ultra",
-    "MotoOneMacro": "Moto One Macro",
+# By column: the name of a phone, and the TDP in the order that reproduces PCS.
+PHONES = {
+    "OnePlus8Pro": ("OnePlus 8 Pro", 15.0),
+    "RedmiNote8": ("Redmi Note 8", 12.0),
+    "Mate40Pro": ("Mate 40 Pro", 8.0),
+    "P40Pro": ("P40 Pro", 15.0),
+    "P40Lite": ("P40 Lite", 8.0),
+    "P40LiteE": ("P40 Lite E", 10.0),
+    "RedmiK30Ultra": ("Redmi K30 Ultra", 10.0),
+    "MotoOneMacro": ("Moto One Macro", 6.0),
 }
-_DOUBTFUL_CELL = ("RedmiNote8", "DNN2", "NNAPI")
-_CORRECTED_J = 0.265
-_MISSING = "the published table has no value"
+_DOUBTFUL_PHONE, _PRINTED_J, _CORRECTED_J = "Redmi Note 8", 0.0265, 0.265
 
 
 @dataclass(frozen=True)
@@ -327,60 +321,49 @@ class PublishedScore:
 
     Attributes:
         score: Ours, with the TDP that reproduces the published PCS.
-        corrected: Ours, with the energy that looks like a misprint corrected, if there is one.
+        iecs_corrected: Ours, with the energy that looks like a misprint corrected.
     """
 
     score: DeviceScore
     tdp_printed_w: float
     pcs_published: int
     iecs_published: int
-    corrected: DeviceScore
 
     @cached_property
     def pcs_printed_tdp(self) -> int | None:
         return self.score.score_power(self.tdp_printed_w)
 
+    @cached_property
+    def iecs_corrected(self) -> float:
+        is_doubtful = self.score.name == _DOUBTFUL_PHONE
+        lost = 1.0 / _PRINTED_J - 1.0 / _CORRECTED_J if is_doubtful else 0.0
+        return (self.score.iecs or 0.0) - lost
+
 
 def score_published(facts: Mapping[str, DeviceFacts] | None = None) -> tuple[PublishedScore, ...]:
     """Return the published phones; ``facts`` have their prices and performances by name."""
     tables = []
-    for name in ("app_level_APC_watt.csv", "app_level_ECI_joule.csv"):
-        with (FOLDER / name).open(encoding="utf-8", newline="") as file:
-            tables.append({(row["dnn"], row["processor"]): row for row in csv.DictReader(file)})
-    powers_w, energies_j = tables
+    for file in ("app_level_APC_watt.csv", "app_level_ECI_joule.csv"):
+        with (FOLDER / file).open(encoding="utf-8", newline="") as opened:
+            tables.append({(row["dnn"], row["processor"]): row for row in csv.DictReader(opened)})
+    powers, energies = tables
     phones = []
-    for column, tdp_w in zip(NAMES, REORDERED_TDP_W, strict=True):
+    for column, (name, tdp_w) in PHONES.items():
         configurations = []
-        for place in powers_w:
-            # The other rows are about the phone, not about an application.
-            if place in energies_j:
-                energy, power = (
-                    float(cell) if cell else None
-                    for cell in (energies_j[place][column], powers_w[place][column])
-                )
-                missing = _MISSING if energy is None or power is None else ""
-                configurations.append(ScoredConfiguration(*place, energy, power, missing))
-        corrected = [
-            replace(one, energy_j=_CORRECTED_J)
-            if (column, one.application, one.processor) == _DOUBTFUL_CELL
-            else one
-            for one in configurations
-        ]
-        known = (facts or {}).get(NAMES[column], DeviceFacts())
+        # The other rows are about the phone, not about an application.
+        for place in [one for one in powers if one in energies]:
+            cells = (energies[place][column], powers[place][column])
+            energy_j, power_w = (float(cell) if cell else None for cell in cells)
+            missing = None if all(cells) else "the published table has no value"
+            configurations.append(ScoredConfiguration(*place, energy_j, power_w, missing))
+        known = (facts or {}).get(name, DeviceFacts())
         known = replace(known, tdp_w=tdp_w, tdp_source="published, re-ordered")
         score = DeviceScore(
-            NAMES[column], "", "device", "imported", tuple(configurations), known,
-            "DeepEn2023, published",
-        )  # fmt: skip
-        phones.append(
-            PublishedScore(
-                score,
-                tdp_printed_w=float(powers_w["TDP", "-"][column]),
-                pcs_published=int(powers_w["PCS", "-"][column]),
-                iecs_published=int(energies_j["IECS", "-"][column]),
-                corrected=replace(score, configurations=tuple(corrected)),
-            )
+            name, None, "device", "imported", tuple(configurations), known, "DeepEn2023, published"
         )
+        printed = (powers["TDP", "-"], powers["PCS", "-"], energies["IECS", "-"])
+        printed_tdp, pcs, iecs = (row[column] for row in printed)
+        phones.append(PublishedScore(score, float(printed_tdp), int(pcs), int(iecs)))
     return tuple(phones)
 
 
@@ -389,10 +372,10 @@ def list_published_notes() -> list[str]:
     phones = score_published()
     agreeing = sum(one.score.pcs == one.pcs_published for one in phones)
     printed = sum(one.pcs_printed_tdp == one.pcs_published for one in phones)
-    doubtful = next(one for one in phones if one.corrected != one.score)
+    doubtful = next(one for one in phones if one.score.name == _DOUBTFUL_PHONE)
     regular = [one for one in phones if one is not doubtful]
     ratios = [one.iecs_published / (one.score.iecs or 1.0) for one in regular]
-    before, after = doubtful.score.iecs or 0.0, doubtful.corrected.iecs or 0.0
+    before, after = doubtful.score.iecs or 0.0, doubtful.iecs_corrected
     return [
         f"PCS: with the TDP row as printed the formula reproduces {printed} of {len(phones)} "
         f"published scores, with its numbers in another order {agreeing}. So the row was printed "
@@ -414,13 +397,18 @@ def list_published_notes() -> list[str]:
 # The result of ``joulecast score``
 
 
+_PUBLISHED_FIELDS = (
+    "pcs_published", "pcs_printed_tdp", "tdp_printed_w", "iecs_published", "iecs_corrected",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
-class DeviceScores(Reportable):
+class DeviceScores(Record, Reportable):
     """The scores of one or more devices; ``failure`` says why the label was not written."""
 
     devices: tuple[DeviceScore, ...]
-    published: tuple[PublishedScore, ...] = ()
-    failure: FileError | None = None
+    published: tuple[PublishedScore, ...] = not_stored(())
+    failure: FileError | None = not_stored(None)
 
     def __iter__(self) -> Iterator[DeviceScore]:
         return iter(self.devices)
@@ -432,42 +420,28 @@ class DeviceScores(Reportable):
         return self.devices[place]
 
     def to_dict(self) -> Json:
-        devices, notes = [one.to_dict() for one in self.devices], [IECS_CAVEAT, SCALE_NOTE]
-        if self.published:
-            notes += list_published_notes()
+        devices = [one.to_dict() for one in self.devices]
         for device, one in zip(devices, self.published, strict=False):
-            device |= {
-                "pcs_published": one.pcs_published,
-                "pcs_printed_tdp": one.pcs_printed_tdp,
-                "tdp_printed_w": one.tdp_printed_w,
-                "iecs_published": one.iecs_published,
-                "iecs_corrected": one.corrected.iecs,
-            }
+            device |= {name: getattr(one, name) for name in _PUBLISHED_FIELDS}
         scales = {"pcs": POWER_SCALE, "inferences_per_joule": ENERGY_SCALE}
         return {
             "devices": devices,
-            "scale": {
-                name: dict(zip(LETTERS, (*scale.thresholds, None), strict=True))
-                for name, scale in scales.items()
-            },
-            "notes": notes,
-        }
+            "scale": {name: {**scale, LETTERS[-1]: None} for name, scale in scales.items()},
+            "notes": [
+                IECS_CAVEAT, SCALE_NOTE, *(list_published_notes() if self.published else ()),
+            ],
+        }  # fmt: skip
 
     def report(self) -> Report:
         if not self.devices:
             raise InputError("there is no score to report: run `joulecast score --out score.json`")
         first, title = self.devices[0], f"Scores of {plural(len(self), 'device')}"
+        notes = [f"{one.name}: {note}" for one in self.devices for note in one.list_notes()]
         blocks: list[Block]
         if self.published:
             title = "DeepEn2023, published tables (imported)"
             blocks = [_tabulate_phones(self.published), Text(_PUBLISHED_TDP)]
-            notes = [
-                f"{one.name}: {note}"
-                for one in self.devices
-                for note in one.list_notes()
-                if note.startswith("Not scored")
-            ]
-            notes += list_published_notes()
+            notes = [note for note in notes if ": Not scored" in note] + list_published_notes()
         elif len(self) == 1:
             name = shorten(make_printable(first.name), _NAME_SIZE)
             title = f"Inference energy: {name}{label_provenance(first.provenance)}"
@@ -476,12 +450,11 @@ class DeviceScores(Reportable):
         else:
             blocks = _compare_devices(self.devices)
             # A narrow terminal shortens names, and with them where the joules come from.
-            notes = [
+            notes[:0] = [
                 f"{one.name}: joules are {one.provenance}."
                 for one in self.devices
                 if label_provenance(one.provenance)
             ]
-            notes += [f"{one.name}: {note}" for one in self.devices for note in one.list_notes()]
         blocks += [Text(note, "note") for note in (*notes, IECS_CAVEAT, SCALE_NOTE)]
         currencies = {one.facts.currency for one in self if one.facts.price is not None}
         if len(currencies) > 1:
@@ -508,41 +481,11 @@ class DeviceScores(Reportable):
 
 def read_scores(data: Json, what: str = "the score") -> DeviceScores:
     """Return the scores that ``joulecast score --out`` wrote; errors call them ``what``."""
-    try:
-        return DeviceScores(tuple(_read_score(one) for one in data["devices"]))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FileError(f"{what} is damaged ({type(error).__name__}); make it again") from error
-
-
-def _read_score(data: Json) -> DeviceScore:
-    configurations = tuple(
-        ScoredConfiguration(
-            str(one["application"]),
-            str(one["processor"]),
-            _read_amount(one["energy_per_inference_j"]),
-            _read_amount(one["mean_power_w"]),
-            str(one["missing"] or ""),
-            int(one["observations"]),
-        )
-        for one in data["configurations"]
-    )
-    tdp_w, price, inferences_per_s = (
-        _read_amount(data[name]) for name in ("tdp_w", "price", "inferences_per_s")
-    )
-    texts = ("name", "runtime", "covers", "provenance", "tdp_source", "currency", "source")
-    name, runtime, covers, provenance, tdp_source, currency, source = (
-        str(data[key] or "") for key in texts
-    )
-    if provenance not in PROVENANCES:
-        raise ValueError("unknown provenance")
-    facts = DeviceFacts(tdp_w, tdp_source or "given", price, currency, inferences_per_s)
-    return DeviceScore(name, runtime, covers, provenance, configurations, facts, source)
-
-
-def _read_amount(value: Any) -> float | None:
-    if value is not None and not 0 <= float(value) < math.inf:
-        raise ValueError("not a positive number")
-    return None if value is None else float(value)
+    devices = data.get("devices")
+    if isinstance(devices, list):
+        # What is known of a device is beside its scores.
+        devices = [{**one, "facts": one} if isinstance(one, dict) else one for one in devices]
+    return load_partial(DeviceScores, {"devices": devices}, what)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -567,10 +510,9 @@ def draw_label(score: DeviceScore) -> str:
     def format_short(value: float | None) -> str:
         return format_number(value, ".3g", "–")
 
-    name, tdp_w = make_printable(score.name), score.facts.tdp_w
+    name = make_printable(score.name)
     basis = ", ".join(filter(None, (score.source or score.runtime, f"meter covers {score.covers}")))
-    known = sum(1 for one in score.configurations if one.energy_j)
-    tdp = f"TDP {format_power(tdp_w)} ({score.facts.tdp_source})" if tdp_w else "TDP not known"
+    known = f"{len(score.energies_j)} of {len(score.configurations)} configurations"
     svg: str = make_environment(TEMPLATES).get_template("label.svg").render(
         score=score,
         name=name,
@@ -585,10 +527,10 @@ def draw_label(score: DeviceScore) -> str:
         ],
         applications=[
             (make_printable(one.replace("_", " ")), format_short(wh))
-            for one, wh in score.list_applications()[:_LABEL_APPLICATIONS]
+            for one, wh in list(score.applications.items())[:_LABEL_APPLICATIONS]
         ],
         footer=[
-            make_printable(f"{known} of {len(score.configurations)} configurations. {tdp}."),
+            make_printable(f"{known}. {score.facts.describe_tdp()}."),
             "*Our reading of DeepEn2023's IECS; its weights are not public.",
             "Thresholds are Joulecast's own. This is not an official energy label.",
         ],
@@ -605,8 +547,8 @@ def _describe_label(score: DeviceScore) -> str:
 
 def _describe_device(score: DeviceScore) -> list[Block]:
     """Return the scores of one device, and what each configuration took."""
-    facts, tdp_w = score.facts, score.facts.tdp_w
-    tdp = f" of {format_power(tdp_w)} TDP" if tdp_w else ", TDP not known"
+    facts = score.facts
+    tdp = f" of {format_power(facts.tdp_w)} TDP" if facts.tdp_w else ", TDP not known"
     power = format_optional(score.mean_power_w, format_power)
     mean = format_number(score.inferences_per_joule)
     figures = [
@@ -616,64 +558,18 @@ def _describe_device(score: DeviceScore) -> list[Block]:
         ("", format_number(score.inferences_per_s), "inferences/s"),
     ]
     if facts.price is not None:
-        figures.append(("", format_money(facts.price, facts.currency), "price"))
-    rows = [
-        (
-            one.application.replace("_", " "),
-            one.processor,
-            format_optional(one.energy_j, format_energy),
-            format_optional(one.duration_s, format_duration),
-            format_optional(one.power_w, format_power),
-            format_number(1.0 / one.energy_j if one.energy_j else None),
-            format_number(joules_to_wh(INFERENCES * one.energy_j) if one.energy_j else None),
-        )
-        for one in score.configurations
-    ]
-    columns = (
-        "application", "processor", ">energy", ">latency", ">power", ">inferences/J", ">Wh/1,000",
-    )  # fmt: skip
+        figures.append(("", facts.format_price(), "price"))
     basis = [
         score.source or score.runtime,
         f"the meter covers {score.covers}",
         describe_provenance(score.provenance),
-        f"TDP {format_power(tdp_w)} ({facts.tdp_source})" if tdp_w is not None else "",
+        facts.describe_tdp() if facts.tdp_w is not None else "",
     ]
     return [
         make_table(("", ">", ""), figures),
-        make_table(columns, rows),
+        _tabulate(_CONFIGURATION_COLUMNS, score.configurations),
         Text("; ".join(filter(None, basis)) + "."),
     ]
-
-
-def _compare_devices(scores: Sequence[DeviceScore]) -> list[Block]:
-    """Return the scores of several devices, and why they cannot be compared."""
-    rows = [
-        (
-            one.name + label_provenance(one.provenance),
-            one.label or "-",
-            _format_score(one.pcs, one.pcs_label),
-            _format_score(one.iecs, one.iecs_label),
-            format_number(one.wh_per_1000_inferences),
-            format_number(one.inferences_per_s),
-            format_optional(one.facts.tdp_w, format_power),
-            "-" if one.facts.price is None else format_money(one.facts.price, one.facts.currency),
-        )
-        for one in scores
-    ]
-    columns = ("device", "label", ">PCS", ">IECS", ">Wh/1,000", ">inferences/s", ">TDP", ">price")
-    blocks: list[Block] = [make_table(columns, rows)]
-    if len({one.covers for one in scores}) > 1:
-        covers = "; ".join(f"{one.name}: {one.covers}" for one in scores)
-        text = f"Not comparable, because the meters cover different parts ({covers})."
-        blocks.append(Text(text))
-    pairs = {
-        tuple((one.application, one.processor) for one in score.configurations if one.energy_j)
-        for score in scores
-    }
-    if len(pairs) > 1:
-        text = "IECS is not comparable, because devices have different processors or applications."
-        blocks.append(Text(text))
-    return blocks
 
 
 def _tabulate_phones(phones: Sequence[PublishedScore]) -> Table:
@@ -699,19 +595,32 @@ def _tabulate_phones(phones: Sequence[PublishedScore]) -> Table:
     return make_table(columns, rows)
 
 
+def _compare_devices(scores: Sequence[DeviceScore]) -> list[Block]:
+    """Return the scores of several devices, and why they cannot be compared."""
+    blocks: list[Block] = [_tabulate(_DEVICE_COLUMNS, scores)]
+    if len({one.covers for one in scores}) > 1:
+        covers = "; ".join(f"{one.name}: {one.covers}" for one in scores)
+        text = f"Not comparable, because the meters cover different parts ({covers})."
+        blocks.append(Text(text))
+    pairs = {
+        tuple((one.application, one.processor) for one in score.configurations if one.wh_per_1000)
+        for score in scores
+    }
+    if len(pairs) > 1:
+        text = "IECS is not comparable, because devices have different processors or applications."
+        blocks.append(Text(text))
+    return blocks
+
+
 def _plot_scores(
     scores: Sequence[DeviceScore], name: str, quantity: str, values: Sequence[float | None]
 ) -> list[Plot]:
     """Plot both scores against a quantity, unless nothing is known of it."""
-    panels = {}
-    results: dict[str, list[float | None]] = {
-        "PCS": [one.pcs for one in scores], "IECS (our reading)": [one.iecs for one in scores],
-    }  # fmt: skip
-    for title, found in results.items():
-        triples = zip(scores, values, found, strict=True)
-        points = [(one, x, y) for one, x, y in triples if x is not None and y is not None]
-        if points:
-            panels[title] = points
+    panels: dict[str, list[tuple[DeviceScore, float, float]]] = {}
+    for score, x in zip(scores, values, strict=True):
+        for title, y in (("PCS", score.pcs), ("IECS (our reading)", score.iecs)):
+            if x is not None and y is not None:
+                panels.setdefault(title, []).append((score, x, y))
     if not panels:
         return []
 
@@ -727,8 +636,7 @@ def _plot_scores(
             axes.set_xlim(0.0, 1.35 * max(x for _, x, _ in points) or 1.0)
             lowest, highest = min(y for *_, y in points), max(y for *_, y in points)
             axes.set_ylim(min(0.0, lowest), _BEST_PCS if title == "PCS" else 1.1 * highest)
-            axes.set_xlabel(quantity)
-            axes.set_ylabel(title)
+            axes.set(xlabel=quantity, ylabel=title)
 
     rows = [
         (score.name, score.label or "-", title, f"{x:.4g}", f"{y:.4g}")
@@ -751,3 +659,30 @@ def format_number(value: float | None, digits: str = "#.3g", unknown: str = "-")
 def _format_score(value: float | None, letter: str | None) -> str:
     shown = "-" if value is None else str(value) if isinstance(value, int) else format_number(value)
     return f"{shown} ({letter})" if letter else shown
+
+
+def _tabulate(columns: Mapping[str, Callable[[Any], str]], rows: Iterable[Any]) -> Table:
+    return make_table(list(columns), ([form(one) for form in columns.values()] for one in rows))
+
+
+_CONFIGURATION_COLUMNS: dict[str, Callable[[ScoredConfiguration], str]] = {
+    "application": lambda one: one.application.replace("_", " "),
+    "processor": lambda one: one.processor,
+    ">energy": lambda one: format_optional(one.energy_per_inference_j, format_energy),
+    ">latency": lambda one: format_optional(one.duration_s, format_duration),
+    ">power": lambda one: format_optional(one.mean_power_w, format_power),
+    ">inferences/J": lambda one: format_number(
+        1.0 / one.energy_per_inference_j if one.energy_per_inference_j else None
+    ),
+    ">Wh/1,000": lambda one: format_number(one.wh_per_1000),
+}
+_DEVICE_COLUMNS: dict[str, Callable[[DeviceScore], str]] = {
+    "device": lambda one: one.name + label_provenance(one.provenance),
+    "label": lambda one: one.label or "-",
+    ">PCS": lambda one: _format_score(one.pcs, one.pcs_label),
+    ">IECS": lambda one: _format_score(one.iecs, one.iecs_label),
+    ">Wh/1,000": lambda one: format_number(one.wh_per_1000_inferences),
+    ">inferences/s": lambda one: format_number(one.inferences_per_s),
+    ">TDP": lambda one: format_optional(one.facts.tdp_w, format_power),
+    ">price": lambda one: one.facts.format_price(),
+}

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, parse_counts, parse_list, verb
+from joulecast.features.data.power_trace import read_csv
 from joulecast.features.device_score import (
     DeviceFacts,
     DeviceScore,
@@ -32,6 +33,10 @@ from joulecast.features.device_score import (
 )
 from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ProgressReport, ReportProgress
+from joulecast.features.reference_applications import (
+    build_reference_application,
+    list_reference_applications,
+)
 from joulecast.records import PRECISIONS, Observation, Profile, Setup, Trial
 from joulecast.system.errors import (
     ArgumentError,
@@ -43,8 +48,8 @@ from joulecast.system.errors import (
     OutOfMemoryError,
     arg,
 )
-from joulecast.system.files import read_toml
-from joulecast.system.toml_tables import Json, list_tables, parse_table, refuse_unknown
+from joulecast.system.files import read_toml, write_text
+from joulecast.system.toml_tables import list_tables, parse_table, refuse_unknown
 from joulecast.system.units import parse_money, parse_power
 
 # A device that cannot run one application is scored on the others.
@@ -81,20 +86,11 @@ Processors = Annotated[
         default="the runtime's choice",
     ),
 ]  # fmt: skip
-Precision = Annotated[
-    str | None,
-    Argument("Number format.", choices=PRECISIONS, default="fp32"),
-]
+Precision = Annotated[str | None, Argument("Number format.", choices=PRECISIONS, default="fp32")]
 Tdp = Annotated[
-    str | None,
-    Argument(
-        "Thermal design power.", metavar="15W", default="power limit of a GPU",
-    ),
-]  # fmt: skip
-Price = Annotated[
-    str | None,
-    Argument("What the device costs, for --plot.", metavar="599EUR"),
+    str | None, Argument("Thermal design power.", metavar="15W", default="power limit of a GPU")
 ]
+Price = Annotated[str | None, Argument("What the device costs, for --plot.", metavar="599EUR")]
 Performance = Annotated[
     float | None,
     Argument(
@@ -177,7 +173,7 @@ def score(
             for name in names or ("",):
                 profile = _load_stored(name, on or "cpu", store)
                 own = setups or find_score_setups(profile.observations, precision)
-                scores.append(_score_profile(profile, own, facts.get(name, stated)))
+                scores.append(score_observations(profile, own, facts.get(name, stated)))
         else:
             options = MeasureOptions(
                 on or "cpu", meter or "auto", rounds or 3, device_name, warmup, runs
@@ -185,15 +181,12 @@ def score(
             setups = setups or list_score_setups(precision=precision)
             scores = [_measure_and_score(options, setups, stated, store, on_progress)]
         result = DeviceScores(tuple(scores))
-    if svg is None:
-        return result
     try:
-        Path(svg).write_text(draw_label(result[0]), encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror or str(error)
+        if svg is not None:
+            write_text(Path(svg), draw_label(result[0]))
+    except FileError as error:
         # What was measured is shown all the same.
-        failure = FileError(f"cannot write {svg} ({reason}): give another file")
-        return replace(result, failure=failure)
+        return replace(result, failure=error)
     return result
 
 
@@ -261,27 +254,8 @@ def _measure_and_score(
             else:
                 opened.add_observation(found)
                 observed.append(found)
-    return _score_profile(replace(profile, observations=tuple(observed)), setups, facts, refusals)
-
-
-def _score_profile(
-    profile: Profile,
-    setups: Sequence[Setup],
-    facts: DeviceFacts,
-    refusals: Mapping[str, str] | None = None,
-) -> DeviceScore:
-    """Score a device that has energies; its TDP is by default its power limit."""
-    limit_w = profile.device.power_limit_w
-    if facts.tdp_w is None and limit_w is not None:
-        facts = replace(facts, tdp_w=limit_w, tdp_source="power limit of the device")
-    result = score_observations(profile, setups, facts, refusals)
-    if result.energies_j:
-        return result
-    reasons = dict.fromkeys(one.missing for one in result.configurations)
-    why = f" ({'; '.join(reasons)})" if reasons else ""
-    if refusals is None:
-        why += ": measure them there with `joulecast score --on DEVICE`"
-    raise MissingError(f"{result.name} has no energies of the reference applications{why}")
+    complete = replace(profile, observations=tuple(observed))
+    return score_observations(complete, setups, facts, refusals)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -320,11 +294,6 @@ def find_score_setups(observations: Iterable[Observation], precision: str) -> li
 
 def list_score_trials(setups: Sequence[Setup]) -> list[tuple[str, Trial]]:
     """Return each reference application with each setup, as trials."""
-    from joulecast.features.reference_applications import (
-        build_reference_application,
-        list_reference_applications,
-    )
-
     return [
         (name, Trial(build_reference_application(name), setup))
         for name in list_reference_applications()
@@ -338,23 +307,39 @@ def score_observations(
     facts: DeviceFacts,
     refusals: Mapping[str, str] | None = None,
 ) -> DeviceScore:
-    """Return the scores of a device; ``refusals`` says by key why trials were not measured."""
-    by_trial: dict[str, list[Observation]] = {}
+    """Return the scores of a device that has energies; its TDP is by default its power limit.
+
+    ``refusals`` says by key why trials were not measured.
+
+    Raises:
+        MissingError: No reference application has an energy.
+    """
+    limit_w = profile.device.power_limit_w
+    if facts.tdp_w is None and limit_w is not None:
+        facts = replace(facts, tdp_w=limit_w, tdp_source="power limit of the device")
     trials = list_score_trials(setups)
-    wanted = {trial.key for _, trial in trials}
+    by_trial: dict[str, list[Observation]] = {trial.key: [] for _, trial in trials}
     for one in profile.observations:
         # Most observations of a profile are of something else, and keys take long to compute.
-        if one.trial.setup in setups and one.trial.key in wanted:
-            by_trial.setdefault(one.trial.key, []).append(one)
+        if one.trial.setup in setups and one.trial.key in by_trial:
+            by_trial[one.trial.key].append(one)
     configurations = tuple(
-        _summarise(name, trial, by_trial.get(trial.key, ()), (refusals or {}).get(trial.key))
+        _summarise(name, trial, by_trial[trial.key], (refusals or {}).get(trial.key))
         for name, trial in trials
     )
+    if not any(one.energy_per_inference_j for one in configurations):
+        reasons = "; ".join(dict.fromkeys(one.missing or "" for one in configurations))
+        why = f" ({reasons})" if reasons else ""
+        if refusals is None:
+            why += ": measure them there with `joulecast score --on DEVICE`"
+        raise MissingError(
+            f"{profile.device.name} has no energies of the reference applications{why}"
+        )
     is_imported = profile.provenance == "imported"
     sources = sorted({one.source for one in profile.observations if one.source and is_imported})
     return DeviceScore(
         profile.device.name, profile.runtime, profile.covers, profile.provenance, configurations,
-        facts, ", ".join(sources),
+        facts, ", ".join(sources) or None,
     )  # fmt: skip
 
 
@@ -385,11 +370,11 @@ def _summarise(
             last = observations[-1]
             reason = _NO_ENERGY if last.energy_j is None else _ZERO
             reason = last.refusal or (_PENDING if last.is_pending else reason)
-        return ScoredConfiguration(name, processor, missing=refusal or reason, count=0)
+        return ScoredConfiguration(name, processor, missing=refusal or reason, observations=0)
     energies_j = [(one.energy_j or 0.0) / one.trial.execution.steps for one in complete]
     powers_w = [(one.energy_j or 0.0) / (one.duration_s or 1.0) for one in complete]
     return ScoredConfiguration(
-        name, processor, median(energies_j), median(powers_w), count=len(complete)
+        name, processor, median(energies_j), median(powers_w), observations=len(complete)
     )
 
 
@@ -402,12 +387,15 @@ def read_device_file(path: str | Path) -> dict[str, DeviceFacts]:
     path = Path(path)
     try:
         if path.suffix.lower() == ".csv":
-            rows = _read_csv_rows(path)
+            rows = read_csv(path)
+            _, columns = next(rows)
+            pairs = [zip(columns, cells, strict=False) for _, cells in rows]
+            data = {"device": [{key: cell for key, cell in row if cell} for row in pairs]}
         else:
             data = read_toml(path)
-            refuse_unknown("the file", data, ("device",))
-            rows = list_tables(data, "device")
-        return {values["name"]: parse_facts(where, values) for where, values in rows}
+        refuse_unknown("the file", data, ("device",))
+        tables = list_tables(data, "device")
+        return {values["name"]: parse_facts(where, values) for where, values in tables}
     except FileError:
         raise
     except InputError as error:
@@ -417,34 +405,11 @@ def read_device_file(path: str | Path) -> dict[str, DeviceFacts]:
 def parse_facts(where: str, texts: Mapping[str, Any]) -> DeviceFacts:
     """Return the facts of ``tdp``, ``price`` and ``performance``, which messages call ``where``."""
     values = parse_table(where, texts, _PARSERS)
-    price, currency = values.get("price", (None, ""))
+    price, currency = values.get("price", (None, None))
     performance = values.get("performance")
     return DeviceFacts(
         values.get("tdp"), price=price, currency=currency, inferences_per_s=performance
     )
-
-
-def _read_csv_rows(path: Path) -> list[tuple[str, Json]]:
-    from joulecast.traces.power_trace import read_csv
-
-    table = read_csv(path)
-    refuse_unknown("the header", dict.fromkeys(table.columns), tuple(_PARSERS))
-    if "name" not in table.columns:
-        raise FileError(f"{path} has no column name: give the names of devices there")
-    rows: list[tuple[str, Json]] = []
-    names = set()
-    for line, cells in table.read_rows():
-        values = {key: cell.strip() for key, cell in zip(table.columns, cells, strict=False)}
-        known = {key: cell for key, cell in values.items() if cell}
-        if "name" not in known:
-            raise FileError(f"{path}: line {line} has no name: give that of a device")
-        if known["name"] in names:
-            raise FileError(f"{path}: line {line}: {known['name']!r} is there twice: keep one")
-        names.add(known["name"])
-        rows.append((f"line {line}", known))
-    if not rows:
-        raise FileError(f"{path} has no devices: give one in each line")
-    return rows
 
 
 def _parse_tdp(value: Any) -> float:

@@ -119,6 +119,15 @@ def write_atomically(content: bytes, path: Path, *, is_program: bool = False) ->
         raise FileError(f"{path} cannot be written ({reason}): give another path") from error
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text where the user wants it, be it a pipe; raise FileError if that is impossible."""
+    try:
+        path.write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FileError(f"cannot write {path} ({reason}): give another file") from error
+
+
 def decompress(data: bytes, most_bytes: int = MOST_UNPACKED_BYTES) -> bytes:
     """Return the content of data that zlib compressed.
 

@@ -1,27 +1,50 @@
-"""Import runs that others have measured, and predict runs as their source reports them."""
+"""Import runs that others have measured, and predict runs as their source reports them.
+
+    csv             net,energy_j,duration_s[,steps,batch,precision,…]     one run per line
+    zeus            start_time,window_name,elapsed_time,gpu0_energy,…     one window per line, in J
+    codecarbon      …,project_name,…,duration,…,energy_consumed,…         one run per line, in kWh
+    carbontracker   Actual consumption for 3 epoch(s): Time, Energy       one run per file, in kWh
+
+Sources of the formats:
+
+- Zeus: https://github.com/ml-energy/zeus, zeus/monitor/energy.py: ``ZeusMonitor(log_file=...)``.
+- CodeCarbon: https://github.com/mlco2/codecarbon, codecarbon/output_methods/emissions_data.py, the
+  columns of ``emissions.csv``. ``energy_consumed`` is that of CPU, GPU and RAM together.
+- Carbontracker: https://github.com/lfwa/carbontracker, carbontracker/parser.py: the patterns with
+  which it reads its own logs.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, choose_setup_fields, verb
 from joulecast.features.budgets import RunLength
+from joulecast.features.data.power_trace import read_csv
 from joulecast.features.nets import NetRequest, ResolvedNet, resolve_name
 from joulecast.features.profile import From
 from joulecast.features.profiles import load_observed_profile
 from joulecast.records import Device, Execution, Observation, Profile, Record, Setup, Trial
 from joulecast.system.errors import FileError, InputError, JoulecastError, MissingError, arg
-from joulecast.system.units import format_duration, format_energy, format_interval, format_share
+from joulecast.system.files import read_limited, show_value
+from joulecast.system.units import (
+    JOULES_PER_KWH,
+    format_duration,
+    format_share,
+)
 from joulecast.views.report import Block, Report, Reportable, Text
-from joulecast.views.words import label_provenance, plural
+from joulecast.views.words import format_with_interval, plural
 
 if TYPE_CHECKING:
     from joulecast.estimators import Estimator
     from joulecast.store import Store
-    from joulecast.traces.run_logs import LoggedRun
 
 # Nothing of ours ran there.
 _RUNTIME = "unknown"
@@ -95,7 +118,6 @@ def import_runs(
     """
     from joulecast.features.transfer_sources import make_estimator
     from joulecast.store import open_store
-    from joulecast.traces.run_logs import read_run_log
 
     fields = choose_setup_fields(
         phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
@@ -103,15 +125,15 @@ def import_runs(
     )  # fmt: skip
     request = NetRequest(net, None, setup, input_shape, fields)
     path = Path(file)
-    log = read_run_log(path, tool)
+    tool, logged = read_run_log(path, tool)
     # Windows may contain each other, so that only those of one name are runs.
-    names = sorted({run.window for run in log.runs})
+    names = sorted({run.window for run in logged})
     if not window and len(names) > 1:
         raise InputError(f"{path} has the windows {', '.join(names)}: give one as {arg('window')}")
-    runs = [run for run in log.runs if not window or run.window == window]
+    runs = [run for run in logged if not window or run.window == window]
     if not runs:
         raise InputError(f"{path} has no window {window!r}: choose from {', '.join(names)}")
-    source = source or (path.stem if log.tool == "csv" else log.tool)
+    source = source or (path.stem if tool == "csv" else tool)
     observations = []
     for run in runs:
         try:
@@ -132,7 +154,7 @@ def import_runs(
                 device=Device(name),
                 runtime=_RUNTIME,
                 meter=f"{source}: {run.place.rpartition(', ')[2]}"[:200],
-                covers=covers or log.covers or _COVERS,
+                covers=covers or run.covers or _COVERS,
                 provenance="imported",
                 source=source,
             )
@@ -150,7 +172,7 @@ def import_runs(
         new = opened.import_profile(profile)
         is_fitted = refit_profile(opened, profile.key, method)
     return ImportedRuns(
-        profile.key, profile.device.name, log.tool, source, len(observations), new, is_fitted
+        profile.key, profile.device.name, tool, source, len(observations), new, is_fitted
     )
 
 
@@ -255,11 +277,10 @@ class RunPrediction(Record, Reportable):
     transferred_from: tuple[str, ...] = ()
 
     def report(self) -> Report:
+        energy = format_with_interval(self.energy_j, self.interval_j, self.level, "imported")
         title = (
             f"A run of {self.network} on {self.device}, {self.steps:,} steps, as {self.source} "
-            f"reports it: {format_energy(self.energy_j)}{label_provenance('imported')} "
-            f"({100 * self.level:g} % interval {format_interval(self.interval_j, format_energy)}), "
-            f"{format_duration(self.duration_s)}."
+            f"reports it: {energy}, {format_duration(self.duration_s)}."
         )
         spread = format_share(self.repeat_sd_share)
         blocks: list[Block] = [Text(f"Repeated runs differ by {spread} (std. dev.).")]
@@ -284,23 +305,15 @@ def refit_profile(store: Store, key: str, estimator: Estimator) -> bool:
 
 def _resolve(run: LoggedRun, request: NetRequest, path: Path) -> tuple[ResolvedNet, Setup]:
     """Return the net of a run and its setup; the log comes before options."""
-    own: dict[str, Any] = dict(run.setup)
-    for name in ("batch", "threads"):
-        if name in own:
-            if not (own[name].isdecimal() and len(own[name]) < 10):
-                raise InputError(f"{name} is {own[name]!r}: give a whole number")
-            own[name] = int(own[name])
-    request = replace(request, setup_options={**request.setup_options, **own})
-    if request.net is not None:
-        return request.resolve()
-    if not run.net:
-        raise InputError(f"the log names no net: give one as {arg('net')}")
-    # The file is somebody else's: a callable that it names must not run.
-    batch = request.setup_options.get("batch")
-    found = resolve_name(run.net, batch, named_in=str(path))
-    return replace(
-        request, net=found.network, setup_options={**request.setup_options, "batch": found.batch}
-    ).resolve()
+    request = replace(request, setup_options={**request.setup_options, **run.setup})
+    if request.net is None:
+        if not run.net:
+            raise InputError(f"the log names no net: give one as {arg('net')}")
+        # The file is somebody else's: a callable that it names must not run.
+        found = resolve_name(run.net, request.setup_options.get("batch"), named_in=str(path))
+        options = {**request.setup_options, "batch": found.batch}
+        request = replace(request, net=found.network, setup_options=options)
+    return request.resolve()
 
 
 def _count_steps(
@@ -316,3 +329,174 @@ def _count_steps(
             f"{arg('samples')} of an epoch"
         )
     return RunLength(epochs=epochs, samples=samples).count_steps(batch)
+
+
+# ---------------------------------------------------------------------------------------------
+# Logs
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """A whole run as a log reports it; what the log does not say is empty or None.
+
+    Attributes:
+        place: File and line, for messages.
+        covers: What the energy includes.
+        window: Name of Zeus's window.
+        setup: Fields of a setup.
+    """
+
+    place: str
+    energy_j: float
+    duration_s: float
+    covers: str = ""
+    net: str = ""
+    device: str = ""
+    window: str = ""
+    steps: int | None = None
+    epochs: int | None = None
+    setup: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _CsvFormat:
+    """Where a tool writes what.
+
+    Attributes:
+        columns: A table that has them is of this tool.
+        energies: Matches columns of energy; the first alternative is for messages.
+        devices: Columns that may name the device, the best first.
+    """
+
+    columns: tuple[str, ...]
+    duration: str
+    energies: str
+    net: str = ""
+    devices: tuple[str, ...] = ()
+    window: str = ""
+    covers: str = ""
+
+
+# The last one is recognised by a column that others might have.
+_CSV_FORMATS = {
+    "zeus": _CsvFormat(
+        ("start_time", "window_name", "elapsed_time"), "elapsed_time",
+        r"gpu0_energy|gpu\d+_energy", window="window_name", covers="gpu",
+    ),
+    "codecarbon": _CsvFormat(
+        ("project_name", "duration", "emissions", "energy_consumed"), "duration",
+        "energy_consumed", "project_name", ("gpu_model", "cpu_model"), covers="cpu+gpu+ram",
+    ),
+    "csv": _CsvFormat(("net",), "duration_s", "energy_j|joules|energy_kwh", "net", ("device",)),
+}  # fmt: skip
+_KWH_COLUMNS = ("energy_kwh", "energy_consumed")
+# Columns of our CSV that say how a net was trained.
+_SETUP_TEXTS, _SETUP_COUNTS = ("phase", "precision", "optimizer", "loss"), ("batch", "threads")
+_MOST_LOG_BYTES = 16 * 2**20
+_TRACKED = re.compile(
+    r"Actual consumption for (\d+) epoch\(s\):\s*Time:\s*(\d+):(\d{2}):(\d{1,2}(?:\.\d+)?)\s*"
+    r"Energy:\s*(\S+)\s*kWh",
+    re.IGNORECASE,
+)
+
+
+def read_run_log(path: Path, tool: str = "auto") -> tuple[str, list[LoggedRun]]:
+    """Return the format of a file, by default recognised by its content, and its runs.
+
+    Raises:
+        FileError: The file cannot be read, is in no known format, or a value is impossible.
+    """
+    tool = _recognise(path) if tool == "auto" else tool
+    is_table = tool in _CSV_FORMATS
+    runs = list(_read_table(path, tool)) if is_table else _read_carbontracker(path)
+    if not runs:
+        raise FileError(f"{path} has no runs: give a log of a run that has ended")
+    return tool, runs
+
+
+def _recognise(path: Path) -> str:
+    columns: list[str] = []
+    # Logs may begin with an empty line; what cannot be read at all fails again below.
+    with suppress(FileError):
+        _, columns = next(read_csv(path))
+    for tool, form in _CSV_FORMATS.items():
+        if set(form.columns) <= set(columns):
+            return tool
+    if _read_carbontracker(path):
+        return "carbontracker"
+    raise FileError(
+        f"{path} is in no known format: give a CSV with the columns net, energy_j and duration_s, "
+        "or a log of Zeus, CodeCarbon or Carbontracker"
+    )
+
+
+def _read_table(path: Path, tool: str) -> Iterator[LoggedRun]:
+    rows, form = read_csv(path), _CSV_FORMATS[tool]
+    _, columns = next(rows)
+    energies = [name for name in columns if re.fullmatch(form.energies, name)]
+    if tool != "zeus":
+        # GPUs of Zeus add up; others have the same energy in several units.
+        del energies[1:]
+    needed = {*form.columns, form.duration, *(energies or form.energies.split("|")[:1])}
+    if missing := ", ".join(sorted(needed.difference(columns))):
+        wanted = ", ".join(sorted(needed))
+        raise FileError(f"{path} has no column {missing}: a log of {tool} has {wanted}")
+    for line, cells in rows:
+        place = f"{path}, line {line}"
+        if len(cells) < len(columns):
+            raise FileError(f"{place} has {len(cells)} cells instead of {len(columns)}")
+        row = {name: cell for name, cell in zip(columns, cells, strict=False) if cell}
+        counts = {
+            name: _read_count(row, name, place, least=0 if name == "threads" else 1)
+            for name in ("steps", "epochs", *_SETUP_COUNTS)
+            if name in row
+        }
+        yield LoggedRun(
+            place,
+            sum(_read_number(row, name, place) for name in energies),
+            _read_number(row, form.duration, place),
+            form.covers,
+            net=row.get(form.net, ""),
+            device=next((row[name] for name in form.devices if name in row), ""),
+            window=row.get(form.window, ""),
+            steps=counts.get("steps"),
+            epochs=counts.get("epochs"),
+            setup={name: row[name] for name in _SETUP_TEXTS if name in row}
+            | {name: counts[name] for name in _SETUP_COUNTS if name in counts},
+        )
+
+
+def _read_carbontracker(path: Path) -> list[LoggedRun]:
+    text = read_limited(path, _MOST_LOG_BYTES).decode("utf-8", errors="replace")
+    # A tracker that is stopped twice reports twice: the last one is the whole run.
+    return [
+        LoggedRun(
+            str(path),
+            _read_number({"energy_kwh": energy}, "energy_kwh", str(path)),
+            3600 * int(hours) + 60 * int(minutes) + float(seconds),
+            "cpu+gpu",
+            epochs=int(epochs),
+        )
+        for epochs, hours, minutes, seconds, energy in _TRACKED.findall(text)[-1:]
+    ]
+
+
+def _read_number(row: Mapping[str, str], name: str, place: str) -> float:
+    """Return a number of a row; energies are in joules."""
+    text = row.get(name, "")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1e15:
+        raise FileError(f"{place}: {name} is {show_value(text)}: give a number above 0")
+    return value * (JOULES_PER_KWH if name in _KWH_COLUMNS else 1.0)
+
+
+def _read_count(row: Mapping[str, str], name: str, place: str, least: int) -> int:
+    text = row[name]
+    if not (text.isdecimal() and len(text) < 10 and int(text) >= least):
+        raise FileError(
+            f"{place}: {name} is {show_value(text)}: give a whole number of at least {least}"
+        )
+    return int(text)

@@ -1,0 +1,245 @@
+"""Runs of other tools: formats as their tools write them, and estimates that learn from them."""
+
+from __future__ import annotations
+
+import csv
+import random
+import shutil
+
+import pytest
+
+import joulecast
+from cli_stores import run_in_store
+from joulecast.families import draw_family, make_family
+from joulecast.features.data.import_runs import read_run_log
+from joulecast.records import Setup, Trial
+from joulecast.simulation import make_simulated_device
+from joulecast.store import open_store
+from joulecast.system.errors import FileError, InputError, MissingError
+
+CSV, STEPS, OVERHEAD_J = "net,energy_j,duration_s", 200, 30.0
+DEVICE = ("--device", "phone")
+# The header and a row of a public emissions.csv, CodeCarbon 2.4.2.
+CODECARBON = """\
+timestamp,project_name,run_id,duration,emissions,emissions_rate,cpu_power,gpu_power,ram_power,\
+cpu_energy,gpu_energy,ram_energy,energy_consumed,country_name,country_iso_code,region,\
+cloud_provider,cloud_region,os,python_version,codecarbon_version,cpu_count,cpu_model,gpu_count,\
+gpu_model,longitude,latitude,ram_total_size,tracking_mode,on_cloud,pue
+2024-05-27T11:31:35,codecarbon,979336a5,299.7817449569702,0.016563636840486076,5.52e-05,42.5,\
+302.3,31.3,0.0035390833232137897,0.027742843305368026,0.00260613401381208,0.03388806064239389,\
+Singapore,SGP,,,,Linux,3.10.12,2.4.2,12,Intel(R) Xeon(R) CPU @ 2.20GHz,1,\
+1 x NVIDIA A100-SXM4-40GB,103.8503,1.2868,83.4,machine,N,1.0
+"""
+ZEUS = """\
+start_time,window_name,elapsed_time,gpu0_energy,gpu1_energy
+1700000000.5,epoch,12.5,1000.5,20.0
+1700000013.0,step,0.1,10.0,1.0
+"""
+# As tracker.py writes it and parser.py reads it.
+CARBONTRACKER = """
+CarbonTracker:
+Actual consumption for 1 epoch(s):
+\tTime:\t0:00:10
+\tEnergy:\t0.000038 kWh
+\tCO2eq:\t0.003130 g
+CarbonTracker:
+Predicted consumption for 1000 epoch(s):
+\tTime:\t2:52:22
+\tEnergy:\t0.038168 kWh
+CarbonTracker:
+Actual consumption for 3 epoch(s):
+\tTime:\t1:02:03.50
+\tEnergy:\t0.000114 kWh
+\tCO2eq:\t0.009 g
+"""
+OWN = "net,energy_kwh,duration_s,steps,batch,precision\nlenet5,0.001,9.5,100,32,fp32\n"
+FORMATS = {
+    "codecarbon": (
+        CODECARBON,
+        {
+            "energy_j": pytest.approx(0.03388806064239389 * 3.6e6),
+            "duration_s": pytest.approx(299.78, abs=0.01), "covers": "cpu+gpu+ram",
+            "net": "codecarbon", "device": "1 x NVIDIA A100-SXM4-40GB",
+        },
+    ),
+    # All GPUs add up.
+    "zeus": (ZEUS, {"energy_j": 1020.5, "duration_s": 12.5, "window": "epoch", "covers": "gpu"}),
+    # What was consumed in the end, not what was predicted.
+    "carbontracker": (
+        CARBONTRACKER,
+        {"energy_j": pytest.approx(0.000114 * 3.6e6), "duration_s": 3723.5, "epochs": 3},
+    ),
+    "csv": (
+        OWN,
+        {
+            "net": "lenet5", "energy_j": 3600.0, "duration_s": 9.5, "steps": 100,
+            "setup": {"batch": 32, "precision": "fp32"},
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tool", FORMATS)
+def test_logs_are_recognised_and_read(tmp_path, tool):
+    text, expected = FORMATS[tool]
+    (tmp_path / "log").write_text(text)
+    found, runs = read_run_log(tmp_path / "log")
+    assert found == tool and len(runs) == 1 + (tool == "zeus")
+    assert {name: getattr(runs[0], name) for name in expected} == expected
+    assert read_run_log(tmp_path / "log", tool) == (tool, runs)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a,b\n1,2\n", "no known format"),
+        ("net,energy_j\nlenet5,3\n", "no column duration_s"),
+        ("net,duration_s\nlenet5,3\n", "no column energy_j"),
+        (f"{CSV}\nlenet5,-3,1\n", "line 2: energy_j is '-3'"),
+        (f"{CSV}\nlenet5,3,inf\n", "line 2: duration_s is 'inf'"),
+        (f"{CSV}\nlenet5,3\n", "line 2 has 2 cells instead of 3"),
+        (f"{CSV},steps\nlenet5,3,1,1.5\n", "steps is '1.5'"),
+        (f"{CSV},batch\nlenet5,5,1,x\n", "batch is 'x'"),
+        (f"{CSV}\n", "has no runs"),
+        ("start_time,window_name,elapsed_time\n1,a,2\n", "no column gpu0_energy"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, text, reason):
+    (tmp_path / "log").write_text(text)
+    with pytest.raises(FileError, match=reason):
+        read_run_log(tmp_path / "log")
+
+
+def draw_names(count, seed):
+    rng = random.Random(seed)
+    return [draw_family("lenet5", rng.randint).name for _ in range(count)]
+
+
+def compute_run(name):
+    """Return energy and duration of a run on a simulated device, overhead included."""
+    cost = make_simulated_device(5).true_cost(Trial(make_family(name), Setup(batch=16)))
+    return STEPS * cost.energy_j + OVERHEAD_J, STEPS * cost.duration_s + 0.2
+
+
+def make_runs_csv(names):
+    rows = [(name, *compute_run(name)) for name in names]
+    lines = (f'"{name}",{energy_j!r},{seconds!r},{STEPS},16' for name, energy_j, seconds in rows)
+    return "\n".join([f"{CSV},steps,batch", *lines]) + "\n"
+
+
+@pytest.fixture(scope="module")
+def runs_store(tmp_path_factory):
+    """Return a folder with runs, and a store that they were imported into."""
+    folder = tmp_path_factory.mktemp("imported")
+    (folder / "runs.csv").write_text(make_runs_csv(draw_names(15, seed=1)))
+    path = str(folder / "runs.csv")
+    said = run_in_store(folder / "store.sqlite", "data", "import", path, *DEVICE)
+    assert "Imported 15 runs of phone from runs, 15 of them new." in said
+    return folder
+
+
+@pytest.fixture
+def imported(shell, runs_store):
+    for name in ("runs.csv", "store.sqlite"):
+        shutil.copy(runs_store / name, shell.folder / name)
+    return shell
+
+
+def test_estimates_learn_from_imported_runs(imported):
+    assert imported.json("data", "import", "runs.csv", *DEVICE)["new"] == 0
+    (name,) = draw_names(1, seed=2)
+    words = ("data", "predict", name, *DEVICE, "--steps", str(STEPS), "--batch", "16")
+    run = imported.json(*words)
+    true_j, true_s = compute_run(name)
+    assert run["energy_j"] == pytest.approx(true_j, rel=0.15) and run["source"] == "runs"
+    assert run["duration_s"] == pytest.approx(true_s, rel=0.25)
+    assert run["interval_j"][0] < true_j < run["interval_j"][1]
+    step = imported.json("estimate", name, *DEVICE, "--batch", "16")
+    assert step["provenance"] == "imported" and STEPS * step["energy_j"] < run["energy_j"]
+    text = " ".join(imported(*words).stdout.split())
+    assert "(imported, 95 % interval" in text and "as runs reports it" in text
+
+
+def test_imported_runs_start_from_others(imported, write):
+    write("few.csv", make_runs_csv(draw_names(4, seed=3)))
+    phone = ("--device", "new phone")
+    imported("data", "import", "few.csv", *phone, "--from", "phone")
+    (name,) = draw_names(1, seed=2)
+    words = ("data", "predict", name, *phone, "--steps", str(STEPS), "--batch", "16")
+    assert imported.json(*words)["transferred_from"] == ["phone"]
+    assert "Transferred from phone." in imported(*words).stdout
+    # More runs of it, without the option.
+    write("few.csv", make_runs_csv(draw_names(6, seed=4)))
+    imported("data", "import", "few.csv", *phone)
+    assert imported.json(*words)["transferred_from"] == ["phone"]
+    line = imported.fails("data", "import", "few.csv", *phone, "--from", "nvidia-h200")
+    assert "was profiled with torch" in line and "not mixed" in line
+
+
+def test_an_export_for_codecarbon_can_be_imported_again(imported):
+    words = ("--format", "codecarbon", "--grid", "400")
+    imported("data", "export", "phone", "emissions.csv", *words)
+    with (imported.folder / "emissions.csv").open(newline="") as file:
+        first = next(csv.DictReader(file))
+    assert float(first["emissions"]) == pytest.approx(0.4 * float(first["energy_consumed"]))
+    again = imported.json("data", "import", "emissions.csv", "--batch", "16", "--steps", str(STEPS))
+    assert (again["tool"], again["device"], again["runs"]) == ("codecarbon", "phone", 15)
+
+
+def test_options_fill_in_what_the_log_does_not_say(shell, write):
+    """A net, steps or epochs, a device, a source; the net may be a network."""
+    write("zeus.csv", "start_time,window_name,elapsed_time,gpu0_energy\n1.7e9,run,5.0,800\n")
+    write("tracker.log", CARBONTRACKER)
+    words = ("--net", "lenet5", "--batch", "8", "--samples", "1000", "--device", "board")
+    assert shell.json("data", "import", "tracker.log", *words)["source"] == "carbontracker"
+    network = make_family("lenet5:3,5,8,8")
+    found = joulecast.import_runs("zeus.csv", network, device="gpu", steps=10, source="lab")
+    assert (found.tool, found.source, found.new) == ("zeus", "lab", 1)
+    (tracked,) = joulecast.load_profile("board").observations
+    assert tracked.trial.execution.steps == 3 * 125 and tracked.trial.setup.batch == 8
+    (seen,) = joulecast.load_profile("gpu").observations
+    assert seen.trial.network == network and seen.trial.execution.steps == 10
+    assert (seen.energy_j, seen.covers, seen.provenance) == (800.0, "gpu", "imported")
+    run = joulecast.predict_run(network, device="gpu", steps=10)
+    assert run.energy_j == pytest.approx(800, rel=0.2) and run.source == "lab"
+    with pytest.raises(MissingError, match="'other'"):
+        joulecast.predict_run(network, device="gpu", steps=10, source="other")
+    joulecast.import_runs("zeus.csv", network, device="gpu", steps=10)
+    with pytest.raises(InputError, match="lab, zeus: give one"):
+        joulecast.predict_run(network, device="gpu", steps=10)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "reason"),
+    [
+        (f"{CSV}\nlenet5,5,1\n", DEVICE, "number of steps is unknown"),
+        (f"{CSV}\nlenet5,5,1\n", ("--steps", "3"), "names no device"),
+        (f"{CSV}\nnone,5,1\n", (*DEVICE, "--steps", "3"), "no net 'none'"),
+        (f"{CSV}\nevil.py:f,5,1\n", (*DEVICE, "--steps", "3"), "runs code"),
+        (f"{CSV},batch\nlenet5,5,1,x\n", (*DEVICE, "--steps", "3"), "batch is 'x'"),
+        (f"{CSV},device\nlenet5,5,1,a\nlenet5,5,1,b\n", ("--steps", "3"), "2 devices"),
+        (ZEUS, (*DEVICE, "--net", "lenet5"), "windows epoch, step: give one as --window"),
+        (ZEUS, (*DEVICE, "--window", "x"), "no window 'x'"),
+        (ZEUS, (*DEVICE, "--window", "step", "--steps", "3"), "names no net"),
+    ],
+)
+def test_incomplete_logs_are_refused_and_nothing_is_stored(shell, write, text, words, reason):
+    write("runs.csv", text)
+    assert reason in shell.fails("data", "import", "runs.csv", *words)
+
+
+def test_prediction_needs_imported_runs(profiled):
+    words = ("--device", "sim", "--steps", "10", "--batch", "8")
+    said = profiled.fails("data", "predict", "lenet5:4,8,16,16", *words)
+    assert "import some of its runs first" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"tool": "wattson"}, "tool is 'wattson'"), ({"sorce": "x"}, "did you mean 'source'")],
+)
+def test_unknown_choices_are_refused(shell, options, said):
+    with pytest.raises(InputError, match=said):
+        joulecast.import_runs("runs.csv", **options)
+    with open_store() as store:
+        assert all(one.shipped for one in store.list_profiles())
