@@ -46,15 +46,12 @@ class ProfileOptions:
 
     Attributes:
         points: Largest number of measurements.
-        seconds: Longest duration; 600 s where neither limit is given.
+        seconds: Longest duration; 600 s where neither limit is given, 1800 s for an atlas.
         interval_share: Stop when the interval is within this share of the estimate.
         acquisition: How the next measurement is chosen: ``target`` lowers the variance of the net's
             totals most per second; ``energy`` and ``time`` follow the paper; ``missing`` measures
             only what was never seen of the net.
-        estimator: Name of the estimator to measure for; ``auto`` for the one that suits the
-            runtime.
-        atlas: Measure layers of networks of all kinds instead of those of one net; 1800 s where no
-            limit is given.
+        atlas: Measure layers of networks of all kinds instead of those of one net.
         anchors: Measure only large products, a copy and an empty launch of a GPU, which narrow the
             estimates that start from its data sheet.
         phase: With ``atlas``, what its networks do: ``train`` or ``inference``.
@@ -79,7 +76,8 @@ class ProfileOptions:
             raise InputError("an atlas measures the anchors too: give atlas or anchors, not both")
         if self.points is not None and self.points < 1:
             raise InputError(f"points is {self.points}: give a whole number of at least 1")
-        _check_duration("seconds", self.seconds)
+        if self.seconds is not None and not 0.0 <= self.seconds < math.inf:
+            raise InputError(f"seconds is {self.seconds}: give seconds, 0 or more")
         if not 0.0 < self.interval_share < math.inf:
             raise InputError(f"interval_share is {self.interval_share}: give a share like 0.05")
 
@@ -93,19 +91,8 @@ class ProfileOptions:
 
 @dataclass(frozen=True)
 class EstimateOptions:
-    """How an estimate is made.
-
-    Attributes:
-        estimator: Name of the estimator; ``auto`` for the one that suits the runtime.
-        level: Probability of the credible interval.
-        store: Path or URL of the store, if not the usual one.
-    """
+    """How an estimate is made: ``auto`` is the estimator that suits the runtime."""
 
     estimator: str = "auto"
     level: float = 0.95
     store: str | None = None
-
-
-def _check_duration(name: str, duration_s: float | None) -> None:
-    if duration_s is not None and not 0.0 <= duration_s < math.inf:
-        raise InputError(f"{name} is {duration_s}: give seconds, 0 or more")
