@@ -113,24 +113,17 @@ class RunPart(Record):
 
 @dataclass(frozen=True)
 class RunCost(Record):
-    """What a run, or a sweep of equal runs, costs.
-
-    Attributes:
-        parts: The parts of one run.
-        wait: How long the device waits for data; None if no loader was timed.
-        not_included: What the total leaves out, in a sentence.
-        provenance: The weakest provenance that the energies rest on.
-    """
+    """What a run, or a sweep of equal runs, costs."""
 
     energy_j: float
     interval_j: tuple[float, float]
     level: float
     duration_s: float
     schedule: RunSchedule
-    parts: tuple[RunPart, ...]
-    not_included: str
-    provenance: str
-    wait: DataWait | None = None
+    parts: tuple[RunPart, ...]  # the parts of one run
+    not_included: str  # what the total leaves out, in a sentence
+    provenance: str  # the weakest provenance that the energies rest on
+    wait: DataWait | None = None  # how long the device waits for data; None if no loader was timed
 
 
 def add_up_run(
