@@ -52,8 +52,7 @@ def test_loader_of_another_batch_size_or_without_batches_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "accumulate", "wait_s"),
-    [(0, 1, 0.03), (2, 1, 0.01), (2, 4, 0.025), (0, 4, 0.03)],
+    ("workers", "accumulate", "wait_s"), [(0, 1, 0.03), (2, 1, 0.01), (2, 4, 0.025), (0, 4, 0.03)]
 )
 def test_device_waits_for_what_no_worker_hides(
     workers: int, accumulate: int, wait_s: float
