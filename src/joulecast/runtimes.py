@@ -111,13 +111,14 @@ def _open_framework(on: str, device_name: str) -> Runtime:
 
             return OnnxRuntime(device)
         from joulecast.torch_nets.runtime import TorchRuntime
+
+        return TorchRuntime(on, device)
     except ModuleNotFoundError as error:
         if error.name not in packages:
             raise
         raise MissingError(
             f"measuring on {on} needs {title}: run pip install 'joulecast[{extra}]'"
         ) from error
-    return TorchRuntime(on, device)
 
 
 def _open_simulated(on: str, device_name: str) -> Runtime:
@@ -191,11 +192,6 @@ def explain_runtime_difference(runtime: str) -> str:
     installed = find_installed_runtime(runtime)
     if installed in ("", runtime):
         return ""
-    return (
-        f"The profile was made with {_describe(runtime)}, but {_describe(installed)} is installed "
-        "here, which may run other kernels."
-    )
-
-
-def _describe(runtime: str) -> str:
-    return runtime.replace("-", " ", 1)
+    old, new = (one.replace("-", " ", 1) for one in (runtime, installed))
+    text = f"The profile was made with {old}, but {new} is installed here"
+    return f"{text}, which may run other kernels."

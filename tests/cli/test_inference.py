@@ -156,20 +156,6 @@ def test_plan_runs_inferences(ran, write):
     assert "optimizer is for training" in ran.fails("plan", "plan.toml")
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("--inference", "--optimizer", "adam"), 2, "--optimizer is for training"),
-        (("--inference", "--loss", "mse"), 2, "--loss is for training"),
-        (("--inferences", "5"), 2, "--inferences needs --inference"),
-        (("--inference", "--inferences", "5", "--steps", "5"), 2, "which mean the same"),
-        (("--precision", "int8"), 1, "int8 is for inference only: give --inference"),
-    ],
-)
-def test_contradictions_are_one_line(ran, words, code, message):
-    assert message in ran.fails("estimate", MEMBER, "--device", "sim", *words, code=code)
-
-
 @pytest.mark.parametrize("precision", ["int8", "int8_dynamic"])
 def test_estimate_refuses_8_bits_of_a_framework_without_them(shell, precision):
     words = ("--device", "nvidia-h200", "--inference", "--precision", precision)

@@ -10,6 +10,8 @@ import pytest
 
 from joulecast.cli.main import COMMANDS, cli
 from joulecast.cli.settings import find_user_file, read_settings
+from joulecast.families import make_family
+from joulecast.store.files import write_network
 
 HEAVY = ("numpy", "torch", "rich", "sqlalchemy", "sklearn", "scipy", "alembic")
 
@@ -34,11 +36,14 @@ def test_import_joulecast_imports_nothing_heavy():
     assert imported_by("import joulecast") == set()
 
 
-def test_estimate_with_a_shipped_profile_needs_no_database(monkeypatch, tmp_path):
+@pytest.mark.parametrize("net", ["lenet5", "net.json"])
+def test_estimate_with_a_shipped_profile_needs_no_database(monkeypatch, tmp_path, net):
     monkeypatch.setenv("JOULECAST_STORE", str(tmp_path / "none.sqlite"))
+    monkeypatch.chdir(tmp_path)
+    write_network(make_family("lenet5"), "net.json")
     code = (
         "from joulecast.cli.main import cli\n"
-        "words = ['estimate', 'lenet5', '--device', 'nvidia-h200', '--json']\n"
+        f"words = ['estimate', '{net}', '--device', 'nvidia-h200', '--json']\n"
         "try: cli.main(words, prog_name='joulecast')\n"
         "except SystemExit as end: assert not end.code"
     )

@@ -145,11 +145,7 @@ def test_reading_a_file_imports_neither_pytorch_nor_onnx_runtime(shell, net):
 
 
 def test_a_network_that_cannot_be_rebuilt_says_what_runs_it(shell):
-    nodes = [
-        node("Conv", "x w", "c"),
-        node("GlobalAveragePool", "c", "g"),
-        node("Mul", "c g", "y"),
-    ]
+    nodes = [node("Conv", "x w", "c"), node("GlobalAveragePool", "c", "g"), node("Mul", "c g", "y")]
     save(make_model(nodes, [weight("w", 4, 3, 3, 3)]), shell.folder / "odd.onnx")
     words = ("--inference", "--on", "cpu", "--meter", "modelled")
     message = shell.fails("measure", "odd.onnx", *words)

@@ -25,9 +25,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 def make_loader():
     return DataLoader(TensorDataset(torch.zeros(80, 1, 28, 28)), batch_size=8)
-
-def make_number():
-    return 7
 """
 
 
@@ -74,34 +71,6 @@ def test_battery_has_to_last_for_everything(profiled):
     plain = profiled.json("estimate", *NET, "--steps", "100", "--battery", "1Wh")["finish"]
     whole = profiled.json("estimate", *NET, *WHOLE, "--battery", "1Wh")["finish"]
     assert whole["needed_j"] > 3 * plain["needed_j"]
-
-
-LOADED = ("--steps", "10", "--loader")
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "part"),
-    [
-        (("--eval-every", "5"), 2, "--eval-every and --eval-samples belong together"),
-        (("--loader", "data.py:make_loader"), 2, "give --steps, or --epochs and --samples"),
-        ((*LOADED, "data.py:make_number"), 1, "the loader is a int: give one that gives"),
-        ((*LOADED, "data.py:nothing"), 1, "no function 'nothing' that returns a data loader"),
-        ((*LOADED, "data.py:make_loader", "--batch", "4"), 1, "give --batch 8"),
-        (
-            ("--inference", "--steps", "9", "--eval-every", "5", "--eval-samples", "5"),
-            1,
-            "belong to training",
-        ),
-        (("--accumulate", "2", "--inference"), 1, "leave out --accumulate"),
-        (("--checkpoint",), 1, "repeats no block to checkpoint: leave --checkpoint out"),
-        (("--checkpoint", "--inference"), 1, "inference keeps no activations"),
-        (("--on", "torch_compile:cpu"), 1, "give --on cpu --compile"),
-    ],
-)
-def test_bad_options_are_one_line(profiled, write, words, code, part):
-    write("data.py", LOADER)
-    net = (NET[0],) if "--on" in words else NET
-    assert part in profiled.fails("estimate", *net, *words, code=code)
 
 
 def test_accumulated_epochs_have_fewer_steps(profiled):

@@ -45,8 +45,11 @@ def add_gpu(system, node, minor, version, unique_id, name="", vram=0, cap=750_00
 
 
 def test_gpus_come_in_the_order_of_their_nodes(system):
-    found = [(one.processor, one.memory_bytes) for one in list_amd_gpus(system, {})]
-    assert found == [("AMD Instinct MI300X", 206_141_652_992), ("AMD gfx1100", 25_753_026_560)]
+    found = [(one.processor, one.memory_bytes, one.power_mode) for one in list_amd_gpus(system, {})]
+    assert found == [
+        ("AMD Instinct MI300X", 206_141_652_992, "limit 750W"),
+        ("AMD gfx1100", 25_753_026_560, "limit 327W"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -73,34 +73,22 @@ def test_epoch_covers_every_sample(epochs, samples, batch):
     assert steps % epochs == 0 and steps * batch >= epochs * samples > (steps - epochs) * batch
 
 
-def test_run_length_is_steps_or_epochs_with_samples():
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        *((RunLength, one) for one in ((None, 3), (None, None, 3), (0,), (10**14,), (3, 1, 8))),
+        *((EnergyBudget, one) for one in ((), (1.0, 0.5), (math.nan,), (None, 0.5, "day"))),
+    ],
+)
+def test_impossible_budgets_and_lengths_are_refused(kind, wrong):
+    with pytest.raises(InputError):
+        kind(*wrong)
+
+
+def test_budgets_and_lengths_are_limited_and_written_as_json():
     assert RunLength(7).count_steps(3) == 7 and RunLength(1).is_run
     assert RunLength().count_steps(3) == 1 and not RunLength().is_run
-    for wrong in (
-        {"epochs": 3},
-        {"samples": 3},
-        {"steps": 0},
-        {"steps": 10**14},
-        {"steps": 3, "epochs": 1, "samples": 8},
-    ):
-        with pytest.raises(InputError):
-            RunLength(**wrong)
-
-
-def test_epochs_and_samples_are_limited_together():
     with pytest.raises(InputError, match="at most 1,000,000,000,000"):
         RunLength(epochs=10**9, samples=10**9).count_steps(32)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{}, {"limit_j": 1.0, "share": 0.5}, {"limit_j": math.nan}, {"share": 0.5, "per": "day"}],
-)
-def test_impossible_budget_is_refused(wrong):
-    with pytest.raises(InputError):
-        EnergyBudget(**wrong)
-
-
-def test_budget_and_length_are_written_as_json():
     assert RunLength(7).to_dict() == {"steps": 7, "epochs": None, "samples": None}
     assert parse_budget("5J", RUN).to_dict() == {"limit_j": 5.0, "share": None, "per": "run"}

@@ -43,22 +43,18 @@ class VerbCommand:
     """What a command has beyond its verb.
 
     Attributes:
-        verb: Module and function in ``features``, which are imported when the command is used.
-        has_plots: Whether its report may have plots.
-        has_out: Whether ``--out`` writes the result; off for a verb with its own file.
         kept: What is kept if the user interrupts it, given the arguments; empty if nothing is.
         progress: Context that yields the value of ``on_progress``, given the arguments.
-        passes_stdout: Whether the verb takes the descriptor of stdout, for what it runs.
         finish: Name of a function beside the verb that is called with the result after it was
             shown, and returns the exit code.
     """
 
-    verb: str = ""
-    has_plots: bool = False
-    has_out: bool = True
+    verb: str = ""  # module and function in features, which are imported when the command is used
+    has_plots: bool = False  # whether its report may have plots
+    has_out: bool = True  # whether --out writes the result; off for a verb with its own file
     kept: Callable[[Mapping[str, Any]], str] = lambda _: ""
     progress: Callable[[Mapping[str, Any]], AbstractContextManager[Any]] | None = None
-    passes_stdout: bool = False
+    passes_stdout: bool = False  # whether the verb takes the descriptor of stdout, for what it runs
     finish: str = ""
 
 

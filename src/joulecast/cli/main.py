@@ -197,7 +197,9 @@ class LazyGroup(click.Group):
         except click.ClickException as error:
             if error.__cause__ is not None:
                 _LOG.debug("This error was caused by:", exc_info=error.__cause__)
-            return _report_error(_format_error(error), error.exit_code)
+            context = getattr(error, "ctx", None)
+            hint = f" (see `{context.command_path} --help`)" if context else ""
+            return _report_error(error.format_message() + hint, error.exit_code)
         except click.Abort:
             return _report_error("interrupted", EXIT_INTERRUPTED)
         except JoulecastError as error:
@@ -286,7 +288,7 @@ def _load_command(name: str) -> click.Command:
     name_variables(command)
     for one in command.commands.values() if isinstance(command, click.Group) else [command]:
         assert one.callback is not None
-        one.callback = reserve_results(one.callback)
+        one.callback = reserve_results()(one.callback)
     return command
 
 
@@ -324,9 +326,3 @@ def _show_warning(message: Warning | str, *place: Any, **options: Any) -> None:
 def _report_error(message: str, code: int) -> int:
     write_message(f"joulecast: {' '.join(message.split())}")
     return code
-
-
-def _format_error(error: click.ClickException) -> str:
-    context = getattr(error, "ctx", None)
-    hint = f" (see `{context.command_path} --help`)" if context else ""
-    return error.format_message() + hint

@@ -9,10 +9,9 @@ with a result, which a program may parse. A result that cannot be written is an 
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
@@ -40,15 +39,16 @@ def find_descriptor() -> int | None:
         return None
 
 
-def reserve_results(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a command: while it runs, only results go to stdout."""
-
-    @functools.wraps(function)
-    def run(*args: Any, **options: Any) -> Any:
-        with _reserve_stdout():
-            return function(*args, **options)
-
-    return run
+@contextmanager
+def reserve_results() -> Iterator[None]:
+    """Let only results reach stdout while a command runs; also a decorator."""
+    global _results
+    before, stdout = _results, sys.stdout
+    _results, sys.stdout = stdout, sys.stderr
+    try:
+        yield
+    finally:
+        _results, sys.stdout = before, stdout
 
 
 def write_message(text: str) -> None:
@@ -78,7 +78,11 @@ def take_streams() -> None:
     """
     is_closed = sys.stdout is None
     for descriptor in (0, 1, 2):
-        _open_if_closed(descriptor)
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The system gives the lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDWR)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
     # Any encoding can then write any text.
@@ -120,34 +124,12 @@ class ResultStream:
         try:
             yield
         except OSError as error:
-            self._discard()
+            # The rest goes nowhere, or Python would try again when it ends.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
             if isinstance(error, BrokenPipeError):
                 raise ReaderGoneError from error
             raise FileError(
                 f"the result cannot be written to stdout ({error.strerror}): redirect it elsewhere"
             ) from error
-
-    def _discard(self) -> None:
-        """Let the rest go nowhere, or Python would try again when it ends."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
-
-
-@contextmanager
-def _reserve_stdout() -> Iterator[None]:
-    global _results
-    before, stdout = _results, sys.stdout
-    _results, sys.stdout = stdout, sys.stderr
-    try:
-        yield
-    finally:
-        _results, sys.stdout = before, stdout
-
-
-def _open_if_closed(descriptor: int) -> None:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        # The system gives the lowest free number, which is this one.
-        os.open(os.devnull, os.O_RDWR)

@@ -86,19 +86,16 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Energy and duration of one step of each of n networks.
+    """Energy and duration of one step of each of n networks: means, and what is known of errors.
 
     Attributes:
-        energy_j: Means, n.
-        energy_sd_j: Standard deviations, n.
         energy_cov: Joint covariance, n x n; None unless it was requested.
-        duration_s: Means, n.
         layers: Energy of each layer of each network; empty tuples unless they were requested.
         unseen_share: Share of each network's energy in layers that were never measured.
-        device_energy_j: Energy of the device alone, without waiting for the host, n; None if the
+        device_energy_j: Energy of the device alone, without waiting for the host; None if the
             estimator cannot separate it.
         uncertainty_sources: Shares of each network's variance by source; empty if unknown.
-        duration_sd_s: Standard deviations of the durations, n; None if unknown.
+        duration_sd_s: Standard deviations of the durations; None if unknown.
         notes: What limits each network's prediction, in sentences; empty if there are none.
     """
 
@@ -116,16 +113,12 @@ class Prediction:
 
 @dataclass(frozen=True)
 class FitComponent(Record):
-    """A component of a fit, such as a layer kind or a curve, and its number of data points.
-
-    Attributes:
-        features: Names of the quantities that it varies over; empty if there are none.
-    """
+    """A component of a fit, such as a layer kind or a curve, and its number of data points."""
 
     label: str
     energy_points: int
     duration_points: int
-    features: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()  # names of the quantities that it varies over
 
 
 class Fitted(Protocol):
@@ -149,11 +142,7 @@ class Fitted(Protocol):
     ) -> Prediction:
         """Predict the energy and duration of one step of each network.
 
-        Args:
-            networks: The networks.
-            setups: The setup of each network.
-            joint: Whether to return the joint covariance of the energies.
-            per_layer: Whether to return the energy of each layer.
+        With their joint covariance and the energy of each layer, if these are requested.
         """
 
     def describe(self) -> tuple[FitComponent, ...]:
@@ -279,44 +268,28 @@ def equicorrelated_covariance(queries: Sequence[object], sds: Floats) -> Floats:
     # Equal queries get equal numbers, so that long records are not compared pair by pair.
     numbers: dict[object, int] = {}
     which = np.array([numbers.setdefault(query, len(numbers)) for query in queries], int)
-    correlation = 0.5 + 0.5 * (which[:, None] == which)
-    covariance: Floats = correlation * np.outer(sds, sds)
-    return covariance
+    return np.asarray((0.5 + 0.5 * (which[:, None] == which)) * np.outer(sds, sds))
 
 
 def _join_predictions(parts: Sequence[tuple[list[int], Prediction]], count: int) -> Prediction:
     order = np.argsort(np.concatenate([places for places, _ in parts]))
     predictions = [prediction for _, prediction in parts]
-
-    def stack(name: str) -> Floats:
-        values = [getattr(prediction, name) for prediction in predictions]
-        return np.asarray(np.concatenate(values)[order])
-
-    def stack_known(name: str) -> Floats | None:
-        is_known = all(getattr(prediction, name) is not None for prediction in predictions)
-        return stack(name) if is_known else None
-
     covariance = None
     if predictions[0].energy_cov is not None:
         covariance = np.zeros((count, count))
         for places, prediction in parts:
             covariance[np.ix_(places, places)] = prediction.energy_cov
-    layers = [row for one in predictions for row in one.layers]
-    unseen = [share for one in predictions for share in one.unseen_share]
-    sources = [shares for one in predictions for shares in one.uncertainty_sources]
+    joined: dict[str, Any] = {"energy_cov": covariance}
+    for name in ("energy_j", "energy_sd_j", "duration_s", "device_energy_j", "duration_sd_s"):
+        values = [getattr(one, name) for one in predictions]
+        is_known = all(value is not None for value in values)
+        joined[name] = np.concatenate(values)[order] if is_known else None
+    for name in ("layers", "unseen_share", "uncertainty_sources"):
+        rows = [row for one in predictions for row in getattr(one, name)]
+        joined[name] = tuple(rows[at] for at in order) if len(rows) == count else ()
     notes = [own for places, one in parts for own in one.notes or ((),) * len(places)]
-    return Prediction(
-        energy_j=stack("energy_j"),
-        energy_sd_j=stack("energy_sd_j"),
-        energy_cov=covariance,
-        duration_s=stack("duration_s"),
-        layers=tuple(layers[at] for at in order),
-        unseen_share=tuple(unseen[at] for at in order),
-        device_energy_j=stack_known("device_energy_j"),
-        uncertainty_sources=tuple(sources[at] for at in order) if len(sources) == count else (),
-        duration_sd_s=stack_known("duration_sd_s"),
-        notes=tuple(notes[at] for at in order) if any(notes) else (),
-    )
+    joined["notes"] = tuple(notes[at] for at in order) if any(notes) else ()
+    return Prediction(**joined)
 
 
 # Isolated layers, host and device time separated: 141 networks on an H200 were off by 1.3 %, noise

@@ -208,15 +208,12 @@ class Estimates(Sequence[Estimate]):
     """The energy of one step of each of n networks on one device.
 
     Attributes:
-        estimates: The estimates, in the order of the networks.
-        variance: Variance of each energy, n.
-        cov: Joint covariance of the energies, n x n; None unless it was requested.
         first_occurrence: For each network the position of the first one that equals it.
     """
 
-    estimates: tuple[Estimate, ...]
-    variance: Floats
-    cov: Floats | None
+    estimates: tuple[Estimate, ...]  # the estimates, in the order of the networks
+    variance: Floats  # variance of each energy, n
+    cov: Floats | None  # joint covariance of the energies, n x n; None unless it was requested
     first_occurrence: tuple[int, ...]
 
     def __len__(self) -> int:

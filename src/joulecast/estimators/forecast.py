@@ -18,23 +18,19 @@ from joulecast.records import Estimate
 from joulecast.records.codec import Record
 from joulecast.system.errors import InputError
 
+_NORMAL = NormalDist()
 _Z_RANGE, _BISECTIONS = 40.0, 200
 
 
 @dataclass(frozen=True)
 class RunForecast:
-    """Energy and duration of a run.
+    """Energy and duration of a run."""
 
-    Attributes:
-        device_energy_j: What the meter behind the estimate sees.
-        rest_w: Power that it does not see, for as long as the run takes.
-    """
-
-    device_energy_j: float
+    device_energy_j: float  # what the meter behind the estimate sees
     duration_s: float
     energy_log_sd: float
     duration_log_sd: float
-    rest_w: float = 0.0
+    rest_w: float = 0.0  # what it does not see, for as long as the run takes
 
     @property
     def energy_j(self) -> float:
@@ -43,15 +39,15 @@ class RunForecast:
 
     def device_quantile(self, probability: float) -> float:
         """Return the metered energy that a run stays below with this probability."""
-        return self.device_energy_j * math.exp(_find_z(probability) * self.energy_log_sd)
+        return self.device_energy_j * math.exp(_NORMAL.inv_cdf(probability) * self.energy_log_sd)
 
     def duration_quantile(self, probability: float) -> float:
         """Return the duration that a run stays below with this probability."""
-        return self.duration_s * math.exp(_find_z(probability) * self.duration_log_sd)
+        return self.duration_s * math.exp(_NORMAL.inv_cdf(probability) * self.duration_log_sd)
 
     def energy_quantile(self, probability: float) -> float:
         """Return the energy of the whole device that a run stays below with this probability."""
-        return self._energy_at(_find_z(probability))
+        return self._energy_at(_NORMAL.inv_cdf(probability))
 
     def energy_interval(self, level: float) -> tuple[float, float]:
         """Return the central interval of the energy with this probability."""
@@ -65,7 +61,7 @@ class RunForecast:
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
             low, high = (middle, high) if self._energy_at(middle) <= available_j else (low, middle)
-        return NormalDist().cdf(low)
+        return _NORMAL.cdf(low)
 
     def _energy_at(self, z: float) -> float:
         rest_j = self.rest_w * self.duration_s * math.exp(z * self.duration_log_sd)
@@ -74,17 +70,13 @@ class RunForecast:
 
 @dataclass(frozen=True)
 class BatteryForecast(Record):
-    """The energy a run needs, the energy available, and the probability that it suffices.
-
-    Attributes:
-        steps_left: Expected number of steps that the charge is enough for.
-    """
+    """The energy a run needs, the energy available, and the probability that it suffices."""
 
     available_j: float
     needed_j: float
     interval_j: tuple[float, float]
     probability: float
-    steps_left: int
+    steps_left: int  # expected number of steps that the charge is enough for
 
 
 def forecast_run(estimate: Estimate, steps: int, rest_w: float = 0.0) -> RunForecast:
@@ -125,7 +117,3 @@ def will_finish(
         run.probability_below(available_j),
         int(available_j / run.energy_j * steps),
     )
-
-
-def _find_z(probability: float) -> float:
-    return NormalDist().inv_cdf(probability)

@@ -84,18 +84,12 @@ def list_implausible(
 
 def _score_group(group: Sequence[Observation]) -> Floats:
     work = [network_work(one.trial.network, one.trial.setup).total for one in group]
-    sizes = np.log([[1.0 + one.flops, 1.0 + one.size_bytes] for one in work])
-    equal_bytes = np.array(
-        [
-            one.size_bytes + one.flops / _FLOPS_PER_BYTE + one.launches * _LAUNCH_BYTES
-            for one in work
-        ]
-    )
-    durations_s = [
-        (one.duration_s or 0.0) / one.trial.execution.copies / one.trial.execution.steps
-        for one in group
-    ]
-    rates = np.log(np.array(durations_s) / equal_bytes)
+    amounts = np.array([[one.flops, one.size_bytes, one.launches] for one in work], float)
+    sizes = np.log1p(amounts[:, :2])
+    equal_bytes = amounts @ [1.0 / _FLOPS_PER_BYTE, 1.0, _LAUNCH_BYTES]
+    durations_s = [one.duration_s or 0.0 for one in group]
+    runs = [one.trial.execution.copies * one.trial.execution.steps for one in group]
+    rates = np.log(np.array(durations_s) / runs / equal_bytes)
     distances = np.sqrt(((sizes[:, None] - sizes[None]) ** 2).sum(axis=2))
     np.fill_diagonal(distances, np.inf)
     nearest = np.argsort(distances, axis=1, kind="stable")[:, :_NEIGHBOURS]

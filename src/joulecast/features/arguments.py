@@ -50,47 +50,32 @@ class Argument:
     """What people and programs have to know about an argument.
 
     Attributes:
-        help: One sentence; the command line adds the default.
-        least: Smallest value.
-        most: Largest value.
-        above: The value must be larger than this.
-        below: The value must be smaller than this.
-        choices: Allowed values.
-        metavar: How the value is written, as an example: ``3x96x96``.
-        option: Name on the command line, where it is another one: ``--compile``.
-        setting: Key in settings and in the environment, if it is not the name of the option.
-        flag_value: The option is a flag that gives this value: ``--inference``.
-        default: What help says about the default where that is not the value itself.
         parse: Turns a text of the command line or of a settings file into a value.
-        harm: What an untrusted settings file could do with it; empty if it can do no harm.
         is_harmless: Returns whether a text is one of the values that can do no harm.
-        is_repeated: Whether the option may be given several times.
-        is_written: Whether it is a file that is written; its folder must exist.
         is_joined: Whether repeated options are joined by commas, so that two values are noticed.
         is_positional: Whether the command line takes it without the name of an option, although it
             has a default.
-        is_after_dashes: Whether it is everything after ``--`` on the command line.
     """
 
-    help: str
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None
-    below: float | None = None
-    choices: tuple[str, ...] = ()
-    metavar: str = ""
-    option: str = ""
-    setting: str = ""
-    flag_value: Any = None
-    default: str = ""
+    help: str  # one sentence; the command line adds the default
+    least: float | None = None  # smallest value
+    most: float | None = None  # largest value
+    above: float | None = None  # the value must be larger than this
+    below: float | None = None  # the value must be smaller than this
+    choices: tuple[str, ...] = ()  # allowed values
+    metavar: str = ""  # how the value is written, as an example: 3x96x96
+    option: str = ""  # name on the command line, where it is another one: --compile
+    setting: str = ""  # key in settings and in the environment, if it is not the name of the option
+    flag_value: Any = None  # the option is a flag that gives this value: --inference
+    default: str = ""  # what help says about the default where that is not the value itself
     parse: Callable[[str], Any] | None = None
-    harm: str = ""
+    harm: str = ""  # what an untrusted settings file could do with it; empty if it can do no harm
     is_harmless: Callable[[str], bool] | None = None
-    is_repeated: bool = False
-    is_written: bool = False
+    is_repeated: bool = False  # whether the option may be given several times
+    is_written: bool = False  # whether it is a file that is written; its folder must exist
     is_joined: bool = False
     is_positional: bool = False
-    is_after_dashes: bool = False
+    is_after_dashes: bool = False  # whether it is everything after -- on the command line
 
 
 @dataclass(frozen=True)

@@ -78,15 +78,12 @@ class EnergyBudget(Record):
 
     Attributes:
         limit_j: Energy of a step or of a whole run; None if the budget is a share.
-        share: Share of the energy that the original network takes.
-        per: ``step`` or ``run``: the period that ``limit_j`` covers.
-        text: The budget as the user wrote it.
     """
 
     limit_j: float | None = None
-    share: float | None = None
-    per: str = "step"
-    text: str = not_stored("", compare=False)
+    share: float | None = None  # share of the energy that the original network takes
+    per: str = "step"  # step or run: the period that limit_j covers
+    text: str = not_stored("", compare=False)  # the budget as the user wrote it
 
     def __post_init__(self) -> None:
         if (self.limit_j is None) == (self.share is None):

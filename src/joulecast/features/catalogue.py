@@ -74,11 +74,10 @@ class CatalogueDevice(Reportable):
     """A device that can be named wherever a command takes one.
 
     Attributes:
-        data_sheet: Its figures and where they are from.
         profiles: Its profiles, the one that is used first; none if it was never measured.
     """
 
-    data_sheet: DataSheet
+    data_sheet: DataSheet  # its figures and where they are from
     profiles: tuple[ProfileSummary, ...]
 
     @property

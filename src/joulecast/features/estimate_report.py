@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features.arguments import Argument
@@ -158,15 +158,10 @@ class RunEstimate(Reportable):
             total_j = self.totals["total_energy_j"]
             data["battery_share"] = battery_share(total_j, parse_energy(self.battery))
             data["finish"] = self.finish.to_dict()
-        return {
-            **data,
-            **describe_inference(self.setup, step.energy_j, step.duration_s),
-            **{
-                # What no layer accounts for is in no estimate of layers.
-                name: getattr(self.network.totals, name, 0.0)
-                for name in (f"unattributed_{what}_share" for what in ("flops", "bytes", "params"))
-            },
-        }
+        # What no layer accounts for is in no estimate of layers.
+        for name in (f"unattributed_{what}_share" for what in ("flops", "bytes", "params")):
+            data[name] = getattr(self.network.totals, name, 0.0)
+        return data | describe_inference(self.setup, step.energy_j, step.duration_s)
 
     def report(self, *, layers: EveryLayer = False) -> Report:
         """Return energy and duration of a step and of the run, the costliest layers, and notes."""
@@ -231,11 +226,7 @@ class RunEstimate(Reportable):
         step, setup = self.step, self.setup
         is_run = self.run.schedule.steps > 1 and not is_inference(setup)
         missing = self.run.not_included if is_run else explain_not_included(setup)
-        notes = [
-            f"{_describe_memory(step)} {missing}",
-            f"Provenance: {_describe_source(step)}; "
-            f"{describe_coverage(step.provenance, step.covers)}.",
-        ]
+        notes = [f"{_describe_memory(step)} {missing}", _describe_source(step)]
         if step.host_share is not None and step.host_share > _MIN_HOST_SHARE:
             notes.append(
                 f"{format_share(step.host_share)} of the energy is spent waiting for the host; "
@@ -257,7 +248,7 @@ def report_step(step: Estimate) -> Report:
     warnings = _explain_memory(step)
     notes = [
         _describe_memory(step),
-        f"Provenance: {_describe_source(step)}; {describe_coverage(step.provenance, step.covers)}.",
+        _describe_source(step),
         *(note for note in step.notes if note not in warnings),
     ]
     blocks: tuple[Block, ...] = (
@@ -333,13 +324,13 @@ def _describe_step(setup: Setup, step: Estimate) -> str:
 
 
 def _describe_source(step: Estimate) -> str:
-    part = step.data_parallel
-    if part is None:
-        return describe_provenance(step.provenance)
-    return (
-        f"a step of one GPU {describe_provenance(part.step_provenance)}; the cost of using "
-        f"{part.gpus} GPUs is {part.provenance}, not measured"
-    )
+    part, source = step.data_parallel, describe_provenance(step.provenance)
+    if part is not None:
+        source = (
+            f"a step of one GPU {describe_provenance(part.step_provenance)}; the cost of using "
+            f"{part.gpus} GPUs is {part.provenance}, not measured"
+        )
+    return f"Provenance: {source}; {describe_coverage(step.provenance, step.covers)}."
 
 
 def _describe_scaling(step: Estimate, part: DataParallel) -> str:
@@ -354,10 +345,9 @@ def _describe_scaling(step: Estimate, part: DataParallel) -> str:
 
 def _describe_memory(step: Estimate) -> str:
     needed = format_bytes(step.peak_memory_bytes) + (" per GPU" if step.gpus > 1 else "")
-    if not step.device_memory_bytes:
-        return f"Peak memory about {needed}."
-    available = format_bytes(step.device_memory_bytes)
-    return f"Peak memory about {needed}; the device has {available}."
+    memory_bytes = step.device_memory_bytes
+    available = f"; the device has {format_bytes(memory_bytes)}" if memory_bytes else ""
+    return f"Peak memory about {needed}{available}."
 
 
 def _explain_memory(step: Estimate) -> list[str]:
@@ -370,15 +360,14 @@ def _explain_interval(step: Estimate) -> list[str]:
     """Return where the interval comes from, and by how much a probe would narrow it."""
     from joulecast.estimators.additive.predict import DURATIONS
 
-    sources = {
-        name: share
+    parts = [
+        f"{name} ({format_share(share)})"
         for name, share in step.uncertainty_sources.items()
         if share >= _MIN_SOURCE_SHARE
-    }
-    if not sources:
+    ]
+    if not parts:
         return []
-    parts = ", ".join(f"{name} ({format_share(share)})" for name, share in sources.items())
-    text = f"Sources of uncertainty: {parts}."
+    text = f"Sources of uncertainty: {', '.join(parts)}."
     untimed = step.uncertainty_sources.get(DURATIONS, 0.0)
     if untimed < _MIN_UNTIMED_SHARE:
         return [text]
@@ -405,10 +394,7 @@ def describe_nearest(setup: Setup, known: Sequence[Setup]) -> str:
     """Return the few setups nearest to one, and how many more there are."""
 
     def distance(other: Setup) -> tuple[int, float]:
-        names = (
-            "phase", "precision", "optimizer", "loss", "threads", "processor", "cuda_graphs",
-            "accumulate", "compiled",
-        )  # fmt: skip
+        names = {one.name for one in fields(Setup)} - {"batch", "cudnn_benchmark"}
         differences = sum(getattr(other, name) != getattr(setup, name) for name in names)
         return differences, abs(math.log(other.batch / setup.batch))
 
@@ -438,35 +424,32 @@ _NAME_WIDTH = 26
 _SMALLEST_SHARE = 0.0005
 
 
-@dataclass(frozen=True)
-class LayerRow:
-    """A row of the table of layers.
-
-    Attributes:
-        count: How often a step runs it: calls of a layer, or equal blocks.
-        seen: Whether everything in it was measured on this device.
-        inner: Rows of the layers of a block.
-    """
-
-    name: str
-    kind: str
-    energy_j: float
-    count: int = 1
-    seen: bool = True
-    inner: tuple[LayerRow, ...] = ()
+# A row, of a layer or of equal blocks, and the rows of the layers in these blocks.
+Row = tuple[LayerEstimate, Sequence[LayerEstimate]]
 
 
 def tabulate_layers(estimate: Estimate, every: bool = False) -> Table:
-    """Return the energy of layers: the costliest rows, or every layer in call order."""
-    if every:
-        rows = [_make_row(layer) for layer in estimate.layers]
-    else:
-        rows = list_layer_rows(estimate)
+    """Return the energy of layers: every one in call order, or the costliest and the rest as one.
+
+    Blocks are rows if some of them are equal; else their layers are.
+    """
+    rows: list[Row] = [(layer, ()) for layer in estimate.layers]
+    if not every:
+        blocks = estimate.blocks if any(block.count > 1 for block in estimate.blocks) else ()
+        inside = {
+            start + at
+            for block in blocks
+            for start in block.starts
+            for at in range(block.layer_count)
+        }
+        rows = [row for at, row in enumerate(rows) if at not in inside]
+        rows = [_make_block_row(block, estimate.layers) for block in blocks] + rows
+        rows = _merge_small_rows(rows, _TOP_ROWS, _MIN_ROW_SHARE * estimate.energy_j)
     cells: list[Sequence[str]] = []
-    for row in rows:
+    for row, inner in rows:
         cells.append(_format_row(row, estimate))
         if row.energy_j >= _MIN_OPENED_SHARE * estimate.energy_j:
-            cells += [_format_row(one, estimate, "  ") for one in row.inner]
+            cells += [_format_row(one, estimate, "  ") for one in inner]
     columns = ["layer", "kind", ">count", ">energy", ">share", " "]
     if not any(cell[2] for cell in cells):
         columns.pop(2)
@@ -474,73 +457,47 @@ def tabulate_layers(estimate: Estimate, every: bool = False) -> Table:
     return make_table(columns, cells)
 
 
-def list_layer_rows(estimate: Estimate) -> list[LayerRow]:
-    """Return the rows that take most energy, and the rest as one.
-
-    Blocks are rows if some of them are equal; else their layers are.
-    """
-    blocks = estimate.blocks if any(block.count > 1 for block in estimate.blocks) else ()
-    inside = {
-        start + at for block in blocks for start in block.starts for at in range(block.layer_count)
-    }
-    rows = [_make_block_row(block, estimate.layers) for block in blocks]
-    rows += [_make_row(layer) for at, layer in enumerate(estimate.layers) if at not in inside]
-    return _merge_small_rows(rows, _TOP_ROWS, _MIN_ROW_SHARE * estimate.energy_j)
-
-
-def _make_row(layer: LayerEstimate) -> LayerRow:
-    return LayerRow(layer.name, layer.kind, layer.energy_j, layer.calls, layer.seen)
-
-
-def _make_block_row(block: BlockEstimate, layers: Sequence[LayerEstimate]) -> LayerRow:
+def _make_block_row(block: BlockEstimate, layers: Sequence[LayerEstimate]) -> Row:
     """Return the row of equal blocks; a row inside is the sum of one layer over all of them."""
-    inner = []
-    names = [layers[block.starts[0] + at].name for at in range(block.layer_count)]
-    for at, name in enumerate(_drop_common_path(names)):
-        equal = [layers[start + at] for start in block.starts]
-        energy_j = sum(layer.energy_j for layer in equal)
-        calls, seen = sum(layer.calls for layer in equal), all(layer.seen for layer in equal)
-        inner.append(LayerRow(name, equal[0].kind, energy_j, calls, seen))
-    return LayerRow(
-        block.name,
-        f"block of {block.layer_count}",
-        block.energy_j,
-        block.count,
-        all(row.seen for row in inner),
-        tuple(_merge_small_rows(inner, _TOP_INNER_ROWS)),
-    )
-
-
-def _drop_common_path(names: Sequence[str]) -> list[str]:
-    """Return names without the dotted path that all of them begin with."""
-    paths = [name.split(".") for name in names]
+    inner: list[Row] = []
+    paths = [layers[block.starts[0] + at].name.split(".") for at in range(block.layer_count)]
+    # The dotted path that all names begin with is left out.
     depth = 0
     while all(len(path) > depth + 1 for path in paths) and len({p[depth] for p in paths}) == 1:
         depth += 1
-    return [".".join(path[depth:]) for path in paths]
+    for at, path in enumerate(paths):
+        equal = [layers[start + at] for start in block.starts]
+        energy_j = sum(layer.energy_j for layer in equal)
+        calls, seen = sum(layer.calls for layer in equal), all(layer.seen for layer in equal)
+        name = ".".join(path[depth:])
+        inner.append((LayerEstimate(name, equal[0].kind, energy_j, calls, seen), ()))
+    is_seen, kind = all(row.seen for row, _ in inner), f"block of {block.layer_count}"
+    whole = LayerEstimate(block.name, kind, block.energy_j, block.count, is_seen)
+    return whole, [row for row, _ in _merge_small_rows(inner, _TOP_INNER_ROWS)]
 
 
-def _merge_small_rows(rows: Sequence[LayerRow], top: int, least_j: float = 0.0) -> list[LayerRow]:
+def _merge_small_rows(rows: Sequence[Row], top: int, least_j: float = 0.0) -> list[Row]:
     """Return the ``top`` rows that take most energy, at least ``least_j``; the others as one."""
-    ranked = sorted(rows, key=lambda row: -row.energy_j)
-    top = min(top, sum(row.energy_j >= least_j for row in ranked))
+    ranked = sorted(rows, key=lambda row: -row[0].energy_j)
+    top = min(top, sum(row.energy_j >= least_j for row, _ in ranked))
     rest = ranked[top:]
     if len(rest) < 2:
         return ranked
-    total_j = sum(row.energy_j for row in rest)
-    count = sum(row.count if row.inner else 1 for row in rest)
-    noun = "layers" if not any(row.inner for row in rest) else "layers and blocks"
-    merged = LayerRow(f"other {count} {noun}", "", total_j, seen=all(row.seen for row in rest))
-    return [*ranked[:top], merged]
+    total_j = sum(row.energy_j for row, _ in rest)
+    count = sum(row.calls if inner else 1 for row, inner in rest)
+    noun = "layers and blocks" if any(inner for _, inner in rest) else "layers"
+    is_seen = all(row.seen for row, _ in rest)
+    merged = LayerEstimate(f"other {count} {noun}", "", total_j, seen=is_seen)
+    return [*ranked[:top], (merged, ())]
 
 
-def _format_row(row: LayerRow, estimate: Estimate, indent: str = "") -> tuple[str, ...]:
+def _format_row(row: LayerEstimate, estimate: Estimate, indent: str = "") -> tuple[str, ...]:
     share = row.energy_j / estimate.energy_j if estimate.energy_j else 0.0
     percent = f"{100 * share:.1f} %" if share >= _SMALLEST_SHARE or not share else "<0.1 %"
     return (
         indent + shorten_path(row.name, _NAME_WIDTH - len(indent)),
         row.kind,
-        f"×{row.count}" if row.count > 1 else "",
+        f"×{row.calls}" if row.calls > 1 else "",
         ("" if row.seen else "about ") + format_energy(row.energy_j),
         percent,
         make_bar(share, _BAR_WIDTH),

@@ -53,40 +53,32 @@ class EstimateQuestion:
     """A net, how it is trained or run, and on which device.
 
     Attributes:
-        net: A family such as ``cnn5:16,32,64,128``, a reference application, or a Network.
         device: Name of a device with a profile, or a profile's key, or the start of either; or a
             device of the catalogue.
         setup: Fields of ``Setup``; the batch size is the net's own by default.
         input_shape: For a name, the shape of one sample where it differs from the usual one.
-        level: Probability of the interval.
         estimator: Name of an estimator that was fitted to the profile; ``auto`` for the one that
             suits the runtime.
-        parallel: On how many GPUs it is trained.
     """
 
-    net: str | Network
+    net: str | Network  # a family such as cnn5:16,32,64,128, a reference application, or a Network
     device: str
     setup: Mapping[str, Any] = field(default_factory=dict)
     input_shape: tuple[int, ...] | None = None
-    level: float = 0.95
+    level: float = 0.95  # probability of the interval
     estimator: str = "auto"
-    parallel: ParallelOptions = ParallelOptions()
+    parallel: ParallelOptions = ParallelOptions()  # on how many GPUs it is trained
 
 
 @dataclass(frozen=True)
 class EstimateAnswer:
-    """An estimate, and what it was made for.
-
-    Attributes:
-        profile_key: Key of the profile that it rests on.
-        is_repeated: Whether the same question was answered before.
-    """
+    """An estimate, and what it was made for."""
 
     network: Network
     setup: Setup
     estimate: Estimate
-    profile_key: str
-    is_repeated: bool = False
+    profile_key: str  # key of the profile that it rests on
+    is_repeated: bool = False  # whether the same question was answered before
 
     def describe_run(
         self,

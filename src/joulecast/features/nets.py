@@ -44,18 +44,16 @@ class ResolvedNet:
     """A network, and how to load the module behind it.
 
     Attributes:
-        batch: The requested batch size, else the net's own.
         load: Returns the user's own net, which ``measure`` runs; None where Joulecast builds it.
-        form: What the user's own net is: a ``module``, or a file (``onnx``).
         draw_members: Returns the networks that a campaign targets: the net, and random narrower
             members of its family. Only campaigns need them.
     """
 
     network: Network
-    batch: int
+    batch: int  # the requested batch size, else the net's own
     load: Callable[[], Any] | None = None
     draw_members: Callable[[], tuple[Network, ...]] = tuple
-    form: str = "module"
+    form: str = "module"  # what the user's own net is: a module, or a file (onnx)
 
 
 @dataclass(frozen=True)
@@ -63,31 +61,26 @@ class NetRequest:
     """A net and how it is trained, as a caller specifies it.
 
     Attributes:
-        net: A name, a Network, or a module.
-        inputs: For a module, what it is called on: a tensor, a tuple or a dict of tensors.
         setup: How the net is trained or run; by default SGD, fp32, and the net's own batch, or
             batch 1 for inference.
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         setup_options: Fields that replace those of ``setup``. For a module, ``loss`` may be a
             callable from its output to a scalar.
-        checkpoint: Put the net's repeated blocks under activation checkpointing.
     """
 
-    net: Any
-    inputs: Any = None
+    net: Any  # a name, a Network, or a module
+    inputs: Any = None  # for a module, what it is called on: a tensor, a tuple or a dict of tensors
     setup: Setup | None = None
     input_shape: Shape | None = None
     setup_options: Mapping[str, Any] = field(default_factory=dict)
-    checkpoint: bool = False
+    checkpoint: bool = False  # put the net's repeated blocks under activation checkpointing
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> NetRequest:
         """Return the net and the fields of a setup among the arguments of a verb: its locals."""
-        inputs, setup, shape = map(arguments.get, ("inputs", "setup", "input_shape"))
-        named = {one.name: arguments.get(one.name) for one in fields(Setup)}
-        options = choose_setup_fields(**named)
-        is_checkpointed = arguments.get("checkpoint", False)
-        return cls(arguments["net"], inputs, setup, shape, options, is_checkpointed)
+        own = {one.name: arguments[one.name] for one in fields(cls) if one.name in arguments}
+        given = {one.name: arguments.get(one.name) for one in fields(Setup)}
+        return cls(**own, setup_options=choose_setup_fields(**given))
 
     @property
     def name(self) -> str:

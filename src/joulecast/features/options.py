@@ -19,18 +19,15 @@ class MeasureOptions:
     Attributes:
         on: ``cpu``, ``cuda:0``, ``mnn:cpu``, ``onnx:cpu``, ``simulated:SEED``, or the address of
             an agent: ``http://board:8377`` or ``ssh://user@board``.
-        meter: Name of a meter, as ``joulecast detect`` lists them; ``nvml+rapl`` adds two up.
-        rounds: Measured windows; the result is their median.
-        device_name: Name to record for the device instead of the detected one.
         warmup: Steps before the windows; by default as many as it takes until their time settles.
         runs: Fewest steps of a window; by default as many as a tenth of a second takes. A meter
             that updates slowly may need more.
     """
 
     on: str = "cpu"
-    meter: str = "auto"
-    rounds: int = 3
-    device_name: str = ""
+    meter: str = "auto"  # name of a meter, as joulecast detect lists them; nvml+rapl adds two up
+    rounds: int = 3  # measured windows; the result is their median
+    device_name: str = ""  # name to record for the device instead of the detected one
     warmup: int = 0
     runs: int = 0
 
@@ -45,33 +42,25 @@ class ProfileOptions:
     """What a profiling campaign measures, and when it stops.
 
     Attributes:
-        points: Largest number of measurements.
-        seconds: Longest duration; 600 s where neither limit is given.
-        interval_share: Stop when the interval is within this share of the estimate.
+        seconds: Longest duration; 600 s where neither limit is given, 1800 s for an atlas.
         acquisition: How the next measurement is chosen: ``target`` lowers the variance of the net's
             totals most per second; ``energy`` and ``time`` follow the paper; ``missing`` measures
             only what was never seen of the net.
-        estimator: Name of the estimator to measure for; ``auto`` for the one that suits the
-            runtime.
-        atlas: Measure layers of networks of all kinds instead of those of one net; 1800 s where no
-            limit is given.
         anchors: Measure only large products, a copy and an empty launch of a GPU, which narrow the
             estimates that start from its data sheet.
-        phase: With ``atlas``, what its networks do: ``train`` or ``inference``.
-        retry_refused: With ``atlas``, try again what the device refused in earlier runs.
         from_: Devices, keys or files of profiles that the device starts from (``--from``); none to
             keep those that it started from before.
     """
 
-    points: int | None = None
+    points: int | None = None  # largest number of measurements
     seconds: float | None = None
-    interval_share: float = 0.05
+    interval_share: float = 0.05  # stop when the interval is within this share of the estimate
     acquisition: str = "target"
     estimator: str = "auto"
-    atlas: bool = False
-    retry_refused: bool = False
+    atlas: bool = False  # measure layers of networks of all kinds instead of those of one net
+    retry_refused: bool = False  # with atlas, try again what the device refused in earlier runs
     from_: tuple[str, ...] = ()
-    phase: str = "train"
+    phase: str = "train"  # with atlas, what its networks do: train or inference
     anchors: bool = False
 
     def __post_init__(self) -> None:
@@ -79,7 +68,8 @@ class ProfileOptions:
             raise InputError("an atlas measures the anchors too: give atlas or anchors, not both")
         if self.points is not None and self.points < 1:
             raise InputError(f"points is {self.points}: give a whole number of at least 1")
-        _check_duration("seconds", self.seconds)
+        if self.seconds is not None and not 0.0 <= self.seconds < math.inf:
+            raise InputError(f"seconds is {self.seconds}: give seconds, 0 or more")
         if not 0.0 < self.interval_share < math.inf:
             raise InputError(f"interval_share is {self.interval_share}: give a share like 0.05")
 
@@ -93,19 +83,8 @@ class ProfileOptions:
 
 @dataclass(frozen=True)
 class EstimateOptions:
-    """How an estimate is made.
-
-    Attributes:
-        estimator: Name of the estimator; ``auto`` for the one that suits the runtime.
-        level: Probability of the credible interval.
-        store: Path or URL of the store, if not the usual one.
-    """
+    """How an estimate is made: ``auto`` is the estimator that suits the runtime."""
 
     estimator: str = "auto"
     level: float = 0.95
     store: str | None = None
-
-
-def _check_duration(name: str, duration_s: float | None) -> None:
-    if duration_s is not None and not 0.0 <= duration_s < math.inf:
-        raise InputError(f"{name} is {duration_s}: give seconds, 0 or more")

@@ -27,14 +27,13 @@ class ParallelOptions:
     """On how many GPUs of one machine a net is trained.
 
     Attributes:
-        gpus: Number of equal GPUs.
         parallel: How they share the work: ``data``, as DistributedDataParallel does. Each GPU has
             a batch of its own, of the size ``batch``.
         link_gb_s: Bandwidth from one GPU to the others in one direction, instead of the
             catalogue's.
     """
 
-    gpus: int = 1
+    gpus: int = 1  # number of equal GPUs
     parallel: str = ""
     link_gb_s: float | None = None
 

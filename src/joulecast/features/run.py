@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from joulecast.records import Estimate, Setup
+from joulecast.records import Estimate, Json, Setup
 from joulecast.records.codec import Record
 from joulecast.system.errors import InputError, arg
 from joulecast.system.units import (
@@ -34,30 +34,19 @@ _MOST_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class LoadingTime(Record):
-    """What a loader takes on this machine.
+    """What a loader takes on this machine."""
 
-    Attributes:
-        batch_s: Time per batch when nothing else runs, without the first one.
-        batches: Number of batches that were loaded to find out.
-        workers: Processes that load beside the training process.
-    """
-
-    batch_s: float
+    batch_s: float  # when nothing else runs, without the first one
     batches: int
-    workers: int = 0
+    workers: int = 0  # processes that load beside the training process
 
 
 @dataclass(frozen=True)
 class DataWait(Record):
-    """How long the device waits for each batch, and what it draws meanwhile.
-
-    Attributes:
-        wait_s: Time per batch that does not hide behind the step.
-        idle_w: Power of the waiting device; None if it is not known.
-    """
+    """How long the device waits for each batch, and what it draws meanwhile."""
 
     loading: LoadingTime
-    wait_s: float
+    wait_s: float  # what does not hide behind the step
     idle_w: float | None = None
 
 
@@ -99,19 +88,12 @@ TRAINING, EVALUATION, WAITING = "training", "evaluation", "waiting for data"
 
 @dataclass(frozen=True)
 class RunSchedule(Record):
-    """How often each part of a run takes place.
-
-    Attributes:
-        steps: Steps of training.
-        evaluations: Evaluations during the run.
-        evaluation_batches: Batches of each evaluation.
-        runs: Number of equal runs: a sweep.
-    """
+    """How often each part of a run takes place."""
 
     steps: int = 1
     evaluations: int = 0
-    evaluation_batches: int = 0
-    runs: int = 1
+    evaluation_batches: int = 0  # of each evaluation
+    runs: int = 1  # equal ones: a sweep
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.runs < 1:
@@ -120,14 +102,10 @@ class RunSchedule(Record):
 
 @dataclass(frozen=True)
 class RunPart(Record):
-    """A part of one run.
-
-    Attributes:
-        count: Steps, evaluated batches, or loaded batches.
-    """
+    """A part of one run."""
 
     name: str
-    count: int
+    count: int  # steps, evaluated batches, or loaded batches
     energy_j: float
     interval_j: tuple[float, float]
     duration_s: float
@@ -135,27 +113,17 @@ class RunPart(Record):
 
 @dataclass(frozen=True)
 class RunCost(Record):
-    """What a run, or a sweep of equal runs, costs.
-
-    Attributes:
-        energy_j: Mean energy of all runs.
-        interval_j: Its credible interval with probability ``level``.
-        duration_s: Duration of all runs, one after another.
-        parts: The parts of one run.
-        wait: How long the device waits for data; None if no loader was timed.
-        not_included: What the total leaves out, in a sentence.
-        provenance: The weakest provenance that the energies rest on.
-    """
+    """What a run, or a sweep of equal runs, costs."""
 
     energy_j: float
     interval_j: tuple[float, float]
     level: float
     duration_s: float
     schedule: RunSchedule
-    parts: tuple[RunPart, ...]
-    not_included: str
-    provenance: str
-    wait: DataWait | None = None
+    parts: tuple[RunPart, ...]  # the parts of one run
+    not_included: str  # what the total leaves out, in a sentence
+    provenance: str  # the weakest provenance that the energies rest on
+    wait: DataWait | None = None  # how long the device waits for data; None if no loader was timed
 
 
 def add_up_run(
@@ -165,14 +133,17 @@ def add_up_run(
     evaluation: Estimate | None = None,
     wait: DataWait | None = None,
 ) -> RunCost:
-    """Return what a run costs."""
+    """Return what a run costs, given a step of all GPUs and the evaluation of a batch on one."""
+    gpus = step.gpus
     parts = [_multiply(TRAINING, step, schedule.steps)]
     if evaluation is not None and schedule.evaluations:
         batches = schedule.evaluations * schedule.evaluation_batches
-        parts.append(_multiply(EVALUATION, evaluation, batches, step.gpus))
+        parts.append(_multiply(EVALUATION, evaluation, batches, gpus))
     if wait is not None:
         batches = schedule.steps * max(1, setup.accumulate)
-        parts.append(_wait_for_data(wait, batches, step.gpus))
+        wait_s = batches * wait.wait_s
+        wait_j = gpus * wait_s * (wait.idle_w or 0.0)
+        parts.append(RunPart(WAITING, batches, wait_j, (wait_j, wait_j), wait_s))
     runs = schedule.runs
     low_j, high_j = (runs * sum(part.interval_j[end] for part in parts) for end in (0, 1))
     return RunCost(
@@ -210,12 +181,6 @@ def _multiply(name: str, one: Estimate, count: int, gpus: int = 1) -> RunPart:
     return RunPart(name, count, energy_j, (low_j, high_j), count * one.duration_s)
 
 
-def _wait_for_data(wait: DataWait, batches: int, gpus: int) -> RunPart:
-    duration_s = batches * wait.wait_s
-    energy_j = gpus * duration_s * (wait.idle_w or 0.0)
-    return RunPart(WAITING, batches, energy_j, (energy_j, energy_j), duration_s)
-
-
 def _explain_not_included(setup: Setup, schedule: RunSchedule, wait: DataWait | None) -> str:
     missing = []
     if wait is None:
@@ -231,21 +196,12 @@ def _explain_not_included(setup: Setup, schedule: RunSchedule, wait: DataWait | 
     return f"Not included: {', '.join(missing[:-1])} and {missing[-1]}."
 
 
-Json = dict[str, Any]
-
-
 @dataclass(frozen=True)
 class Bill:
-    """A number of steps or samples, and the units to convert their energy to.
-
-    Attributes:
-        count: Steps or samples.
-        grams_per_kwh: CO2e of the grid; None where it is not wanted.
-        price: Price of a kWh; None where it is not wanted.
-    """
+    """A number of steps or samples, and the units that their energy is wanted in."""
 
     count: int
-    grams_per_kwh: float | None = None
+    grams_per_kwh: float | None = None  # CO2e of the grid
     price: Price | None = None
 
     def compute_totals(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.records import Profile
-from joulecast.system.errors import InputError
+from joulecast.system.errors import InputError, arg
 
 if TYPE_CHECKING:
     from joulecast.estimators import Estimator
@@ -27,28 +27,15 @@ def check_can_start_from(names: Sequence[str], estimator: str) -> None:
     """Raise InputError if an estimator is to start from other devices and cannot."""
     if names and estimator != _TRANSFERS:
         raise InputError(
-            f"{estimator} cannot start from other devices: leave --from out, or use the estimator "
-            f"{_TRANSFERS}"
+            f"{estimator} cannot start from other devices: leave {arg('from_')} out, or use the "
+            f"estimator {_TRANSFERS}"
         )
 
 
 def make_estimator(
     estimator: str, names: Sequence[str], own: Profile, store: str | None = None
 ) -> Estimator:
-    """Return an estimator that starts from other devices, if any are named.
-
-    Args:
-        estimator: Name of the estimator.
-        names: Devices, keys or files of the profiles to start from; none to keep those of the
-            stored fit.
-        own: The profile of the device that starts from them.
-        store: Path or URL of the store, which is not created.
-
-    Raises:
-        InputError: A profile is that of the device itself or of another framework, or the estimator
-            cannot start from others.
-        MissingError: There is no such profile, or nothing can be learnt from it.
-    """
+    """Return an estimator that starts from other devices; without names, from those of the fit."""
     from joulecast.estimators import choose_estimator, find_estimator
 
     estimator = choose_estimator(estimator, own.runtime)
@@ -84,21 +71,17 @@ def _find_source(name: str, own: Profile, store: Store) -> Profile:
     others = [one for one in candidates if one.key != own.key]
     if not others:
         raise InputError(
-            f"{name!r} is the profile of this device itself: give --from other devices, or leave "
-            "it out"
+            f"{name!r} is the profile of this device itself: give {arg('from_')} other devices, or "
+            "leave it out"
         )
-    framework = _name_framework(own)
-    alike = [one for one in others if _name_framework(one) == framework]
+    framework = own.runtime.partition("-")[0]
+    alike = [one for one in others if one.runtime.partition("-")[0] == framework]
     if not alike:
         raise InputError(
             f"{name!r} was profiled with {others[0].runtime}, this device with {own.runtime}: "
             "profiles of different frameworks are not mixed"
         )
     return alike[0]
-
-
-def _name_framework(profile: Profile) -> str:
-    return profile.runtime.partition("-")[0]
 
 
 def _learn_from(profile: Profile) -> SourceDevice:
