@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecast.families import FAMILIES, draw_family, make_family
+from joulecast.families import draw_family, make_family
 from joulecast.measurer import MeasureClock, MeasureLimits, Measurer
 from joulecast.meters.base import FAULTS, Meter, Reading
 from joulecast.meters.simulated import SimulatedMeter
@@ -17,7 +17,6 @@ from joulecast.simulation.runtime import SimulatedRuntime
 from joulecast.system.errors import (
     ContaminatedError,
     MeasurementError,
-    OutOfMemoryError,
 )
 
 CNN = Trial(make_family("cnn5:16,32,64,128"), Setup())
@@ -157,14 +156,6 @@ def test_one_round_has_no_spread_and_more_rounds_are_counted():
     assert (single.count, single.energy_sd_j, single.duration_sd_s) == (1, None, None)
     assert many.count == 7
     assert many.energy_sd_j > 0
-
-
-def test_measuring_takes_a_few_windows():
-    assert 3.0 < measure_in(make_simulated_device(0)).cost_s < 4.0
-    quick = SimulatedMeter(
-        simulated := make_simulated_device(0), update_interval_s=0.0, window_s=0.2
-    )
-    assert measure_in(simulated, meter=quick).cost_s < 1.2
 
 
 def test_warm_up_lasts_until_steps_settle():
@@ -327,14 +318,6 @@ def test_refusal_names_the_device_and_has_no_values():
     )  # fmt: skip
 
 
-def test_faults_are_counted_by_name():
-    simulated = make_noiseless_device()
-    simulated.disturb("throttled", 1.5)
-    with make_simulated_measurer(simulated) as measurer:
-        measurer.measure(CNN)
-    assert set(measurer.disturbances) == {"throttled"}
-
-
 def test_changing_load_fails_after_the_retries():
     simulated = make_noiseless_device()
     for place in range(100):
@@ -399,35 +382,3 @@ def test_step_is_closed_after_an_error(verb, error):
         getattr(measurer, verb)(CNN)
     assert runtime.prepared
     assert runtime.open == 0
-
-
-def test_step_is_closed_after_success_and_after_a_meter_error():
-    class Broken(ConstantMeter):
-        def end(self):
-            raise MeasurementError("the meter died")
-
-    simulated = make_noiseless_device()
-    runtime = CountingRuntime(simulated)
-    with make_simulated_measurer(simulated, runtime=runtime, meter=Broken(1.0)) as measurer:
-        with pytest.raises(MeasurementError, match="the meter died"):
-            measurer.measure(CNN)
-        assert runtime.open == 0
-    measure_in(simulated, runtime=runtime)
-    assert runtime.open == 0
-
-
-def test_measurer_works_after_running_out_of_memory():
-    simulated = make_simulated_device(0, memory_bytes=2**28)
-    with make_simulated_measurer(simulated) as measurer:
-        with pytest.raises(OutOfMemoryError):
-            measurer.measure(Trial(make_family("cnn5"), Setup(batch=2**14)))
-        assert measurer.measure(CNN).count == 3
-
-
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_every_family_can_be_measured(family):
-    simulated = make_simulated_device(2)
-    trial = Trial(make_family(family), Setup(batch=FAMILIES[family].batch))
-    assert measure_in(simulated, trial).energy_j == pytest.approx(
-        simulated.true_cost(trial).energy_j, rel=0.1
-    )
