@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-import pickle
 
 import pytest
 import torch
@@ -104,14 +102,6 @@ def test_the_real_module_batch_and_setup_are_estimated_before_training(run, stor
     assert energy.estimate.energy_j > 1.5 * one.energy_j
 
 
-def test_the_run_is_measured_and_says_that_its_joules_are_modelled(run):
-    _, callback, _, _ = run
-    summary = callback.summary
-    assert summary.provenance == "modelled" and summary.covers.startswith("cpu")
-    assert summary.steps == 60 and not summary.error and not summary.stopped_by_budget
-    assert summary.energy_j > 0
-
-
 def test_scalars_reach_the_history_and_all_loggers_of_the_trainer(run):
     trainer, _, folder, uri = run
     history = [one for one in trainer.state.log_history if "loss" in one]
@@ -208,22 +198,6 @@ def test_a_meter_that_is_missing_never_ends_training(tmp_path, caplog):
     trainer.train()
     assert trainer.state.global_step == 3
     assert "meter nvml is not available" in caplog.text
-
-
-def test_a_net_can_be_copied_and_pickled_during_training(tmp_path):
-    class Copier(TrainerCallback):
-        def on_step_end(self, args, state, control, model, **kwargs):
-            # Copies do not count as batches of the run.
-            copy.deepcopy(model)(**batch)
-            pickle.loads(pickle.dumps(model))(**batch)  # noqa: S301 - written here
-
-    batch = {"x": torch.randn(BATCH, FEATURES), "labels": torch.arange(BATCH) % CLASSES}
-    callback = EnergyCallback(meter="modelled", save=False)
-    trainer = make_trainer(tmp_path, callback, Classifier(width=8), max_steps=3)
-    trainer.add_callback(Copier())
-    trainer.train()
-    assert trainer.state.global_step == 3
-    assert sum(one.content.batches for one in callback.energy._windows) == 3
 
 
 class Plain(nn.Module):

@@ -7,18 +7,16 @@ from dataclasses import replace
 import pytest
 
 from agent_processes import TOKEN, start_agent
-from fleet_examples import NETWORKS, REQUEST, AgentHere, make_device
+from fleet_examples import REQUEST, AgentHere, make_device
 from joulecast.fleet import fleet_devices
 from joulecast.fleet.cluster import open_cluster, run_campaigns
 from joulecast.fleet.device_campaign import name_requests, run_device_campaign
 from joulecast.fleet.fleet_devices import FleetDevice, check_devices, open_device, read_fleet
-from joulecast.meters.simulated import SimulatedMeter
 from joulecast.store import open_store
 from joulecast.system.errors import (
     DeviceAwayError,
     FileError,
     InputError,
-    MeasurementError,
     MeterLostError,
     MissingError,
     StoreError,
@@ -277,27 +275,6 @@ def test_device_or_meter_that_vanishes_is_waited_for_and_parked(store, error):
     # It is tried less and less often, and parked after 10 s.
     assert away == [1.0, 3.0, 7.0, 15.0] and parked == [31.0, 63.0]
     assert len(list_stored(store)) == agent.measured
-
-
-def test_meter_that_vanishes_on_the_device_is_named_here_and_no_trial_is_left_out(store):
-    agent, key, stop = AgentHere(), request_campaign(store), SimulatedMeter._stop
-
-    def vanish(meter):
-        if agent.measured == 2:
-            raise MeasurementError("a hwmon sensor can no longer be read: check its driver")
-        return stop(meter)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(SimulatedMeter, "_stop", vanish)
-        run(store, agent, key)
-    (campaign,) = store.fleet.list_campaigns()
-    assert campaign.state == "away" and campaign.reason.endswith("check its driver")
-    before = list_stored(store)
-    assert len(before) == 2
-    assert run(store, agent, key)[0].state == "done"
-    after = list_stored(store)
-    assert after[:2] == before and not any(one.refusal for one in after)
-    assert {one.trial.network for one in after} >= set(NETWORKS)
 
 
 def test_time_of_earlier_attempts_counts(store):
