@@ -355,7 +355,7 @@ def test_step_is_closed_after_an_error(verb, error, monkeypatch):
 
     with make_simulated_measurer(make_noiseless_device()) as measurer:
         monkeypatch.setattr(SimulatedStep, "run", fail)
-        monkeypatch.setattr(SimulatedStep, "close", closed.append)
+        monkeypatch.setattr(SimulatedStep, "close", lambda step: closed.append(step))
         with pytest.raises(error):
             getattr(measurer, verb)(CNN)
     assert len(closed) == 1
