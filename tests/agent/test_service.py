@@ -24,12 +24,7 @@ from joulecast.agent.messages import (
     decode_message,
     encode_message,
 )
-from joulecast.agent.service import (
-    AgentService,
-    DeadlineReader,
-    check_fits,
-    serve_http,
-)
+from joulecast.agent.service import AgentService, DeadlineReader, check_fits, serve_http
 from joulecast.devices import detect_device, find_free_memory
 from joulecast.measurer.device_lock import hold_device
 from joulecast.operators import peak_memory

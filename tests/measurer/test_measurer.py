@@ -14,10 +14,7 @@ from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Execution, Network, Setup, Trial
 from joulecast.simulation import DISTURBANCES, SimulatedDevice, draw_chip, make_simulated_device
 from joulecast.simulation.runtime import SimulatedRuntime, SimulatedStep
-from joulecast.system.errors import (
-    ContaminatedError,
-    MeasurementError,
-)
+from joulecast.system.errors import ContaminatedError, MeasurementError
 
 CNN = Trial(make_family("cnn5:16,32,64,128"), Setup())
 
@@ -355,7 +352,7 @@ def test_step_is_closed_after_an_error(verb, error, monkeypatch):
 
     with make_simulated_measurer(make_noiseless_device()) as measurer:
         monkeypatch.setattr(SimulatedStep, "run", fail)
-        monkeypatch.setattr(SimulatedStep, "close", lambda step: closed.append(step))
+        monkeypatch.setattr(SimulatedStep, "close", lambda step: closed.append(1))
         with pytest.raises(error):
             getattr(measurer, verb)(CNN)
     assert len(closed) == 1

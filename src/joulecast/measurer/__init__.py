@@ -4,9 +4,4 @@ from joulecast.measurer.base import TrialMeasurer
 from joulecast.measurer.measurer import MeasureClock, Measurer
 from joulecast.measurer.windows import MeasureLimits
 
-__all__ = [
-    "MeasureClock",
-    "MeasureLimits",
-    "Measurer",
-    "TrialMeasurer",
-]
+__all__ = ["MeasureClock", "MeasureLimits", "Measurer", "TrialMeasurer"]
