@@ -9,8 +9,12 @@ import pytest
 from agent_processes import TOKEN, start_agent
 from fleet_examples import REQUEST, AgentHere, make_device
 from joulecast.fleet import fleet_devices
-from joulecast.fleet.cluster import open_cluster, run_campaigns
-from joulecast.fleet.device_campaign import name_requests, run_device_campaign
+from joulecast.fleet.fleet_campaigns import (
+    name_requests,
+    open_cluster,
+    run_campaigns,
+    run_device_campaign,
+)
 from joulecast.fleet.fleet_devices import FleetDevice, check_devices, open_device, read_fleet
 from joulecast.store import open_store
 from joulecast.system.errors import (
@@ -302,7 +306,7 @@ def test_failures_that_would_repeat_end_the_campaign_with_the_reason(store):
 
 
 def test_only_one_program_measures_on_a_device(store, monkeypatch):
-    monkeypatch.setattr("joulecast.fleet.device_campaign._CLAIM_WAIT_S", 0.0)
+    monkeypatch.setattr("joulecast.fleet.fleet_campaigns._CLAIM_WAIT_S", 0.0)
     agent, key = AgentHere(), request_campaign(store)
     with store.fleet.claim_device(PHONE.name, 0.0), pytest.raises(Killed):
         run(store, agent, key)
@@ -332,7 +336,7 @@ def test_store_that_fails_is_waited_for_and_not_blamed_on_the_device(store, monk
 
 
 def test_coordinator_submits_open_campaigns_once_and_tells_what_happens(store, monkeypatch):
-    monkeypatch.setattr("joulecast.fleet.cluster._POLL_S", 0.0)
+    monkeypatch.setattr("joulecast.fleet.fleet_campaigns._POLL_S", 0.0)
     tables, events, futures = store.fleet, [], {}
     devices = [make_device(name) for name in ("a", "b", "c")]
     tables.replace_devices({name: {} for name in ("a", "b", "c", "stranger")})
