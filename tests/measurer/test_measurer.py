@@ -12,7 +12,7 @@ from joulecast.measurer import MeasureClock, MeasureLimits, Measurer
 from joulecast.meters.base import FAULTS, Meter, Reading
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Execution, Network, Setup, Trial
-from joulecast.simulation import DISTURBANCES, SimulatedDevice, draw_chip, make_simulated_device
+from joulecast.simulation import DISTURBANCES, Chip, SimulatedDevice, make_simulated_device
 from joulecast.simulation.runtime import SimulatedRuntime, SimulatedStep
 from joulecast.system.errors import ContaminatedError, MeasurementError
 
@@ -29,7 +29,7 @@ def no_real_sleep(monkeypatch):
 
 def make_noiseless_device(seed=0, **options):
     """Return a device without noise and without warm-up."""
-    return SimulatedDevice(draw_chip(seed), noise=0.0, **{"settle_share": 0.0, **options})
+    return SimulatedDevice(Chip(seed), noise=0.0, **{"settle_share": 0.0, **options})
 
 
 def make_simulated_measurer(simulated, meter=None, runtime=None, **options):

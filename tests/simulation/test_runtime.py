@@ -7,7 +7,7 @@ import pytest
 from joulecast.families import make_family
 from joulecast.operators import peak_memory
 from joulecast.records import Execution, Network, Setup, Trial
-from joulecast.simulation import SimulatedDevice, draw_chip, make_simulated_device
+from joulecast.simulation import Chip, SimulatedDevice, make_simulated_device
 from joulecast.simulation.runtime import SimulatedRuntime
 from joulecast.system.errors import NetError
 from joulecast.testing.runtimes import SMALL, RuntimeContract
@@ -29,7 +29,7 @@ class TestSimulated(RuntimeContract):
 
 
 def make_noiseless_device(seed=3):
-    return SimulatedDevice(draw_chip(seed), noise=0.0, settle_share=0.0)
+    return SimulatedDevice(Chip(seed), noise=0.0, settle_share=0.0)
 
 
 def test_issuing_takes_host_time_and_waiting_the_rest():

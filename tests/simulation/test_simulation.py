@@ -30,7 +30,7 @@ from joulecast.records import (
     Trial,
     fold_blocks,
 )
-from joulecast.simulation import DISTURBANCES, SimulatedDevice, draw_chip, make_simulated_device
+from joulecast.simulation import DISTURBANCES, Chip, SimulatedDevice, make_simulated_device
 from joulecast.simulation.chip import list_operators
 from joulecast.system.errors import InputError
 from joulecast.testing.meters import MeterContract
@@ -45,7 +45,7 @@ FREE = ("flatten", "view", "permute", "last", "slice", "gradient_copy")
 
 def make_noiseless_device(seed):
     """Return a device without noise and without warm-up."""
-    return SimulatedDevice(draw_chip(seed), noise=0.0, settle_share=0.0)
+    return SimulatedDevice(Chip(seed), noise=0.0, settle_share=0.0)
 
 
 def make_conv(width, space=12, cin=64):
@@ -226,7 +226,7 @@ def test_what_is_unknown_or_has_nothing_to_run_is_refused():
 def test_steps_cost_their_true_cost_and_the_first_are_slower():
     trial = Trial(make_family("cnn5"), Setup())
     for settle_share in (0.0, 0.5):
-        device = SimulatedDevice(draw_chip(0), noise=0.0, settle_share=settle_share)
+        device = SimulatedDevice(Chip(0), noise=0.0, settle_share=settle_share)
         cost, marks = device.true_cost(trial), [(0.0, 0.0)]
         for count, done in ((1, 0), (10, 1000)):
             device.issue(cost, count, done)
