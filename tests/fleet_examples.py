@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from joulecast.agent.client import LinkLimits, open_remote_measurer
 from joulecast.agent.service import AgentService
 from joulecast.families import make_family
-from joulecast.fleet.cluster import run_campaigns
-from joulecast.fleet.device_campaign import CampaignRequest, run_device_campaign
+from joulecast.fleet.fleet_campaigns import CampaignRequest, run_campaigns, run_device_campaign
 from joulecast.fleet.fleet_devices import FleetDevice
 from joulecast.records import Setup
 from joulecast.store import open_store

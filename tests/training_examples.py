@@ -1,7 +1,8 @@
-"""A small network, its data, its profile and a virtual clock, for tests of trainers."""
+"""A small network, its data, its profile, a clock and loggers, for tests of trainers."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from virtual_instruments import VirtualClock
 import joulecast
 from joulecast.meters.modelled import ModelledMeter
 
+Scalars = dict[str, list[float]]
 CLASSES, FEATURES, WIDTH, BATCH = 10, 64, 4096, 64
 
 
@@ -51,3 +53,55 @@ def use_virtual_clock() -> Iterator[VirtualClock]:
             lambda name, on: ModelledMeter(now=clock.now, cpu_time=clock.now),
         )
         yield clock
+
+
+@contextmanager
+def use_loggers_offline(folder: Path) -> Iterator[str]:
+    """Let Weights & Biases and MLflow write into a folder; the value is MLflow's address."""
+    import mlflow
+    import wandb
+
+    uri = (folder / "mlflow").as_uri()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        patch.setenv("MLFLOW_TRACKING_URI", uri)
+        patch.setenv("WANDB_MODE", "offline")
+        patch.setenv("WANDB_SILENT", "true")
+        patch.setenv("WANDB_DIR", str(folder))
+        for name in ("CACHE", "CONFIG", "DATA"):
+            patch.setenv(f"WANDB_{name}_DIR", str(folder / "wandb"))
+        try:
+            yield uri
+        finally:
+            # Both keep their folder for as long as the process lives; the next run has another.
+            wandb.finish()
+            wandb.teardown()
+            mlflow.set_tracking_uri(None)
+
+
+def read_tensorboard(folder: Path) -> Scalars:
+    """Return the values of every scalar, in the order of their steps."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found: Scalars = {}
+    for file in sorted(folder.rglob("events.out.tfevents.*")):
+        events = EventAccumulator(str(file))
+        events.Reload()
+        for name in events.Tags()["scalars"]:
+            found.setdefault(name, []).extend(one.value for one in events.Scalars(name))
+    return found
+
+
+def read_mlflow(uri: str) -> Scalars:
+    """Return the values of every metric of all runs."""
+    import mlflow
+
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+    client, found = mlflow.MlflowClient(tracking_uri=uri), {}
+    for experiment in client.search_experiments():
+        for run in client.search_runs([experiment.experiment_id]):
+            for name in run.data.metrics:
+                history = client.get_metric_history(run.info.run_id, name)
+                found.setdefault(name, []).extend(one.value for one in history)
+    return found

@@ -90,12 +90,6 @@ def test_errors_are_answers_that_are_not_remembered(service):
         ask(service, trial=Trial.from_dict(data)).raise_error()
 
 
-def test_disturbances_belong_to_one_answer(service):
-    service._measurer.runtime.simulated.disturb("other load", 1.0)
-    assert set(ask(service, trial=make_trial()).disturbances) == {"other load"}
-    assert ask(service, trial=make_trial(), id="1" * 8).disturbances == {}
-
-
 @pytest.fixture
 def slow_device(tmp_path, monkeypatch):
     install_slow_device(tmp_path / "site")
@@ -114,13 +108,6 @@ def test_meter_that_vanishes_is_opened_again(slow_device, tmp_path):
             ask(service, "idle").raise_error()
         watts.write_text("5 W\n")
         assert ask(service, "idle").observation.energy_j == pytest.approx(5.0, rel=0.01)
-
-
-def test_lost_device_is_told_apart_from_a_refused_trial(slow_device):
-    with AgentService("slow", "modelled") as service:
-        error = ask(service, trial=make_trial(batch=13)).error
-        assert error.message.startswith("RuntimeError: CUDA")
-        assert service.is_lost
 
 
 def test_lock_and_power_mode_of_the_device_are_looked_at_for_every_request(monkeypatch, tmp_path):

@@ -113,35 +113,21 @@ def test_a_copy_without_values_keeps_ties_and_frozen_weights():
     assert copied[0].weight is copied[1].weight and copied[0].weight.is_meta
     assert not copied[0].bias.requires_grad
     assert not net[0].weight.is_meta
-
-
-def test_a_copy_forgets_the_forward_that_accelerate_replaced():
-    net = nn.Linear(4, 4)
+    # It forgets the forward that Accelerate replaced, which belongs to the original.
     net._original_forward, net.forward = net.forward, lambda x: "of the original"
     assert copy_without_values(net)(torch.empty(2, 4, device="meta")).shape == (2, 4)
 
 
-def test_arguments_are_joined_as_modules_are_read():
-    net, x = Counting(), torch.zeros(2, 8)
+def test_arguments_losses_and_shapes_are_found_in_nested_values():
+    net, x, loss, logits = Counting(), torch.zeros(2, 8), torch.tensor(2.0), torch.ones(3, 4)
     assert join_arguments(net, (x, x), {}) == (x, x)
     assert list(join_arguments(net, (x,), {"labels": x})) == ["x", "labels"]
     assert list(join_arguments(net, (), {"labels": x})) == ["labels"]
-
-
-def test_the_loss_is_found_in_what_modules_return():
-    loss, logits = torch.tensor(2.0), torch.ones(3, 4)
-    assert find_loss(loss) is loss
-    assert find_loss({"loss": loss, "logits": logits}) is loss
-    assert find_loss((loss, logits)) is loss
+    for output in (loss, {"loss": loss, "logits": logits}, (loss, logits)):
+        assert find_loss(output) is loss
     assert find_loss({"logits": logits}) == 1.0
-
-
-def test_shapes_of_nested_batches():
     batch = {"x": torch.zeros(2, 3), "more": [torch.zeros(4), "text"]}
     assert list_shapes(batch) == ((2, 3), (4,))
-
-
-def test_a_batch_without_tensors_is_refused():
     with pytest.raises(InputError, match="no tensor whose first axis"):
         read_training_net(nn.Linear(2, 2), ("text",), Setup())
 
@@ -222,29 +208,18 @@ def test_calls_are_seen_until_watching_ends(prepare):
     assert not net._forward_pre_hooks and net._compiled_call_impl is compiled
 
 
-def test_a_module_inside_of_one_graph_is_not_seen_and_compiles():
+def test_copies_pickles_and_calls_within_one_graph_are_not_seen():
     torch._dynamo.reset()
-    net, watcher = nn.Linear(2, 2), Watcher()
-    watch_calls(net, watcher)
-    compile_wrapped(nn.Sequential(net))(X)
-    assert watcher.calls == []
-
-
-def test_copies_and_pickles_are_not_seen():
     net, watcher = nn.Linear(2, 2), Watcher()
     watcher.secret = (one for one in ())  # a generator can be neither copied nor pickled
     watch_calls(net, watcher)
     copy.deepcopy(net)(X)
     pickle.loads(pickle.dumps(net))(X)  # noqa: S301 - written here
-    assert watcher.calls == []
-
-
-def test_a_watcher_is_not_kept_alive():
-    net, watcher = nn.Linear(2, 2), Watcher()
+    compile_wrapped(nn.Sequential(net))(X)
     calls = watcher.calls
-    watch_calls(net, watcher)
     del watcher
     gc.collect()
+    # A watcher is not kept alive.
     net(X)
     assert calls == []
 
@@ -274,18 +249,18 @@ def test_sums_separate_steps_from_evaluation_and_from_the_start():
     assert sums.other_j_per_step == pytest.approx(6.0 / 15)
 
 
-def test_time_that_could_not_be_read_has_the_mean_power_of_the_rest():
-    sums = sum_windows([make_window(10.0), make_window(None, 0.5)])
-    assert sums.energy_j == pytest.approx(15.0)
-
-
-def test_a_run_that_could_mostly_not_be_read_has_no_energy():
-    sums = sum_windows([make_window(10.0, 1.0), make_window(None, 2.0)])
-    assert sums.energy_j is None and sums.power_w is None
-
-
-def test_nothing_measured_is_no_energy():
-    assert sum_windows([]).energy_j is None
+@pytest.mark.parametrize(
+    ("windows", "energy_j"),
+    [
+        ([make_window(10.0), make_window(None, 0.5)], 15.0),  # the mean power of the rest
+        ([make_window(10.0), make_window(None, 2.0)], None),  # most of it could not be read
+        ([], None),
+    ],
+)
+def test_time_that_could_not_be_read_has_the_mean_power_of_the_rest(windows, energy_j):
+    sums = sum_windows(windows)
+    assert sums.energy_j == (energy_j and pytest.approx(energy_j))
+    assert (sums.power_w is None) == (energy_j is None)
 
 
 def test_a_profile_learns_the_median_of_steady_windows():
@@ -307,21 +282,13 @@ def test_a_profile_learns_the_median_of_steady_windows():
         ({"faults": ("other load: python",)}, "the meter reported other load: python"),
         ({"energy_j": None}, "the meter reported no energy"),
         ({"error": "KeyError"}, "training ended by KeyError"),
+        ({"is_mixed": True}, "2 of the 3 windows that are needed contain steps alone"),
     ],
 )
 def test_windows_that_are_not_comparable_are_not_learnt(spoilt, reason):
     found, why = summarise_steps([make_window(), make_window(), make_window(**spoilt)], 1)
     assert not found
     assert why.startswith(reason)
-
-
-def test_few_windows_are_not_learnt():
-    found, why = summarise_steps([make_window()], 1)
-    assert not found
-    assert why == "1 of the 3 windows that are needed contain steps alone"
-
-
-def test_batches_are_counted_per_accumulated_step():
     windows = [make_window(steps=5, batches=20) for _ in range(3)]
     assert summarise_steps(windows, 4)[0] and not summarise_steps(windows, 2)[0]
 
@@ -374,52 +341,45 @@ def test_evaluation_is_part_of_the_energy_and_of_the_projection_but_not_of_a_ste
     energy.finish()
 
 
+class Strange(nn.Module):
+    def forward(self, x):
+        raise ValueError("only on Sundays")
+
+
 def test_without_a_profile_the_run_is_measured_and_one_line_says_what_to_do(
     clock, tmp_path, caplog
 ):
     energy = make_energy(device="", store=str(tmp_path / "empty.sqlite"))
     read_linear(energy)
+    energy.read_batch(Strange(), (torch.zeros(2, 2),))
     assert energy.estimate is None and energy.project() is None
     warnings = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
-    assert len(warnings) == 1
-    assert "No estimate, the run is only measured" in warnings[0]
+    assert len(warnings) == 2 and "only on Sundays" in warnings[1]
+    assert all("No estimate, the run is only measured" in one for one in warnings)
     run_steps(clock, energy, 20)
     assert energy.list_scalars()["energy/projected_j"] == pytest.approx(30.0)
     assert energy.finish().energy_j > 0
 
 
-def test_a_module_that_cannot_be_read_is_measured(clock, caplog):
-    class Strange(nn.Module):
-        def forward(self, x):
-            raise ValueError("only on Sundays")
-
-    energy = make_energy()
-    energy.read_batch(Strange(), (torch.zeros(2, 2),))
-    assert energy.estimate is None and "only on Sundays" in caplog.text
-    energy.finish()
-
-
-def test_the_budget_warns_before_and_stops_during_the_run(clock, caplog):
-    energy = make_energy(make_run(1000), budget="3 J")
+@pytest.mark.parametrize("processes", [1, 4])
+def test_the_budget_warns_before_and_stops_a_single_process_during_the_run(
+    clock, caplog, processes
+):
+    energy = make_energy(make_run(1000, processes), budget="3 J")
     read_linear(energy)
     assert "The budget of 3.00 J lasts for about" in caplog.text
     for _ in range(60):
         run_steps(clock, energy, 1)
         if energy.is_over_budget:
             break
-    assert energy.is_over_budget
+    assert energy.is_over_budget and energy.must_stop == (processes == 1)
     summary = energy.finish()
-    assert summary.stopped_by_budget
+    assert summary.stopped_by_budget == (processes == 1)
     assert 3.0 <= summary.energy_j < 6.5
-    assert "is passed" in caplog.text and "training stops here" in caplog.text
-
-
-def test_several_processes_are_said_once_and_never_stopped(clock, caplog):
-    energy = make_energy(make_run(1000, processes=4), budget="1 J")
-    run_steps(clock, energy, 20)
-    assert energy.is_over_budget and not energy.finish().stopped_by_budget
-    assert caplog.text.count("Only the device of this process is measured, one of 4") == 1
-    assert "training goes on" in caplog.text
+    goes_on = "training stops here" if processes == 1 else "training goes on"
+    assert "is passed" in caplog.text and goes_on in caplog.text
+    told = caplog.text.count("Only the device of this process is measured, one of 4")
+    assert told == (processes > 1)
 
 
 def test_batches_of_other_shapes_are_not_learnt(clock, tmp_path, caplog):

@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader
 from virtual_instruments import VirtualClock
 
 from joulecast.callbacks.lightning import EnergyCallback
-from logger_readers import read_tensorboard
-from training_examples import BATCH, make_layers, make_samples, use_virtual_clock
+from training_examples import BATCH, make_layers, make_samples, read_tensorboard, use_virtual_clock
 
 # Warnings of the trainer and of its loggers do not concern the callback.
 pytestmark = [pytest.mark.journey, pytest.mark.filterwarnings("ignore")]

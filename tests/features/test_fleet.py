@@ -47,7 +47,7 @@ def test_fleet_starts_if_a_device_answers_or_campaigns_are_open(place, file, mon
     def start(*_):
         raise StartedError
 
-    monkeypatch.setattr("joulecast.fleet.cluster.open_cluster", start)
+    monkeypatch.setattr("joulecast.fleet.fleet_campaigns.open_cluster", start)
     monkeypatch.setattr("joulecast.features.fleet._CHECK_UP_S", 0.0)
     shown = {"on_start": print, "on_event": print}
     with pytest.raises(InputError, match="a store that its workers share"):

@@ -7,18 +7,20 @@ from dataclasses import replace
 import pytest
 
 from agent_processes import TOKEN, start_agent
-from fleet_examples import NETWORKS, REQUEST, AgentHere, make_device
+from fleet_examples import REQUEST, AgentHere, make_device
 from joulecast.fleet import fleet_devices
-from joulecast.fleet.cluster import open_cluster, run_campaigns
-from joulecast.fleet.device_campaign import name_requests, run_device_campaign
+from joulecast.fleet.fleet_campaigns import (
+    name_requests,
+    open_cluster,
+    run_campaigns,
+    run_device_campaign,
+)
 from joulecast.fleet.fleet_devices import FleetDevice, check_devices, open_device, read_fleet
-from joulecast.meters.simulated import SimulatedMeter
 from joulecast.store import open_store
 from joulecast.system.errors import (
     DeviceAwayError,
     FileError,
     InputError,
-    MeasurementError,
     MeterLostError,
     MissingError,
     StoreError,
@@ -279,27 +281,6 @@ def test_device_or_meter_that_vanishes_is_waited_for_and_parked(store, error):
     assert len(list_stored(store)) == agent.measured
 
 
-def test_meter_that_vanishes_on_the_device_is_named_here_and_no_trial_is_left_out(store):
-    agent, key, stop = AgentHere(), request_campaign(store), SimulatedMeter._stop
-
-    def vanish(meter):
-        if agent.measured == 2:
-            raise MeasurementError("a hwmon sensor can no longer be read: check its driver")
-        return stop(meter)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(SimulatedMeter, "_stop", vanish)
-        run(store, agent, key)
-    (campaign,) = store.fleet.list_campaigns()
-    assert campaign.state == "away" and campaign.reason.endswith("check its driver")
-    before = list_stored(store)
-    assert len(before) == 2
-    assert run(store, agent, key)[0].state == "done"
-    after = list_stored(store)
-    assert after[:2] == before and not any(one.refusal for one in after)
-    assert {one.trial.network for one in after} >= set(NETWORKS)
-
-
 def test_time_of_earlier_attempts_counts(store):
     agent, key = AgentHere(), request_campaign(store, replace(REQUEST, seconds=8.0))
     store.fleet.change_campaign(key, PHONE.name, elapsed_s=7.9)
@@ -325,7 +306,7 @@ def test_failures_that_would_repeat_end_the_campaign_with_the_reason(store):
 
 
 def test_only_one_program_measures_on_a_device(store, monkeypatch):
-    monkeypatch.setattr("joulecast.fleet.device_campaign._CLAIM_WAIT_S", 0.0)
+    monkeypatch.setattr("joulecast.fleet.fleet_campaigns._CLAIM_WAIT_S", 0.0)
     agent, key = AgentHere(), request_campaign(store)
     with store.fleet.claim_device(PHONE.name, 0.0), pytest.raises(Killed):
         run(store, agent, key)
@@ -355,7 +336,7 @@ def test_store_that_fails_is_waited_for_and_not_blamed_on_the_device(store, monk
 
 
 def test_coordinator_submits_open_campaigns_once_and_tells_what_happens(store, monkeypatch):
-    monkeypatch.setattr("joulecast.fleet.cluster._POLL_S", 0.0)
+    monkeypatch.setattr("joulecast.fleet.fleet_campaigns._POLL_S", 0.0)
     tables, events, futures = store.fleet, [], {}
     devices = [make_device(name) for name in ("a", "b", "c")]
     tables.replace_devices({name: {} for name in ("a", "b", "c", "stranger")})

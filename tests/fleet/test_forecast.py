@@ -85,8 +85,7 @@ def test_charge_of_this_moment_replaces_that_of_the_file():
 
 
 @pytest.mark.parametrize(
-    "values",
-    [{"steps": 0}, {"deadline_s": 0.0}, {"confidence": 1.0}, {"charges": {"phone": 1.5}}],
+    "values", [{"steps": 0}, {"deadline_s": 0.0}, {"confidence": 1.0}, {"charges": {"phone": 1.5}}]
 )
 def test_impossible_questions_are_refused(values):
     with pytest.raises(InputError, match="give"):

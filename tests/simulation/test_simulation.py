@@ -30,7 +30,7 @@ from joulecast.records import (
     Trial,
     fold_blocks,
 )
-from joulecast.simulation import DISTURBANCES, SimulatedDevice, draw_chip, make_simulated_device
+from joulecast.simulation import DISTURBANCES, Chip, SimulatedDevice, make_simulated_device
 from joulecast.simulation.chip import list_operators
 from joulecast.system.errors import InputError
 from joulecast.testing.meters import MeterContract
@@ -45,7 +45,7 @@ FREE = ("flatten", "view", "permute", "last", "slice", "gradient_copy")
 
 def make_noiseless_device(seed):
     """Return a device without noise and without warm-up."""
-    return SimulatedDevice(draw_chip(seed), noise=0.0, settle_share=0.0)
+    return SimulatedDevice(Chip(seed), noise=0.0, settle_share=0.0)
 
 
 def make_conv(width, space=12, cin=64):
@@ -144,136 +144,98 @@ def test_layers_add_up_except_for_a_small_term(seed):
 
 
 @given(seeds)
-def test_small_layers_cost_about_the_same(seed):
-    """Eight times the channels cost little more while the device is not full."""
-    simulated = make_noiseless_device(seed)
-    narrow, wide = (simulated.true_cost(make_conv(width, space=2)) for width in (1, 8))
-    filling = [simulated.true_cost(make_conv(width, space=48)).energy_j for width in (64, 512)]
-    assert wide.energy_j < 1.35 * narrow.energy_j
-    assert filling[1] > 5 * filling[0]
-
-
-@given(seeds)
-def test_cost_has_cliffs(seed):
-    """Some single channel costs five times what a channel costs on average."""
-    times = [
-        make_noiseless_device(seed).true_cost(make_conv(width, space=24)).duration_s
-        for width in range(1, 97)
-    ]
+def test_layers_that_do_not_fill_the_device_cost_the_same_and_tiles_make_cliffs(seed):
+    device = make_noiseless_device(seed)
+    narrow, wide = (device.true_cost(make_conv(width, space=2)).energy_j for width in (1, 8))
+    filling = [device.true_cost(make_conv(width, space=48)).energy_j for width in (64, 512)]
+    assert wide < 1.35 * narrow and filling[1] > 5 * filling[0]
+    # Some single channel costs five times what a channel costs on average.
+    times = [device.true_cost(make_conv(width, space=24)).duration_s for width in range(1, 97)]
     steps = [after - before for before, after in itertools.pairwise(times)]
     average = (times[-1] - times[0]) / len(steps)
     assert max(abs(step) for step in steps) > 5 * average
     assert sum(abs(step) < average / 2 for step in steps) > len(steps) / 4
 
 
-@given(seeds, families)
-def test_precision_optimizer_and_benchmark_change_the_cost(seed, family):
-    simulated, network = make_noiseless_device(seed), make_family(family)
-    setup = Setup(batch=16)
-    by_precision = [
-        simulated.true_cost(Trial(network, replace(setup, precision=p), GRAPH)).duration_s
-        for p in FLOAT_PRECISIONS
-    ]
-    assert by_precision[0] >= by_precision[1] >= by_precision[2]
-    by_optimizer = {
-        simulated.true_cost(Trial(network, replace(setup, optimizer=o))) for o in OPTIMIZERS
-    }
-    assert len(by_optimizer) == len(OPTIMIZERS)
-    tuned = simulated.true_cost(Trial(network, replace(setup, cudnn_benchmark=True), GRAPH))
-    assert tuned.duration_s <= by_precision[0]
+@given(seeds)
+def test_setups_and_stages_change_the_energy_as_on_hardware(seed):
+    device, net = make_noiseless_device(seed), make_family("transformer:128,4")
 
+    def cost(network=net, how=GRAPH, **setup):
+        return device.true_cost(Trial(network, Setup(**setup), how))
 
-@given(seeds, families)
-def test_stages_add_up_to_the_step(seed, family):
-    simulated, network = make_noiseless_device(seed), make_family(family)
-    how = Execution(mode="graph", upstream="random")
+    whole, again = cost().energy_j, checkpoint_blocks(net)
+    fast = [cost(precision=one).duration_s for one in FLOAT_PRECISIONS]
+    assert fast[0] >= fast[1] >= fast[2] and cost(cudnn_benchmark=True).duration_s <= fast[0]
+    assert len({cost(optimizer=one) for one in OPTIMIZERS}) == len(OPTIMIZERS)
     stages = [
-        simulated.true_cost(Trial(network, Setup(), replace(how, stage=stage)))
+        cost(how=Execution(stage, "graph", upstream="random")).energy_j
         for stage in ("forward", "backward", "update")
     ]
-    whole = simulated.true_cost(Trial(network, Setup(), how))
-    assert sum(cost.energy_j for cost in stages) == pytest.approx(whole.energy_j, rel=0.08)
+    alone = cost(how=Execution(mode="graph", upstream="random")).energy_j
+    assert sum(stages) == pytest.approx(alone, rel=0.08) and alone < whole
+    added, many = (cost(accumulate=count).energy_j for count in (0, 4))
+    assert added < 1.1 * whole and many == pytest.approx(whole + 3 * added, rel=0.05)
+    assert whole < cost(again).energy_j < whole + 1.05 * stages[0] + 0.05 * whole
+    assert cost(again, phase="inference") == cost(phase="inference")
+    copies = cost(how=Execution(mode="graph", upstream="random", copies=2)).energy_j
+    assert copies == pytest.approx(2 * alone, rel=1e-2)
+    eager, compiled = (cost(how=Execution(), compiled=one) for one in (False, True))
+    assert compiled.energy_j < eager.energy_j and compiled.issue_s < eager.issue_s
 
 
-@given(seeds)
-def test_batches_add_up_to_the_step_that_accumulates_them(seed):
-    simulated, network = make_noiseless_device(seed), make_family("transformer:64,2")
-    how = Execution(mode="graph")
-    once, added, many = (
-        simulated.true_cost(Trial(network, Setup(accumulate=count), how)).energy_j
-        for count in (1, 0, 4)
-    )
-    assert added < once + 0.1 * once
-    assert many == pytest.approx(once + 3 * added, rel=0.05)
-
-
-@given(seeds)
-def test_checkpointed_blocks_run_forward_again(seed):
-    simulated, network = make_noiseless_device(seed), make_family("transformer:128,4")
-    how = Execution(mode="graph")
-    plain, again = (
-        simulated.true_cost(Trial(one, Setup(), how)).energy_j
-        for one in (network, checkpoint_blocks(network))
-    )
-    forward = simulated.true_cost(Trial(network, Setup(), replace(how, stage="forward"))).energy_j
-    assert plain < again < plain + 1.05 * forward
-    inference = Setup(phase="inference")
-    costs = {
-        simulated.true_cost(Trial(one, inference)) for one in (network, checkpoint_blocks(network))
-    }
-    assert len(costs) == 1
-
-
-@given(seeds)
-def test_compiled_steps_issue_faster_and_move_less(seed):
-    simulated, network = make_noiseless_device(seed), make_family("cnn5")
-    for execution in (Execution(), GRAPH):
-        eager, compiled = (
-            simulated.true_cost(Trial(network, Setup(compiled=one), execution))
-            for one in (False, True)
-        )
-        assert compiled.energy_j < eager.energy_j
-        assert compiled.issue_s < eager.issue_s or execution == GRAPH
-
-
-def test_loss_costs_energy_and_two_copies_cost_twice():
-    simulated, network = make_noiseless_device(0), make_family("cnn5")
-    how = Execution(mode="graph", upstream="random")
-    once = simulated.true_cost(Trial(network, Setup(), how))
-    assert once.energy_j < simulated.true_cost(Trial(network, Setup(), GRAPH)).energy_j
-    twice = simulated.true_cost(Trial(network, Setup(), replace(how, copies=2)))
-    assert twice.energy_j == pytest.approx(2 * once.energy_j, rel=1e-3)
-
-
-def test_depthwise_convolution_is_slow_for_its_flops():
-    simulated = make_noiseless_device(0)
+def test_depthwise_convolution_is_slow_for_its_flops_and_calls_take_host_time():
+    device = make_noiseless_device(0)
     plain = make_layer("conv2d", cin=64, cout=64, space=28, kernel=3, padding=1)
-    deep = replace(plain, sizes=Sizes({**plain.sizes, "groups": 64}))
-    flops, times = [], []
+    deep, rates = replace(plain, sizes=Sizes({**plain.sizes, "groups": 64})), []
     for layer in (plain, deep):
         trial = Trial(Network((layer,), Input(output_shape(plain))), Setup(), GRAPH)
-        flops.append(layer_work(layer, Setup()).total.flops)
-        times.append(simulated.true_cost(trial).duration_s)
-    assert times[0] / flops[0] < times[1] / flops[1] / 3
+        duration_s = device.true_cost(trial).duration_s
+        rates.append(duration_s / layer_work(layer, Setup()).total.flops)
+    assert rates[0] < rates[1] / 3
+    nets = [
+        replace(make_family("lenet5"), totals=StepTotals(1.0, 1.0, 1, between=calls))
+        for calls in (0, 100, 200)
+    ]
+    none, some, more = (device.true_cost(Trial(net, Setup())).issue_s for net in nets)
+    assert more - some == pytest.approx(some - none) and some > none
+    assert len({device.true_cost(Trial(net, Setup(), GRAPH)) for net in nets}) == 1
+
+
+def test_what_is_unknown_or_has_nothing_to_run_is_refused():
+    device, magic = make_noiseless_device(0), Network((Layer("magic"),), Input((1,)))
+    backward = Execution(stage="backward")
+    for words, act in (
+        ("flood", lambda: device.disturb("flood", 1.0)),
+        ("magic", lambda: device.true_cost(Trial(magic, Setup()))),
+        (
+            "there is no backward to run in inference",
+            lambda: device.true_cost(
+                Trial(make_family("lenet5"), Setup(phase="inference"), backward)
+            ),
+        ),
+    ):
+        with pytest.raises(InputError, match=words):
+            act()
 
 
 # ---------------------------------------------------------------------------------------------
 # Clock and energy
 
 
-@given(seeds, st.integers(1, 500))
-def test_twice_the_steps_cost_twice_as_much(seed, count):
-    simulated = make_noiseless_device(seed)
-    cost = simulated.true_cost(Trial(make_family("har"), Setup()))
-    marks = [(simulated.now(), simulated.energy_at(simulated.now()))]
-    for steps in (count, 2 * count):
-        simulated.issue(cost, steps)
-        simulated.wait()
-        marks.append((simulated.now(), simulated.energy_at(simulated.now())))
-    (t0, e0), (t1, e1), (t2, e2) = marks
-    assert t2 - t1 == pytest.approx(2 * (t1 - t0))
-    assert e2 - e1 == pytest.approx(2 * (e1 - e0))
-    assert e1 - e0 == pytest.approx(count * cost.energy_j)
+def test_steps_cost_their_true_cost_and_the_first_are_slower():
+    trial = Trial(make_family("cnn5"), Setup())
+    for settle_share in (0.0, 0.5):
+        device = SimulatedDevice(Chip(0), noise=0.0, settle_share=settle_share)
+        cost, marks = device.true_cost(trial), [(0.0, 0.0)]
+        for count, done in ((1, 0), (10, 1000)):
+            device.issue(cost, count, done)
+            device.wait()
+            marks.append((device.now(), device.energy_at(device.now())))
+        (first_s, first_j), (last_s, last_j) = marks[1:]
+        assert first_s == pytest.approx((1 + settle_share) * cost.duration_s)
+        assert last_s - first_s == pytest.approx(10 * cost.duration_s)
+        assert last_j - first_j == pytest.approx(10 * cost.energy_j)
 
 
 def test_noise_is_seeded_and_small():
@@ -290,18 +252,6 @@ def test_noise_is_seeded_and_small():
     assert runs[0] == runs[1]
     assert len(set(runs[0])) == 30
     assert max(abs(time - 1) for time in runs[0]) < 0.05
-
-
-def test_first_steps_are_slower():
-    simulated = SimulatedDevice(draw_chip(0), noise=0.0, settle_share=0.5)
-    cost = simulated.true_cost(Trial(make_family("cnn5"), Setup()))
-    simulated.issue(cost, 1)
-    simulated.wait()
-    first_s = simulated.now()
-    simulated.issue(cost, 1, done=100)
-    simulated.wait()
-    assert first_s == pytest.approx(1.5 * cost.duration_s)
-    assert simulated.now() - first_s == pytest.approx(cost.duration_s)
 
 
 def test_device_is_idle_after_a_load_and_asleep_later():
@@ -380,14 +330,6 @@ def read_load(simulated, update_interval_s, window_s=1.0):
         return meter.end(), cost
 
 
-@pytest.mark.parametrize("update_interval_s", [0.0, 0.01, 0.1])
-def test_meter_reads_the_true_power(update_interval_s):
-    reading, cost = read_load(make_noiseless_device(0), update_interval_s)
-    power_w = cost.energy_j / cost.duration_s
-    assert reading.faults == ()
-    assert reading.energy_j / reading.duration_s == pytest.approx(power_w)
-
-
 @pytest.mark.parametrize("update_interval_s", [0.0, 0.1])
 @pytest.mark.parametrize("what", DISTURBANCES)
 def test_meter_names_every_disturbance(what, update_interval_s):
@@ -401,30 +343,3 @@ def test_meter_names_every_disturbance(what, update_interval_s):
 def test_meter_reports_a_window_that_is_too_short():
     reading, _ = read_load(make_noiseless_device(0), update_interval_s=1.0, window_s=0.5)
     assert reading.faults[0].startswith("too short")
-
-
-def test_calls_between_layers_cost_host_time_only():
-    """Each call takes the same host time, and a graph has none of it."""
-    simulated, setup = make_simulated_device(7, noise=0.0), Setup(batch=8)
-    net = make_family("lenet5")
-    costs = [
-        simulated.true_cost(
-            Trial(replace(net, totals=StepTotals(1.0, 1.0, 1, between=calls)), setup)
-        )
-        for calls in (0, 100, 200)
-    ]
-    first, second = (b.issue_s - a.issue_s for a, b in itertools.pairwise(costs))
-    assert first == pytest.approx(second) and first > 0
-    called = replace(net, totals=StepTotals(1.0, 1.0, 1, between=100))
-    graphs = [
-        simulated.true_cost(Trial(one, setup, Execution(mode="graph"))) for one in (net, called)
-    ]
-    assert graphs[0].energy_j == graphs[1].energy_j
-
-
-def test_what_is_unknown_is_refused():
-    device, magic = make_noiseless_device(0), Network((Layer("magic"),), Input((1,)))
-    with pytest.raises(InputError, match="flood"):
-        device.disturb("flood", 1.0)
-    with pytest.raises(InputError, match="magic"):
-        device.true_cost(Trial(magic, Setup()))

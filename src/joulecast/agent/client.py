@@ -48,18 +48,14 @@ _LAST_WORDS_S, _END_S = 1.0, 2.0
 
 @dataclass(frozen=True)
 class LinkLimits:
-    """How long a client waits.
-
-    Attributes:
-        connect_s: For a connection.
-        answer_s: For an answer: a measurement under a slow meter takes many minutes.
-        retry_s: After a lost connection, until it is given up; an agent may be restarted meanwhile.
-        alive_s: Without a sign of life from the other machine, before a connection counts as lost.
-    """
+    """How long a client waits."""
 
     connect_s: float = 10.0
+    # A measurement under a slow meter takes many minutes.
     answer_s: float = 1800.0
+    # An agent may be restarted meanwhile.
     retry_s: float = 30.0
+    # Without a sign of life from the other machine, before a connection counts as lost.
     alive_s: float = 60.0
 
 
@@ -92,13 +88,8 @@ def open_remote_measurer(
 ) -> RemoteMeasurer:
     """Return a measurer of a device elsewhere; use it in a ``with`` statement.
 
-    Args:
-        address: ``http://host:port``, or ``ssh://user@host`` (see ``addresses``).
-        token: The token of the agent; empty over ssh.
-        rounds: Valid windows per trial.
-        device_name: Name to record for the device instead of its own.
-        limits: How long to wait.
-        link: The way to the agent; by default the one that the address names.
+    ``device_name`` is recorded instead of the device's own name. The address names the link, the
+    way to the agent; over ssh there is no token.
 
     Raises:
         InputError: The address is not one of an agent, or the agent refuses the token.
@@ -280,14 +271,13 @@ class SshLink:
             self._process = self._start()
         try:
             return self._exchange(self._process, content)
-        except TimeoutError as error:
-            _kill(self._process)
-            self.close()
-            raise _explain_silence(self._address, self._limits) from error
         except (OSError, EOFError) as error:
-            words = self._read_last_words(self._process) or _explain(error)
+            is_silent = isinstance(error, TimeoutError)
+            words = "" if is_silent else self._read_last_words(self._process) or _explain(error)
             _kill(self._process)
             self.close()
+            if is_silent:
+                raise _explain_silence(self._address, self._limits) from error
             raise DeviceAwayError(
                 f"the agent at {self._address.text} ended ({words}): check that ssh reaches the "
                 f"device and can run `{self._address.make_command()}` there"

@@ -39,15 +39,7 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(frozen=True)
 class AgentRequest(Record):
-    """What an agent is asked to do.
-
-    Attributes:
-        id: Identifies the request: asked again, it gets the same answer.
-        task: ``describe`` the device, ``measure`` or ``time`` a trial, or measure the ``idle``
-            device.
-        rounds: Valid windows.
-        run: Identifies the run of Joulecast in observations.
-    """
+    """What an agent is asked to do: asked again under the same id, it gives the same answer."""
 
     id: str
     task: Annotated[str, Choices(TASKS)]
@@ -66,13 +58,11 @@ class AgentRequest(Record):
 
 @dataclass(frozen=True)
 class AgentDescription(Record):
-    """The device, runtime and meter of an agent.
+    """The device, runtime and meter of an agent, and its version of Joulecast.
 
     Attributes:
-        meter: Name of the meter.
         is_recorder: Energy comes later, from a power trace.
         has_virtual_clock: The device is simulated, and its time passes by measuring alone.
-        version: Version of Joulecast there.
     """
 
     device: Device
@@ -112,11 +102,7 @@ class AgentAnswer(Record):
     clock_s: Annotated[float, Range(0.0, 1e15)] = 0.0
 
     def take_observation(self, trial: Trial | None) -> Observation:
-        """Return the observation, with the trial that the client asked for.
-
-        Raises:
-            JoulecastError: The agent answered with an error.
-        """
+        """Return the observation, with the trial that the client asked for, or raise the error."""
         self.raise_error()
         if self.observation is None:
             raise MeasurementError("the agent returned no observation: check its version")

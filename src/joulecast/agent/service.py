@@ -15,7 +15,6 @@ where others can listen, use ssh.
 from __future__ import annotations
 
 import io
-import select
 import socket
 import socketserver
 import sys
@@ -59,8 +58,6 @@ from joulecast.system.files import first_line
 
 # Answers have less than a kilobyte each, and clients ask one request after the other.
 _REMEMBERED = 64
-# How long another process of this machine may still measure, such as an agent whose client is gone.
-_LOCK_WAIT_S = 120.0
 
 
 class AgentService:
@@ -71,14 +68,13 @@ class AgentService:
     """
 
     def __init__(
-        self,
-        on: str,
-        meter: str = "auto",
-        device_name: str = "",
-        *,
-        lock_wait_s: float = _LOCK_WAIT_S,
+        self, on: str, meter: str = "auto", device_name: str = "", lock_wait_s: float = 120.0
     ) -> None:
-        """Open runtime and meter of a device; ``lock_wait_s`` is the wait for other processes."""
+        """Open runtime and meter of a device.
+
+        Another process of this machine may still measure for ``lock_wait_s``, such as an agent
+        whose client is gone.
+        """
         self._measurer = open_local_measurer(on, meter, device_name=device_name, allows_later=True)
         self._on, self._hardware = on, find_hardware(on)
         self._lock_name, self._lock_wait_s = name_lock(on), lock_wait_s
@@ -172,7 +168,12 @@ class AgentService:
             except MeasurementError as error:
                 raise DeviceAwayError(str(error)) from error
             try:
-                self._open()
+                if not self._is_open:
+                    try:
+                        measurer.meter.open()
+                    except MeasurementError as error:
+                        raise MeterLostError(str(error)) from error
+                    self._is_open = True
                 if request.trial is None:
                     return measurer.measure_idle()
                 measure = measurer.measure if request.task == "measure" else measurer.time
@@ -181,14 +182,6 @@ class AgentService:
                 # It is opened again for the next request: it may be plugged in by then.
                 self.__exit__()
                 raise
-
-    def _open(self) -> None:
-        if not self._is_open:
-            try:
-                self._measurer.meter.open()
-            except MeasurementError as error:
-                raise MeterLostError(str(error)) from error
-            self._is_open = True
 
 
 def check_fits(trial: Trial, device: Device) -> None:
@@ -269,8 +262,7 @@ class AgentServer(socketserver.TCPServer):
 
     def __init__(self, service: AgentService, host: str, port: int, token: str) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.service = service
-        self.token = token
+        self.service, self.token = service, token
         super().__init__((host, port), AgentHandler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -292,8 +284,7 @@ class AgentHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         server = cast(AgentServer, self.server)
-        refusal = self._find_refusal(server.token)
-        if refusal is not None:
+        if refusal := self._find_refusal(server.token):
             status, message = refusal
             self._send(status, refuse_request(InputError(message)))
             return
@@ -338,8 +329,7 @@ class DeadlineReader(io.RawIOBase):
     """Reads a connection until a moment, however slowly its bytes arrive."""
 
     def __init__(self, connection: socket.socket, limit_s: float) -> None:
-        self._connection = connection
-        self._end_s = time.monotonic() + limit_s
+        self._connection, self._end_s = connection, time.monotonic() + limit_s
 
     def readable(self) -> bool:
         return True
@@ -353,25 +343,25 @@ class DeadlineReader(io.RawIOBase):
 
 
 def _has_hung_up(connection: socket.socket) -> bool:
-    readable, _, _ = select.select([connection], [], [], 0)
-    if not readable:
-        return False
+    connection.setblocking(False)
     try:
         return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
     except OSError:
         return True
 
 
 def serve_stdio(service: AgentService, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer requests, one per line, until the client is gone or the device is lost."""
-    limit = f"{MOST_REQUEST_BYTES // 2**20} MiB"
-    too_large = InputError(f"the request is larger than {limit}, or incomplete")
+    limit = MOST_REQUEST_BYTES // 2**20
+    too_large = InputError(f"the request is larger than {limit} MiB, or incomplete")
     # If the client is gone, nobody is left to tell.
     with suppress(BrokenPipeError):
         while line := requests.readline(MOST_REQUEST_BYTES + 1):
             is_whole = line.endswith(b"\n")
-            answers.write(service.answer(line) if is_whole else refuse_request(too_large))
-            answers.write(b"\n")
+            answer = service.answer(line) if is_whole else refuse_request(too_large)
+            answers.write(answer + b"\n")
             answers.flush()
             # What follows a line that is too long is not the start of another.
             if service.is_lost or not is_whole:

@@ -11,13 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from transformers import (
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
 
 from joulecast.callbacks.module_reading import is_compiled, join_arguments, watch_calls

@@ -48,20 +48,14 @@ from joulecast.agent.command import main
 
 main()
 """
+_PACKAGE = Path(__file__).parents[1]
 _SHEBANG = b"#!/usr/bin/env python3\n"
 # The first that a zip file can hold.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def bundle_agent(file: str) -> int:
-    """Write the agent as a zipapp and return its size in bytes.
-
-    Args:
-        file: Where; ``agent.pyz``.
-
-    Raises:
-        FileError: The file cannot be written.
-    """
+    """Write the agent as a zipapp and return its size in bytes."""
     packed = io.BytesIO()
     packed.write(_SHEBANG)
     with zipfile.ZipFile(packed, "a", zipfile.ZIP_DEFLATED) as archive:
@@ -77,9 +71,12 @@ def bundle_agent(file: str) -> int:
 
 def list_device_modules() -> list[str]:
     """Return the files of the device side, relative to the package."""
-    package = _find_package()
-    found = [path for name in DEVICE_SIDE for path in _list_modules(package / name)]
-    return sorted(str(path.relative_to(package)) for path in found)
+    found = [path for name in DEVICE_SIDE for path in _find_modules(_PACKAGE / name)]
+    return sorted(str(path.relative_to(_PACKAGE)) for path in found)
+
+
+def _find_modules(path: Path) -> list[Path]:
+    return list(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
 
 
 def _list_contents() -> Iterator[tuple[str, bytes]]:
@@ -87,14 +84,5 @@ def _list_contents() -> Iterator[tuple[str, bytes]]:
     number = version("joulecast")
     metadata = f"Metadata-Version: 2.1\nName: joulecast\nVersion: {number}\n"
     yield f"joulecast-{number}.dist-info/METADATA", metadata.encode()
-    package = _find_package()
     for name in ("__init__.py", *list_device_modules()):
-        yield f"joulecast/{name}", (package / name).read_bytes()
-
-
-def _list_modules(path: Path) -> list[Path]:
-    return sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
-
-
-def _find_package() -> Path:
-    return Path(__file__).parents[1]
+        yield f"joulecast/{name}", (_PACKAGE / name).read_bytes()

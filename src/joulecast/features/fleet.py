@@ -14,8 +14,8 @@ from joulecast.features.estimate import estimate_net
 from joulecast.features.nets import ResolvedNet
 from joulecast.features.options import EstimateOptions, ProfileOptions
 from joulecast.features.profiles import SHORT_KEY
-from joulecast.fleet import cluster
-from joulecast.fleet.device_campaign import CampaignRequest
+from joulecast.fleet import fleet_campaigns
+from joulecast.fleet.fleet_campaigns import CampaignRequest
 from joulecast.fleet.fleet_devices import DeviceCheck, check_devices, read_fleet
 from joulecast.fleet.fleet_forecast import FleetEstimate, RunQuestion, forecast_fleet
 from joulecast.records import Estimate, Json, Setup
@@ -172,9 +172,9 @@ def run_fleet(
                 f"no device of the fleet is ready: {first.device.name}{others}: {first.reason}"
             )
         workers = workers or min(_MOST_WORKERS, os.cpu_count() or 1)
-        with cluster.open_cluster(devices, place, workers, patience_s) as submit:
+        with fleet_campaigns.open_cluster(devices, place, workers, patience_s) as submit:
             on_start(checks)
-            cluster.run_campaigns(opened.fleet, devices, submit, on_event)
+            fleet_campaigns.run_campaigns(opened.fleet, devices, submit, on_event)
 
 
 def find_fleet_status(store: str | None = None) -> FleetStatus:

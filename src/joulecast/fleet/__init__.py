@@ -7,8 +7,7 @@
     agents ◀── campaigns ◀── Dask workers ◀── coordinator
 
 fleet_devices     the devices of a fleet: what its file says, and whether they answer
-device_campaign   the campaign of one device, resumed where it stopped
-cluster           Dask runs the open campaigns
+fleet_campaigns   Dask runs the open campaigns, resumed where they stopped
 fleet_forecast    joules, seconds and battery of a run on each device
 
 The store is the truth: Dask and the coordinator hold nothing that is lost when they are killed.

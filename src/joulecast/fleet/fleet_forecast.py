@@ -107,9 +107,7 @@ class FleetEstimate(Record):
 
 
 def forecast_fleet(
-    devices: Sequence[StoredDevice],
-    question: RunQuestion,
-    estimate: Callable[[str], Estimate],
+    devices: Sequence[StoredDevice], question: RunQuestion, estimate: Callable[[str], Estimate]
 ) -> tuple[DeviceForecast, ...]:
     """Forecast a run on every device, from estimates of one step by the key of a profile.
 

@@ -50,10 +50,6 @@ _ADVICE = {
     "gap": "close other programs, so that the meter can keep up",
     "reset": "do not reload the driver while measuring",
     "limit changed": "set the power limit back, or start anew to measure with this one",
-    "stuck": "check the meter with `joulecast detect`",
-    "negative": "check the meter with `joulecast detect`",
-    "invalid": "check the meter with `joulecast detect`",
-    "implausible": "check the meter with `joulecast detect`",
     "too short": "use longer windows",
     "charging": "unplug the charger",
 }
@@ -63,13 +59,7 @@ RunWindow = Callable[[Step, TrialMeasurements], MeasuredWindow]
 
 @dataclass(frozen=True)
 class MeasureClock:
-    """The clock of windows and pauses.
-
-    Attributes:
-        now: Returns seconds since any fixed moment.
-        sleep: Waits on that clock.
-        wall_time: Returns seconds since 1970.
-    """
+    """The clock of windows and pauses, and the seconds since 1970."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -78,11 +68,7 @@ class MeasureClock:
 
 @dataclass(frozen=True)
 class Measurer(TrialMeasurer):
-    """A runtime and a meter of this machine. As a context manager, it opens and closes the meter.
-
-    Attributes:
-        idle: What is known about the idle device.
-    """
+    """A runtime and a meter of this machine; as a context manager, it opens the meter."""
 
     runtime: Runtime
     meter: Meter
@@ -290,7 +276,7 @@ class Measurer(TrialMeasurer):
         names = Counter(map(name_fault, faults)).most_common()
         self.disturbances.update(dict(names))
         counts = ", ".join(f"{name} ({count} times)" for name, count in names)
-        advice = _ADVICE.get(names[0][0], "check the device and the meter")
+        advice = _ADVICE.get(names[0][0], "check the meter with `joulecast detect`")
         raise ContaminatedError(
             f"{measured.trial.network.name or 'the trial'} could not be measured on "
             f"{self.runtime.device.name}: {rejected} of {len(measured.windows)} windows were "

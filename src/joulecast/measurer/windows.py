@@ -97,7 +97,6 @@ class MeasuredWindow:
     Attributes:
         unchecked: What the meter could not check.
         load: When its steps ran, if the meter is a recorder.
-        steps: Number of its steps.
     """
 
     energy_j: float | None
@@ -116,9 +115,8 @@ class TrialMeasurements:
         step_times_s: Seconds per step at the end of each warm-up.
         issues_s: Host seconds to issue one step.
         cost_s: Device time used, warm-ups included.
-        begun_s: When its last preparation began, on the clock of windows.
+        begun_s: When its preparation began, on the clock of windows.
         pulses: Loads around the windows, if the meter is a recorder.
-        warmup_steps: Steps of all warm-ups.
     """
 
     trial: Trial
@@ -141,7 +139,10 @@ class TrialMeasurements:
 
     def is_confirmed(self) -> bool:
         """Return whether most valid windows are about as fast, and draw as little, as the best."""
-        return self._is_time_confirmed() and self._is_power_confirmed()
+        windows = [one for one in self.valid_windows() if one.energy_j is not None]
+        powers_w = [(one.energy_j or 0.0) / one.duration_s for one in windows] or [0.0]
+        most_w = min(powers_w) * (1 + self.limits.confirm_share)
+        return self._is_time_confirmed() and median_high(powers_w) <= most_w
 
     def count_slow(self) -> int:
         """Return the number of valid windows whose steps were far slower than the fastest seen."""
@@ -174,13 +175,6 @@ class TrialMeasurements:
     def _is_time_confirmed(self) -> bool:
         durations_s = [window.duration_s for window in self.valid_windows()]
         return not durations_s or median_high(durations_s) <= self._find_slow_s()
-
-    def _is_power_confirmed(self) -> bool:
-        windows = [one for one in self.valid_windows() if one.energy_j is not None]
-        powers_w = [(one.energy_j or 0.0) / one.duration_s for one in windows]
-        if not powers_w:
-            return True
-        return median_high(powers_w) <= min(powers_w) * (1 + self.limits.confirm_share)
 
     def _find_slow_s(self) -> float:
         durations_s = [window.duration_s for window in self.valid_windows()]
@@ -290,10 +284,10 @@ def _describe_stuck(power_w: float) -> str:
     return f"stuck: {power_w:.4g} W under load, and exactly as much without"
 
 
-PULSES = 4
-"""Pulses before a trial, and after it."""
+PULSES = 4  # before a trial, and after it
 # An instrument with 100 samples a second has at least ten of them in a pulse.
 _SHORTEST_S, _LONGEST_S = 0.12, 0.3
+LAST_GAP_S = _LONGEST_S
 
 
 def draw_pulses(trial: Trial, place: str) -> Iterator[tuple[float, float]]:
@@ -301,7 +295,3 @@ def draw_pulses(trial: Trial, place: str) -> Iterator[tuple[float, float]]:
     rng = random.Random(f"{trial.key} {place}")
     for _ in range(PULSES):
         yield rng.uniform(_SHORTEST_S, _LONGEST_S), rng.uniform(_SHORTEST_S, _LONGEST_S)
-
-
-LAST_GAP_S = _LONGEST_S
-"""Seconds without load after the last pulse."""

@@ -22,7 +22,7 @@ it from measurements is a real test:
 Observations made here have the provenance ``simulated``.
 """
 
-from joulecast.simulation.chip import Chip, StepCost, draw_chip
+from joulecast.simulation.chip import Chip, StepCost
 from joulecast.simulation.device import (
     DISTURBANCES,
     Disturbance,

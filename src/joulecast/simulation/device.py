@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 
 from joulecast.records import Trial
-from joulecast.simulation.chip import Chip, StepCost, compute_step_cost, draw_chip
+from joulecast.simulation.chip import Chip, StepCost, compute_step_cost
 from joulecast.system.errors import InputError
 
 # The first two slow the device down; the others disturb its meter.
@@ -20,7 +20,7 @@ def make_simulated_device(
     seed: int = 0, name: str = "", *, noise: float = 1.0, memory_bytes: int = 0
 ) -> SimulatedDevice:
     """Return a simulated device; the same seed gives the same costs and the same noise."""
-    return SimulatedDevice(draw_chip(seed), name=name, noise=noise, memory_bytes=memory_bytes)
+    return SimulatedDevice(Chip(seed), name=name, noise=noise, memory_bytes=memory_bytes)
 
 
 @dataclass(frozen=True)
