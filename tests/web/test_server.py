@@ -15,8 +15,8 @@ import pytest
 
 from joulecast.features import nets
 from joulecast.system.errors import InputError
+from joulecast.web.app import check_reach, open_socket, serve_dashboard
 from joulecast.web.dashboard import WebSettings
-from joulecast.web.server import check_reach, open_socket, serve_dashboard
 from web_examples import QUERY, TOKEN
 
 PROGRAM = (sys.executable, "-c", "from joulecast.cli.main import main; main()", "serve", "--json")
