@@ -110,11 +110,7 @@ def serve_dashboard(
 ) -> str:
     """Answer requests until the process is interrupted; return the address.
 
-    Args:
-        settings: How the dashboard is served.
-        host: Address that it listens on.
-        port: Port; 0 for any free one.
-        on_ready: Called with the address of the dashboard once it listens.
+    Once it listens, ``on_ready`` is called with the address too. Port 0 is any free one.
 
     Raises:
         InputError: Others could reach it without a token, or the port cannot be used.

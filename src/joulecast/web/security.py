@@ -192,9 +192,7 @@ _PURPOSE = b"joulecast dashboard session"
 class AccessCheck:
     """Checks the token of a server and sessions made from it.
 
-    Args:
-        token: The shared secret; empty where everybody who reaches the server may use it.
-        now: Returns seconds since 1970.
+    The token is empty where everybody who reaches the server may use it.
     """
 
     def __init__(self, token: str, now: Callable[[], float] = time.time) -> None:
@@ -237,12 +235,7 @@ class RateLimit:
 
     A bucket holds ``burst`` requests and is refilled at ``per_second``. A client is an IPv4
     address, or the network of 64 bits that an IPv6 address is in, because one user has all of
-    those.
-
-    Args:
-        per_second: Requests per second in the long run; 0 for no limit.
-        burst: Requests at once.
-        now: Returns seconds of a clock that never goes back.
+    those. ``per_second`` 0 is no limit.
     """
 
     def __init__(
@@ -283,13 +276,7 @@ _BODY_S = 60.0
 
 
 def limit_body(receive: Receive, most_bytes: int, limit_s: float = _BODY_S) -> Receive:
-    """Return a function that receives a body of an announced or unannounced size, within limits.
-
-    Args:
-        receive: Where its parts come from.
-        most_bytes: Largest size; HTTPException is raised for more.
-        limit_s: Longest time until all of it has arrived.
-    """
+    """Return a function that receives a body, or raises HTTPException if it is large or slow."""
     left_bytes, is_complete, end_s = most_bytes, False, time.monotonic() + limit_s
 
     async def receive_limited() -> Message:
