@@ -60,6 +60,7 @@ def _estimate(energy_j):
     }  # fmt: skip
 
 
+ESTIMATE = _estimate(2.0)
 PRUNING = {
     "net": "cnn5:8,8,8,8", "budget": "50%", "strategy": "marginal", "objective": "energy",
     "unit": "J", "before": _estimate(2.0), "after": _estimate(0.98), "budget_probability": 0.6,
@@ -99,7 +100,7 @@ GENERATION = GenerationEstimate(
 def list_results():
     """Return a result of each kind, as JSON values."""
     return {
-        "estimate": {**_estimate(2.0), "steps": 5},
+        "estimate": {**ESTIMATE, "steps": 5},
         "generation": GENERATION.to_dict(),
         "evaluation": {**make_evaluation().to_dict(), "store": "here"},
         "pruning": PRUNING,

@@ -32,8 +32,8 @@ from joulecast.estimators import estimate_network, find_estimator
 from joulecast.families import make_family
 from joulecast.features.budgets import parse_budget
 from joulecast.features.estimate import parse_seen
-from joulecast.features.inspect import Inspection, count_step
-from joulecast.features.nets import ResolvedNet, resolve_name
+from joulecast.features.inspect import Inspection
+from joulecast.features.nets import resolve_name
 from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.features.plan.jobs_file import parse_plan_request, read_plan_request
 from joulecast.features.search.space import parse_dimension
@@ -241,8 +241,7 @@ class HostileFolder:
     def _use_network(self, path: Path) -> None:
         is_onnx = path.suffix == ".onnx"
         network = resolve_name(str(path)).network if is_onnx else read_network(path)
-        count = count_step(ResolvedNet(network, _SETUP.batch), network, _SETUP)
-        json.dumps(Inspection(network, network, _SETUP, count).to_dict())
+        json.dumps(Inspection(network, network, _SETUP).to_dict())
         profile = read_profile(self.folder / "profile.json")
         json.dumps(estimate_network(profile, network, _SETUP, "flops").to_dict(), allow_nan=False)
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from joulecast.families import make_family
-from joulecast.operators import network_work
-from joulecast.records import Network, Setup, StepTotals
+from joulecast.features.inspect import add_step_totals
+from joulecast.operators import make_layer, network_work
+from joulecast.records import Input, Network, Setup, StepTotals
 from joulecast.store.files import read_network, write_network
 from joulecast.torch_nets.net_reader import count_step_totals
 
@@ -36,16 +37,8 @@ def nothing():
 
 def test_detect_describes_every_meter(shell):
     data = shell.json("detect")
-    keys = {
-        "name",
-        "available",
-        "reason",
-        "covers",
-        "provenance",
-        "update_interval_s",
-        "resolution_j",
-    }
-    assert all(keys | {"idle_power_w", "advice"} <= set(meter) for meter in data["meters"])
+    keys = "name available reason covers provenance update_interval_s resolution_j idle_power_w"
+    assert all({*keys.split(), "advice"} <= set(meter) for meter in data["meters"])
     modelled = next(meter for meter in data["meters"] if meter["name"] == "modelled")
     assert modelled["available"] and modelled["provenance"] == "modelled"
     assert data["devices"][0]["on"] == "cpu"
@@ -117,29 +110,21 @@ def test_stages_of_a_layer_add_up(shell):
         for what in ("flops", "bytes", "launches", "memory_bytes"):
             stages = [layer[what][stage] for stage in ("forward", "backward", "update")]
             assert layer[what]["total"] == sum(stages)
+    inference = shell.json("inspect", "lenet5", "--inference")["layers"]
+    assert all(layer["flops"]["backward"] == 0 for layer in inference)
 
 
-def test_blocks_have_the_same_work(shell):
-    plain = shell.json("inspect", "transformer:32,3")
-    folded = shell.json("inspect", "transformer:32,3", "--blocks")
-    assert len(folded["layers"]) < len(plain["layers"])
+def test_equal_blocks_are_one_row_of_the_same_work(shell):
+    words = ("inspect", "transformer:32,3")
+    plain, folded = shell.json(*words), shell.json(*words, "--blocks")
     assert [len(layer["parts"]) for layer in folded["layers"]].count(9) == 3
     for view in (plain, folded):
         assert sum(layer["flops"]["total"] for layer in view["layers"]) == view["flops"]
-
-
-def test_equal_blocks_are_one_row(shell):
-    plain, folded = (
-        shell("inspect", "transformer:32,3", *words).stdout for words in ((), ("--blocks",))
-    )
-    assert folded.count("block of 9") == 1 and "block of 9 ×3" in folded
-    assert "block0–block2" in folded
-    totals = [
-        next(line.split() for line in text.splitlines() if line.startswith("all "))
-        for text in (plain, folded)
-    ]
-    assert totals[0] == totals[1]
-    assert "--blocks shows equal blocks as one row" in " ".join(plain.split())
+    texts = [shell(*words).stdout, shell(*words, "--blocks").stdout]
+    assert "block of 9 ×3" in texts[1] and "block0–block2" in texts[1]
+    totals = [[one for one in text.splitlines() if one.startswith("all ")] for text in texts]
+    assert totals[0][0].split() == totals[1][0].split()
+    assert "--blocks shows equal blocks as one row" in " ".join(texts[0].split())
 
 
 def test_without_pytorch_totals_are_sums_of_layers(shell, monkeypatch):
@@ -173,11 +158,6 @@ def test_tables_fit_a_hundred_columns(shell, monkeypatch):
     for words in (["resnet50"], ["transformer"], ["lstm"], ["resnet18", "--blocks"]):
         text = shell("inspect", *words).stdout
         assert max(map(len, text.splitlines())) <= 100
-
-
-def test_inference_has_no_backward(shell):
-    data = shell.json("inspect", "lenet5", "--inference")
-    assert all(layer["flops"]["backward"] == 0 for layer in data["layers"])
 
 
 @pytest.mark.parametrize(
@@ -267,3 +247,37 @@ def test_inspect_says_how_a_net_was_read(shell, tmp_path, name, note):
         {"joulecast_inspect::mystery": 1} if name == "unknown" else {}
     )
     assert note in " ".join(shell("inspect", f"{path}:{name}").stdout.split())
+
+
+# A network of thousands of layers is shown in seconds: the first rows, and all of them as JSON
+
+LAYER = make_layer("linear", cin=8, cout=8)
+
+
+def test_long_table_shows_its_first_rows(shell):
+    layers = tuple(replace(LAYER, name=f"fc{number}") for number in range(1500))
+    write_network(Network(layers, Input((8,)), name="deep"), "deep.json")
+    text = shell("inspect", "deep.json").stdout
+    assert "fc999" in text and "fc1000" not in text
+    assert "Only the first 1000 rows are shown: --json lists every layer." in text
+    # The totals are those of all layers.
+    assert "108 k" in text
+    assert len(shell.json("inspect", "deep.json")["layers"]) == 1500
+
+
+def test_equal_blocks_of_a_long_network_are_one_row(shell):
+    layers = tuple(replace(LAYER, name=f"h.{n // 2}.fc{n % 2}") for n in range(3000))
+    groups = tuple((start, start + 2) for start in range(0, 3000, 2))
+    network = Network(layers, Input((8,)), groups, buildable=False, name="blocks")
+    write_network(network, "blocks.json")
+    text = shell("inspect", "blocks.json", "--blocks").stdout
+    assert "h.0–1499" in text and "rows are shown" not in text
+
+
+def test_deep_network_is_not_counted_independently(monkeypatch):
+    def count(*args):
+        raise AssertionError("counting takes a hundredth of a second for each layer")
+
+    monkeypatch.setattr("joulecast.torch_nets.net_reader.count_step_totals", count)
+    network = Network((LAYER,) * 1001, Input((8,)))
+    assert add_step_totals(network, Setup()) is network

@@ -16,7 +16,7 @@ from joulecast.features.campaigns import CampaignDetails
 from joulecast.features.device_score import DeviceScores, score_published
 from joulecast.features.fleet import FleetStatus
 from joulecast.features.report import RESULT_KINDS, recognise_result, report_profile, report_result
-from joulecast.records import Profile
+from joulecast.records import Estimate, Profile
 from joulecast.store import open_store, write_profile
 from joulecast.store.campaigns import (
     CampaignProgress,
@@ -29,7 +29,15 @@ from joulecast.testing.stores import make_observation, make_profile
 from joulecast.views.html import render_page
 from joulecast.views.report import Heading, Picture, Table, Text
 from joulecast.views.terminal import format_report
-from report_examples import PRUNING, SCORE, list_results, make_evaluation, make_plan
+from report_examples import (
+    ESTIMATE,
+    GENERATION,
+    PRUNING,
+    SCORE,
+    list_results,
+    make_evaluation,
+    make_plan,
+)
 
 RESULTS = list_results()
 
@@ -180,6 +188,8 @@ def test_names_in_results_cannot_become_markup():
         (SCORE, "score"),
         ((SCORE, SCORE), "score"),
         (PRUNING, "pruning"),
+        (GENERATION, "generation"),
+        (Estimate.from_dict(ESTIMATE), "estimate"),
         (make_profile(make_observation()), "profile"),
     ],
 )

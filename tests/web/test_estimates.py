@@ -22,18 +22,24 @@ def make_onnx(weights=None):
     return make_model(nodes, weights or [weight("w", 192, 10)]).SerializeToString()
 
 
-def test_the_estimate_is_that_of_the_package(client, web_store):
-    query = {**QUERY, "steps": 1000, "grid": "400", "price": "0.30EUR", "battery": "15Wh"}
+GPUS = {"gpus": 4, "parallel": "data", "link_gb_s": 300}
+
+
+@pytest.mark.parametrize("gpus", [{}, GPUS])
+def test_the_estimate_is_that_of_the_package(client, web_store, gpus):
+    query = {**QUERY, **gpus, "steps": 1000, "grid": "400", "price": "0.30EUR", "battery": "15Wh"}
     found = client.post("/api/estimate", json=query).json()
-    own = joulecast.estimate(PROFILED, device="simulated-7", batch=8, store=web_store)
+    own = joulecast.estimate(PROFILED, device="simulated-7", batch=8, store=web_store, **gpus)
     assert {name: found[name] for name in own.to_dict()} == json.loads(json.dumps(own.to_dict()))
-    assert found["provenance"] == "simulated"
     assert found["total_energy_j"] == pytest.approx(1000 * own.energy_j)
     assert found["kwh"] == pytest.approx(found["total_energy_j"] / 3.6e6)
     assert found["co2e_g"] == pytest.approx(400 * found["kwh"])
     assert (found["cost"], found["currency"]) == (pytest.approx(0.3 * found["kwh"]), "EUR")
     assert found["battery_share"] == pytest.approx(found["total_energy_j"] / (15 * 3600))
     assert (found["net"], found["setup"]["batch"], found["steps"]) == (PROFILED, 8, 1000)
+    assert found["gpus"] == (4 if gpus else 1)
+    provenance = found["data_parallel"]["provenance"] if gpus else found["provenance"]
+    assert provenance == ("modelled" if gpus else "simulated")
 
 
 def test_a_network_is_estimated_like_its_family(client):
@@ -42,16 +48,6 @@ def test_a_network_is_estimated_like_its_family(client):
     assert (read["name"], read["layer_count"], read["batch"]) == (PROFILED, 5, None)
     query = {**QUERY, "net": None, "network": read["network"]}
     assert client.post("/api/estimate", json=query).json() == named
-
-
-def test_several_gpus_are_estimated_like_the_package_does(client, web_store):
-    query = {**QUERY, "gpus": 4, "parallel": "data", "link_gb_s": 300}
-    found = client.post("/api/estimate", json=query).json()
-    gpus = {"gpus": 4, "parallel": "data", "link_gb_s": 300}
-    own = joulecast.estimate(PROFILED, device="simulated-7", batch=8, store=web_store, **gpus)
-    assert found["gpus"] == 4 and found["data_parallel"]["provenance"] == "modelled"
-    assert {name: found[name] for name in own.to_dict()} == json.loads(json.dumps(own.to_dict()))
-    assert client.post("/api/estimate", json=QUERY).json()["gpus"] == 1
 
 
 def test_network_files_are_read(client, tmp_path):
@@ -66,19 +62,14 @@ def test_network_files_are_read(client, tmp_path):
     assert refused.status_code == 422 and "checksum" in refused.json()["detail"]
 
 
-def test_onnx_files_are_read(client):
+def test_onnx_files_are_read_and_open_sizes_can_be_given(client):
     answer = client.post("/api/networks", content=make_onnx(), headers=ONNX)
-    assert answer.status_code == 200, answer.text
     assert [layer["kind"] for layer in answer.json()["network"]["layers"]] == ["linear"]
     query = {**QUERY, "net": None, "network": answer.json()["network"]}
     assert client.post("/api/estimate", json=query).json()["energy_j"] > 0
-
-
-def test_open_sizes_of_onnx_files_can_be_given(client):
     nodes = [node("Relu", "x", "y")]
     content = make_model(nodes, shape=("batch", 3, "height", 8)).SerializeToString()
-    refused = client.post("/api/networks", content=content, headers=ONNX)
-    assert refused.status_code == 422
+    assert client.post("/api/networks", content=content, headers=ONNX).status_code == 422
     given = client.post("/api/networks?input_shape=3x8x8", content=content, headers=ONNX)
     assert given.json()["network"]["input"]["shape"] == [3, 8, 8]
 
@@ -163,23 +154,21 @@ def test_bad_queries_are_one_clear_line(client, change, status, part):
     assert answer.status_code == status and part in detail and "\n" not in detail
 
 
+@pytest.mark.parametrize("path", ["/api/estimate", "/api/networks", "/api/plans", "/plans/preview"])
 @pytest.mark.parametrize(
     ("content", "part"),
     [
         (b"{", "not JSON"),
-        (b"", "not JSON"),
         (b'{"level": NaN}', "NaN"),
         (b"[" * 100_000, "deeply"),
         (b'{"a":' * 5000 + b"1" + b"}" * 5000, "deeply"),
         (b"\xff\xfe{", "not JSON"),
     ],
 )
-def test_bad_json_is_one_clear_line(client, content, part):
-    for path in ("/api/estimate", "/api/networks"):
-        answer = client.post(path, content=content, headers=JSON)
-        assert answer.status_code in (400, 422)
-        if path == "/api/networks" or content:
-            assert answer.status_code == 400 and part in answer.json()["detail"]
+def test_bad_json_is_one_clear_line(client, path, content, part):
+    answer = client.post(path, content=content, headers=JSON)
+    assert answer.status_code == 400 and part in answer.json()["detail"]
+    assert client.post(path, content=b"", headers=JSON).status_code in (400, 422)
 
 
 def test_families_say_what_there_is_to_choose(client):

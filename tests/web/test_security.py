@@ -36,34 +36,52 @@ OTHER_ORIGINS = [
 ]
 
 
-def connect(**headers):
-    pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    return HTTPConnection({"type": "http", "headers": pairs})
+PATHS = ("/", "/health", "/static/report.css", "/api/openapi.json")
+TOKENS = (TOKEN, f"bearer {TOKEN}", f"Bearer {TOKEN} ", f"Bearer {TOKEN[:-1]}", "Basic eDp5")
+HOSTS = ("evil.example:8378", "127.0.0.1.evil.example", "localhost.evil", "", "[", "10.0.0.1")
+TYPES = ("text/plain", "multipart/form-data; boundary=x", *FORM.values())
+ESTIMATE = "/api/estimate"
+# Whose dashboard, method, path, headers, and the status.
+REFUSED = [
+    *(("guarded", "GET", path, {}, 401) for path in ("/", "/metrics", "/devices", "/nothing")),
+    ("guarded", "GET", "/api/openapi.json", {}, 401),
+    ("guarded", "POST", ESTIMATE, JSON, 401),
+    ("guarded", "GET", "/metrics", {"Authorization": "Bearer é".encode()}, 401),
+    *(("guarded", "GET", "/metrics", {"Authorization": given}, 401) for given in TOKENS),
+    *(("client", "GET", path, {"Host": host}, 403) for host in HOSTS for path in PATHS),
+    *(("client", "POST", ESTIMATE, {**JSON, **one}, 403) for one in OTHER_ORIGINS),
+    *(("client", "POST", "/sign-in", {**FORM, **one}, 403) for one in OTHER_ORIGINS),
+    *(("client", "POST", ESTIMATE, {"Content-Type": given}, 415) for given in TYPES),
+    *(("client", "POST", "/api/networks", {"Content-Type": given}, 415) for given in TYPES),
+    *(("client", "POST", ESTIMATE, {**JSON, "Content-Length": n}, 400) for n in ("-1", "x", "1e9")),
+    ("client", "POST", ESTIMATE, {**JSON, "Content-Length": "²".encode()}, 400),
+    *(
+        ("client", "POST", ESTIMATE, {**JSON, "Content-Length": n}, 413)
+        for n in ("9" * 20, "9" * 12)
+    ),
+]
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/api/openapi.json", "/devices", "/nothing"])
-def test_nothing_is_shown_without_the_token(guarded, path):
-    answer = guarded.get(path)
-    assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
+@pytest.mark.parametrize(("whose", "method", "path", "headers", "status"), REFUSED)
+def test_what_is_refused_before_it_is_read(request, whose, method, path, headers, status):
+    client = request.getfixturevalue(whose)
+    answer = client.request(method, path, headers=headers, content=b"{}")
+    assert answer.status_code == status
     assert answer.headers["Content-Type"] == "application/problem+json"
-    assert guarded.post("/api/estimate", json={}).status_code == 401
+    assert (answer.headers.get("WWW-Authenticate") == "Bearer") == (status == 401)
+    assert "Set-Cookie" not in answer.headers and "\n" not in answer.json()["detail"]
+
+
+def test_what_passes(guarded, client):
     assert guarded.get("/health").json() == {"status": "ok"}
     assert guarded.get("/metrics", headers=BEARER).status_code == 200
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        TOKEN,
-        f"bearer {TOKEN}",
-        f"Bearer {TOKEN} ",
-        f"Bearer {TOKEN[:-1]}",
-        "Basic eDp5",
-        "Bearer é",
-    ],
-)
-def test_other_authorizations_are_refused(guarded, given):
-    assert guarded.get("/metrics", headers={"Authorization": given.encode()}).status_code == 401
+    for host in ("127.0.0.1:8378", "localhost:1", "[::1]:8378", "127.0.0.9"):
+        assert client.get("/health", headers={"Host": host}).status_code == 200
+    own = {"Origin": HERE, "Sec-Fetch-Site": "same-origin"}
+    assert client.post(ESTIMATE, json=QUERY, headers=own).status_code == 200
+    # A program that sends the token is not a page, whatever it calls itself.
+    given = {**BEARER, "Origin": "http://evil.example"}
+    assert guarded.post(ESTIMATE, json=QUERY, headers=given).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -79,6 +97,11 @@ def test_guessing_is_slowed_down(guarded, send):
     assert int(found[-1].headers["Retry-After"]) >= 1
     # Programs with the token are not affected.
     assert guarded.get("/metrics", headers=BEARER).status_code == 200
+
+
+def connect(**headers):
+    pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    return HTTPConnection({"type": "http", "headers": pairs})
 
 
 def test_sessions_end_and_cannot_be_made_up():
@@ -110,44 +133,6 @@ def test_the_token_appears_nowhere(guarded, caplog):
     ]
     shown = "".join(f"{answer.headers}{answer.text}" for answer in answers)
     assert TOKEN not in shown + caplog.text + repr(guarded.app.state.dashboard.settings)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1:8378", "localhost:1", "[::1]:8378", "127.0.0.9"])
-def test_this_machine_has_several_names(client, host):
-    assert client.get("/health", headers={"Host": host}).status_code == 200
-
-
-@pytest.mark.parametrize(
-    "host", ["evil.example:8378", "127.0.0.1.evil.example", "localhost.evil", "", "[", "10.0.0.1"]
-)
-def test_other_names_do_not_reach_a_dashboard_without_token(client, host):
-    for path in ("/", "/health", "/static/report.css", "/api/openapi.json"):
-        assert client.get(path, headers={"Host": host}).status_code == 403
-
-
-@pytest.mark.parametrize("headers", OTHER_ORIGINS)
-def test_pages_of_other_origins_cannot_act(client, make_client, headers):
-    answer = client.post("/api/estimate", json=QUERY, headers=headers)
-    assert answer.status_code == 403 and "another origin" in answer.json()["detail"]
-    refused = make_client(HERE, token=TOKEN).post(
-        "/sign-in", data={"token": TOKEN}, headers=headers
-    )
-    assert refused.status_code == 403 and "Set-Cookie" not in refused.headers
-
-
-def test_own_pages_and_programs_can_act(client, guarded):
-    own = {"Origin": HERE, "Sec-Fetch-Site": "same-origin"}
-    assert client.post("/api/estimate", json=QUERY, headers=own).status_code == 200
-    # A program that sends the token is not a page, whatever it calls itself.
-    given = {**BEARER, "Origin": "http://evil.example"}
-    assert guarded.post("/api/estimate", json=QUERY, headers=given).status_code == 200
-
-
-@pytest.mark.parametrize("given", ["text/plain", "multipart/form-data; boundary=x", *FORM.values()])
-def test_content_types_that_any_page_can_send_are_refused(client, given):
-    for path in ("/api/estimate", "/api/networks"):
-        answer = client.post(path, content=b"{}", headers={"Content-Type": given})
-        assert answer.status_code == 415
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/nothing", "/static/report.css", "/api/x"])
@@ -201,13 +186,6 @@ def test_buckets_empty_fill_and_belong_to_a_network(monkeypatch):
 # Bodies
 
 
-@pytest.mark.parametrize("length", ["-1", "x", "1e9", "9" * 20, str(2**40), "²"])
-def test_wrong_and_large_lengths_are_refused(client, length):
-    headers = {**JSON, "Content-Length": length.encode()}
-    answer = client.post("/api/estimate", content=b"{}", headers=headers)
-    assert answer.status_code in (400, 413)
-
-
 def test_large_bodies_are_refused_announced_or_not(client):
     content = b"[" + b" " * MOST_BODY_BYTES + b"]"
     assert "8 MiB" in client.post("/api/estimate", content=content, headers=JSON).json()["detail"]
@@ -215,36 +193,31 @@ def test_large_bodies_are_refused_announced_or_not(client):
     assert answer.status_code == 413 and "4 KiB" in answer.json()["detail"]
     parts = (b" " * 2**20 for _ in range(9))
     assert client.post("/api/estimate", content=parts, headers=JSON).status_code == 413
-    assert security.find_body_limit("/api/networks") > MOST_BODY_BYTES
+    assert security.BODY_LIMITS["/api/networks"] > MOST_BODY_BYTES
 
 
-def receive_all(messages, limit_s=60.0):
+def receive_all(parts, limit_s=60.0):
     """Return what a limited body of at most ten bytes receives; None stands for silence."""
-    waiting = list(messages)
+    waiting = list(parts)
 
     async def receive():
-        message = waiting.pop(0)
-        return message if message else await asyncio.Event().wait()
+        body = waiting.pop(0)
+        if body is None:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": body, "more_body": bool(waiting)}
 
     async def run():
         limited = limit_body(receive, 10, limit_s)
-        return [await limited() for _ in messages]
+        return [await limited() for _ in parts]
 
     return asyncio.run(run())
 
 
-def part(body, more_body=True):
-    return {"type": "http.request", "body": body, "more_body": more_body}
-
-
 def test_size_and_time_of_all_parts_count():
-    assert receive_all([part(b"12345"), part(b"67890", False), {"type": "http.disconnect"}])
-    for messages, limit_s, status in (
-        ([part(b"123456"), part(b"78901", False)], 60.0, 413),
-        ([part(b"1"), None], 0.01, 408),
-    ):
+    assert len(receive_all([b"12345", b"67890"])) == 2
+    for parts, limit_s, status in (([b"123456", b"78901"], 60, 413), ([b"1", None], 0.01, 408)):
         with pytest.raises(HTTPException) as caught:
-            receive_all(messages, limit_s)
+            receive_all(parts, limit_s)
         assert caught.value.status_code == status
 
 

@@ -72,8 +72,8 @@ def serve_pages(
     It listens on this machine only, unless there is a token. It ends when it is interrupted.
     """
     require_packages("the dashboard", _PACKAGES, "web")
+    from joulecast.web.app import serve_dashboard
     from joulecast.web.dashboard import WebSettings
-    from joulecast.web.server import serve_dashboard
 
     folder = None if results is None else Path(results).expanduser()
     if folder is not None and not folder.is_dir():

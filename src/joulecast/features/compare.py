@@ -49,6 +49,7 @@ from joulecast.views.fronts import find_front
 from joulecast.views.report import Block, Plot, Report, Reportable, Table, Text, make_table
 from joulecast.views.words import (
     describe_coverage,
+    describe_fields,
     describe_provenance,
     explain_not_included,
     format_level,
@@ -237,13 +238,10 @@ def rank_setups(
     Args:
         network: The network to train or run.
         profiles: Profile of each device by requested name, or the reason why there is none.
-        setups: Ways to train or run the network.
+        setups: Ways to train or run the network; each counts once.
         estimator: Method that estimates energy.
         level: Probability of each interval.
         counts: Numbers of GPUs that train together.
-
-    Raises:
-        InputError: There is no device or no setup.
     """
     setups = tuple(dict.fromkeys(setups))
     if not (profiles and setups):
@@ -571,7 +569,7 @@ class Comparison(Reportable):
 
         cells = []
         for row in (one for group in self.groups.values() for one in group):
-            words = [part for part in _describe_fields(row).values() if part]
+            words = [part for part in _describe_row(row).values() if part]
             provenance = _find_provenance([row])
             words += [] if provenance == "measured" else [provenance]
             energies = (format_energy(row.energy_j), format_interval(row.interval_j, format_energy))
@@ -613,10 +611,7 @@ class Comparison(Reportable):
         steps = [step for _, step in ranked]
         # A step of several GPUs rests on that of one.
         sources = dict.fromkeys(
-            (
-                step.data_parallel.step_provenance if step.data_parallel else step.provenance,
-                row.covers,
-            )
+            (getattr(step.data_parallel, "step_provenance", step.provenance), row.covers)
             for row, step in ranked
         )
         said = (f"{describe_provenance(one)}, {describe_coverage(one, of)}" for one, of in sources)
@@ -634,7 +629,7 @@ class _RowWords:
     """What identifies each row, and what all rows have in common."""
 
     def __init__(self, rows: Sequence[ComparisonRow]) -> None:
-        described = [_describe_fields(row) for row in rows]
+        described = [_describe_row(row) for row in rows]
         first, devices = described[0], dict.fromkeys(r.device or r.requested_device for r in rows)
         self.varying = [name for name in first if len({one[name] for one in described}) > 1]
         ranked = {row.estimate.provenance for row in rows if row.estimate and row.rank}
@@ -692,25 +687,13 @@ class _RowWords:
 
     def describe_setup(self, row: ComparisonRow) -> str:
         """Return the part of a setup that varies: ``batch 32, bf16``."""
-        parts = _describe_fields(row)
+        parts = _describe_row(row)
         names = self.varying or ["batch"]
         return ", ".join(parts[name] or _WITHOUT.get(name, f"any {name}") for name in names)
 
 
-def _describe_fields(row: ComparisonRow) -> dict[str, str]:
-    """Return the parts of a setup in words; empty for what the runtime chooses."""
-    setup = row.setup
-    return {
-        "batch": f"batch {setup.batch}",
-        "optimizer": "inference" if is_inference(setup) else setup.optimizer,
-        "precision": setup.precision,
-        "threads": f"{setup.threads} threads" if setup.threads else "",
-        "processor": setup.processor,
-        "accumulate": f"{setup.accumulate} batches per step" if setup.accumulate > 1 else "",
-        "compiled": "compiled" if setup.compiled else "",
-        "cuda_graphs": "CUDA graphs" if setup.cuda_graphs else "",
-        "gpus": f"{row.gpus} GPUs" if row.gpus > 1 else "",
-    }
+def _describe_row(row: ComparisonRow) -> dict[str, str]:
+    return {**describe_fields(row.setup), "gpus": f"{row.gpus} GPUs" if row.gpus > 1 else ""}
 
 
 def _find_provenance(rows: Sequence[ComparisonRow]) -> str:

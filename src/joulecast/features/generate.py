@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 READING_TOKENS = (251, 61)
 """Primes at which language models are read; the second one where the first is too long."""
 _MOST_TOKENS = 10_000_000
+_FROM_STEP = ("level", "device", "provenance", "covers", "estimator")
 _CONTEXTS = 5
 # Share of a decode step's energy above which waiting for the host decides what it costs.
 _MOST_HOST_SHARE = 0.5
@@ -232,16 +233,7 @@ def estimate_generation(
     new_tokens: int,
     level: float = 0.95,
 ) -> GenerationEstimate:
-    """Estimate a batch of requests from the profile of a device.
-
-    Args:
-        profile: The fitted profile.
-        network: A language model that was read at one of ``READING_TOKENS``.
-        setup: How it is run; its batch is the number of sequences.
-        prompt_tokens: Tokens of each prompt.
-        new_tokens: Tokens generated after it.
-        level: Probability of the intervals.
-    """
+    """Estimate a batch of requests to a language model that was read at ``READING_TOKENS``."""
     import numpy as np
 
     from joulecast.gp.lognormal import lognormal_interval
@@ -262,7 +254,7 @@ def estimate_generation(
     variance = float(weights @ found.cov @ weights)
     prefill, *steps = found.estimates
     decode_s = float(counts @ [one.duration_s for one in steps])
-    per_prompt, per_token = 1.0 / (setup.batch * prompt_tokens), 1.0 / setup.batch
+    share = 1.0 / setup.batch
     notes = dict.fromkeys(note for one in found for note in one.notes)
     if not setup.cuda_graphs and (steps[0].host_share or 0.0) > _MOST_HOST_SHARE:
         notes[_WAITING] = None
@@ -270,29 +262,20 @@ def estimate_generation(
         batch=setup.batch,
         prompt_tokens=prompt_tokens,
         new_tokens=new_tokens,
-        prompt_token_j=prefill.energy_j * per_prompt,
-        prompt_token_interval_j=_scale(prefill.interval_j, per_prompt),
+        prompt_token_j=prefill.energy_j * share / prompt_tokens,
+        prompt_token_interval_j=_scale(prefill.interval_j, share / prompt_tokens),
         prefill_s=prefill.duration_s,
         decode=tuple(
-            TokenEstimate(
-                context,
-                one.energy_j * per_token,
-                _scale(one.interval_j, per_token),
-                one.duration_s,
-            )
-            for context, one in zip(contexts.tolist(), steps, strict=True)
+            TokenEstimate(at, one.energy_j * share, _scale(one.interval_j, share), one.duration_s)
+            for at, one in zip(contexts.tolist(), steps, strict=True)
         ),
         request_j=request_j,
         request_interval_j=lognormal_interval(request_j, variance, level),
         request_s=prefill.duration_s + decode_s,
         tokens_per_s=setup.batch * new_tokens / decode_s,
-        level=level,
-        device=prefill.device,
-        provenance=prefill.provenance,
-        covers=prefill.covers,
-        estimator=prefill.estimator,
         setup=setup,
         notes=tuple(notes),
+        **{name: getattr(prefill, name) for name in _FROM_STEP},
     )
 
 
@@ -347,12 +330,8 @@ def read_language_model(net: Any, inputs: Any = None) -> Network:
 def make_prefill_network(network: Network, tokens: int) -> Network:
     """Return the network that reads a prompt and computes the logits of its last token.
 
-    Args:
-        network: A language model that was read at one of ``READING_TOKENS``.
-        tokens: Number of tokens of the prompt.
-
     Raises:
-        NetError: It is not a language model, or was read at another length.
+        NetError: It is not a language model, or was not read at one of ``READING_TOKENS``.
     """
     axes = _TokenAxes(_find_tokens(network), tokens, tokens)
     layers = [axes.resize_layer(layer) for layer in network.layers]
@@ -363,11 +342,7 @@ def make_prefill_network(network: Network, tokens: int) -> Network:
 
 
 def make_decode_network(network: Network, context: int) -> Network:
-    """Return the network that computes one more token.
-
-    Args:
-        network: A language model that was read at one of ``READING_TOKENS``.
-        context: Number of tokens that the new one attends to, itself included.
+    """Return the network that computes one more token, which attends to ``context`` with itself.
 
     Raises:
         NetError: It is not a language model, was read at another length, or does not attend.

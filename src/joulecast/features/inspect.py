@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, choose_setup_fields, verb
-from joulecast.features.nets import NetRequest, ResolvedNet, has_torch
+from joulecast.features.nets import NetRequest, has_torch
 from joulecast.operators import (
     StepWork,
-    Work,
     find_kind,
     layer_work,
     network_work,
@@ -119,26 +119,8 @@ def inspect_step(
     if out is not None:
         write_network(network, out)
     shown = fold_blocks(network) if blocks else network
-    return Inspection(network, shown, setup, count_step(found, network, setup))
-
-
-@dataclass(frozen=True)
-class StepCount:
-    """Work of one step.
-
-    Attributes:
-        flops: FLOPs of the step; the independent count where there is one, else the layers' sum.
-        size_bytes: Bytes read and written.
-        params: Parameters of the network.
-        totals: The independent count that was made with PyTorch; None where there is none.
-        is_independent: Whether FLOPs and bytes are the independent count of this very step.
-    """
-
-    flops: float
-    size_bytes: float
-    params: int
-    totals: StepTotals | None
-    is_independent: bool
+    is_fresh = found.load is not None or found.network.totals is None
+    return Inspection(network, shown, setup, is_fresh)
 
 
 def add_step_totals(network: Network, setup: Setup) -> Network:
@@ -151,67 +133,58 @@ def add_step_totals(network: Network, setup: Setup) -> Network:
     return replace(network, totals=count_step_totals(network, setup.batch))
 
 
-def count_step(net: ResolvedNet, network: Network, setup: Setup) -> StepCount:
-    """Return FLOPs, bytes and parameters of a step.
-
-    Args:
-        net: The net as it was found.
-        network: Its network, with the independent count where there is one.
-        setup: How it is trained.
-    """
-    work, totals = network_work(network, setup), network.totals
-    if totals is None:
-        return StepCount(work.total.flops, work.total.size_bytes, work.params, None, False)
-    if not _is_count_of_step(net, network, totals, setup):
-        return StepCount(work.total.flops, work.total.size_bytes, totals.params, totals, False)
-    return StepCount(totals.flops, totals.size_bytes, totals.params, totals, True)
-
-
-def _is_count_of_step(net: ResolvedNet, network: Network, totals: StepTotals, setup: Setup) -> bool:
-    """Return whether a network's totals count this very step.
-
-    They count training in four-byte numbers. A file does not say at which batch size they were
-    counted: the layers' FLOPs at this batch size must then be those that the count was compared
-    with.
-    """
-    if setup.phase != "train" or setup.precision not in ("fp32", "tf32") or setup.accumulate != 1:
-        return False
-    if net.load is not None or net.network.totals is None:
-        return True
-    work = network_work(network, setup)
-    compared = 1 - totals.unattributed_flops_share + totals.overcounted_flops_share
-    flops = work.forward.flops + work.backward.flops
-    return flops > 0 and math.isclose(totals.flops * compared, flops, rel_tol=1e-6)
-
-
 @dataclass(frozen=True)
 class Inspection(Reportable):
     """A network and the work of its step.
 
     Attributes:
+        network: The network, with the independent count of its step where there is one.
         shown: The network whose layers are shown; its equal blocks may be folded.
+        is_fresh: Whether the count was made now; a file does not say at which batch size it was.
     """
 
     network: Network
     shown: Network
     setup: Setup
-    count: StepCount
+    is_fresh: bool = False
+
+    @cached_property
+    def work(self) -> StepWork:
+        """The sum of the layers."""
+        return network_work(self.network, self.setup)
+
+    @cached_property
+    def counted(self) -> StepTotals | None:
+        """The independent count, if it is one of this very step.
+
+        It counts training in four-byte numbers. For a file, the layers' FLOPs at this batch size
+        must be those that the count was compared with.
+        """
+        setup, totals, work = self.setup, self.network.totals, self.work
+        is_own = setup.phase == "train" and setup.precision in ("fp32", "tf32")
+        if totals is None or not is_own or setup.accumulate != 1:
+            return None
+        compared = 1 - totals.unattributed_flops_share + totals.overcounted_flops_share
+        flops = work.forward.flops + work.backward.flops
+        is_same = flops > 0 and math.isclose(totals.flops * compared, flops, rel_tol=1e-6)
+        return totals if self.is_fresh or is_same else None
 
     def to_dict(self) -> Json:
         """Return the network as JSON values, with the layers that are shown."""
-        network, count = self.network, self.count
+        network, totals = self.network, self.network.totals
+        step = self.counted or self.work.total
         return {
             "name": network.name,
             "input": network.input.to_dict(),
             "setup": self.setup.to_dict(),
             "buildable": network.buildable,
-            "flops": count.flops,
-            "bytes": count.size_bytes,
-            "params": count.params,
-            **{name: getattr(count.totals, name) if count.totals else None for name in _SHARES},
-            "ops_without_rule": dict(network.totals.ops_without_rule) if network.totals else {},
+            "flops": step.flops,
+            "bytes": step.size_bytes,
+            "params": (totals or self.work).params,
+            **{name: getattr(totals, name, None) for name in _SHARES},
+            "ops_without_rule": dict(totals.ops_without_rule) if totals else {},
             "notes": list_reading_notes(network),
-            "counted": "independently" if count.is_independent else "by layer",
+            "counted": "independently" if self.counted else "by layer",
             "peak_memory_bytes": peak_memory(network, self.setup),
             "layers": [_describe_layer(layer, self.setup) for layer in self.shown.layers],
             "groups": [list(group) for group in network.groups],
@@ -219,8 +192,7 @@ class Inspection(Reportable):
 
     def report(self) -> Report:
         """Return the layers, the stages of a step, and notes."""
-        network, shown, setup = self.network, self.shown, self.setup
-        work = network_work(network, setup)
+        network, shown, setup, work = self.network, self.shown, self.setup, self.work
         columns = (
             "layer", "operator", "then", ">output", ">params", ">FLOPs", ">bytes", ">kernels"
         )  # fmt: skip
@@ -245,7 +217,7 @@ class Inspection(Reportable):
         network = self.network
         peak = format_bytes(peak_memory(network, self.setup))
         notes = [f"Peak memory about {peak}, without the framework's own."]
-        notes += _explain_totals(network, self.setup, self.count)
+        notes += self._explain_totals()
         notes += list_reading_notes(network)
         if network.groups and not is_folded:
             notes.append(
@@ -256,10 +228,47 @@ class Inspection(Reportable):
             notes.append("This network can be estimated, but not rebuilt from its layers.")
         return notes
 
+    def _explain_totals(self) -> list[str]:
+        """Return where the totals come from, and how far the layers account for them."""
+        network, totals = self.network, self.network.totals
+        if totals is None:
+            note = "The totals are the sums of the layers"
+            if not network.buildable:
+                return [f"{note}: a network that cannot be rebuilt is not counted independently."]
+            is_unchecked = network.layers and not has_torch()
+            return [f"{note}: install PyTorch to check them." if is_unchecked else f"{note}."]
+        missing = [
+            f"{format_share(share)} of the {name}"
+            for key, name in _QUANTITIES.items()
+            if (share := getattr(totals, f"unattributed_{key}_share")) > _MIN_UNATTRIBUTED_SHARE
+        ]
+        where = ", ".join(missing) + " belong to no layer"
+        step = "the step" if self.counted else "a training step when the net was read"
+        said = where if missing else "everything belongs to a layer"
+        notes = [f"In an independent count of {step}, {said}."]
+        # By how much the formulas of forward and backward are above or below the count.
+        shares = {"flops": totals.overcounted_flops_share, "bytes": totals.overcounted_bytes_share}
+        if self.counted and totals.size_bytes:
+            formula_bytes = self.work.forward.size_bytes + self.work.backward.size_bytes
+            shares["bytes"] = formula_bytes / totals.size_bytes - 1.0
+        differences = [
+            f"{format_share(abs(share))} {'more' if share > 0 else 'fewer'} {_QUANTITIES[key]}"
+            for key, share in shares.items()
+            if abs(share) > _MIN_OVERCOUNTED_SHARE
+        ]
+        if differences:
+            text = f"The formulas of the layers give {' and '.join(differences)} than counted."
+            notes.append(text)
+        return notes
+
 
 def _describe_layer(layer: Layer, setup: Setup) -> Json:
     work = layer_work(layer, setup)
-    stages = {stage: getattr(work, stage) for stage in _STAGES}
+
+    def count(quantity: str) -> Json:
+        counts = {stage: getattr(getattr(work, stage), quantity) for stage in _STAGES}
+        return {**counts, "total": sum(counts.values())}
+
     return {
         "name": layer.name,
         "kind": layer.kind,
@@ -270,17 +279,12 @@ def _describe_layer(layer: Layer, setup: Setup) -> Json:
         "transposed": list(layer.transposed),
         "output": list(output_shape(layer)),
         "params": work.params,
-        "flops": _sum_stages(stages, "flops"),
-        "bytes": _sum_stages(stages, "size_bytes"),
-        "launches": _sum_stages(stages, "launches"),
-        "memory_bytes": _sum_stages(stages, "memory_bytes"),
+        "flops": count("flops"),
+        "bytes": count("size_bytes"),
+        "launches": count("launches"),
+        "memory_bytes": count("memory_bytes"),
         "parts": [_describe_layer(part, setup) for part in layer.parts],
     }
-
-
-def _sum_stages(stages: dict[str, Work], quantity: str) -> dict[str, Any]:
-    counts = {stage: getattr(work, quantity) for stage, work in stages.items()}
-    return {**counts, "total": sum(counts.values())}
 
 
 def format_operator(op: Op) -> str:
@@ -339,49 +343,3 @@ def _format_work(work: StepWork) -> tuple[str, ...]:
     total = work.total
     counts = (work.params, total.flops, total.size_bytes)
     return (*map(format_count, counts), str(total.launches))
-
-
-def _explain_totals(network: Network, setup: Setup, count: StepCount) -> list[str]:
-    """Return where the totals come from, and how far the layers account for them."""
-    totals = count.totals
-    if totals is None:
-        note = "The totals are the sums of the layers"
-        if not network.buildable:
-            return [f"{note}: a network that cannot be rebuilt is not counted independently."]
-        is_unchecked = network.layers and not has_torch()
-        return [f"{note}: install PyTorch to check them." if is_unchecked else f"{note}."]
-    step = "the step" if count.is_independent else "a training step when the net was read"
-    shares = {
-        name: getattr(totals, f"unattributed_{key}_share") for key, name in _QUANTITIES.items()
-    }
-    notes = [f"In an independent count of {step}, {_describe_unattributed(shares)}."]
-    differences = _list_differences(network, setup, count)
-    if differences:
-        notes.append(f"The formulas of the layers give {' and '.join(differences)} than counted.")
-    return notes
-
-
-def _describe_unattributed(shares: dict[str, float]) -> str:
-    parts = [
-        f"{format_share(share)} of the {name}"
-        for name, share in shares.items()
-        if share > _MIN_UNATTRIBUTED_SHARE
-    ]
-    return ", ".join(parts) + " belong to no layer" if parts else "everything belongs to a layer"
-
-
-def _list_differences(network: Network, setup: Setup, count: StepCount) -> list[str]:
-    """Return by how much the formulas of forward and backward are above or below the count."""
-    totals = count.totals
-    if totals is None:
-        return []
-    shares = {"flops": totals.overcounted_flops_share, "bytes": totals.overcounted_bytes_share}
-    if count.is_independent and count.size_bytes:
-        work = network_work(network, setup)
-        formula_bytes = work.forward.size_bytes + work.backward.size_bytes
-        shares["bytes"] = formula_bytes / count.size_bytes - 1.0
-    return [
-        f"{format_share(abs(share))} {'more' if share > 0 else 'fewer'} {_QUANTITIES[key]}"
-        for key, share in shares.items()
-        if abs(share) > _MIN_OVERCOUNTED_SHARE
-    ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -35,18 +37,21 @@ def render_fragment(report: Report) -> str:
 
 
 def save_page(report: Report, path: Path) -> Path:
-    """Write a report as one HTML file.
-
-    Raises:
-        FileError: The file cannot be written.
-    """
-    try:
+    """Write a report as one HTML file."""
+    with refuse_unwritable(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(render_page(report), encoding="utf-8")
+    return path
+
+
+@contextmanager
+def refuse_unwritable(path: Path) -> Iterator[None]:
+    """Raise FileError where a file or folder cannot be written."""
+    try:
+        yield
     except OSError as error:
         reason = error.strerror or str(error)
         raise FileError(f"cannot write {path} ({reason}): give another path") from error
-    return path
 
 
 @cache

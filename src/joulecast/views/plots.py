@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecast.system.errors import FileError
+from joulecast.views.html import refuse_unwritable, save_page
 from joulecast.views.report import Picture, Plot, Report
 from joulecast.views.style import GRID, MUTED, TEXT
 
@@ -101,52 +101,31 @@ def _make_attributes(style: re.Match[str]) -> str:
 
 
 def save_plots(plots: Sequence[Plot], path: Path) -> list[Path]:
-    """Write plots to a file; several share a page, or become ``NAME-plot.svg`` each.
-
-    Args:
-        plots: What to draw.
-        path: A file that ends in ``.html``, ``.svg``, ``.png`` or ``.pdf``.
-
-    Raises:
-        FileError: A file cannot be written.
-    """
+    """Write plots as HTML, SVG, PNG or PDF; several share a page, or are ``NAME-plot.svg`` each."""
     if path.suffix.lower() == ".html":
-        from joulecast.views.html import save_page
-
         title = plots[0].title if plots else "No plots"
         return [save_page(Report(title, tuple(plots)), path)]
     written = []
     for plot in plots:
         one = path if len(plots) == 1 else path.with_name(f"{path.stem}-{plot.name}{path.suffix}")
-        try:
-            with _use_style():
-                figure = draw(plot)
-                # A file has no caption: its title says what was simulated or modelled.
-                figure.suptitle(plot.title, x=0.01, ha="left", fontsize=10)
-                figure.savefig(one, dpi=_PNG_DPI, metadata=_METADATA.get(one.suffix.lower()))
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise FileError(f"cannot write {one} ({reason}): give another file") from error
+        with refuse_unwritable(one), _use_style():
+            figure = draw(plot)
+            # A file has no caption: its title says what was simulated or modelled.
+            figure.suptitle(plot.title, x=0.01, ha="left", fontsize=10)
+            figure.savefig(one, dpi=_PNG_DPI, metadata=_METADATA.get(one.suffix.lower()))
         written.append(one)
     return written
 
 
 def save_pictures(report: Report, folder: Path) -> list[Path]:
-    """Write every plot and picture of a report as SVG into a folder; return the files.
-
-    Raises:
-        FileError: A file cannot be written.
-    """
+    """Write every plot and picture of a report as SVG into a folder; return the files."""
     written = []
-    try:
+    with refuse_unwritable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for picture in report.blocks:
             if isinstance(picture, Picture):
                 written.append(folder / f"{picture.name}.svg")
                 written[-1].write_text(picture.svg, encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise FileError(f"cannot write {folder} ({reason}): give another folder") from error
     return [*written, *(save_plots([one], folder / f"{one.name}.svg")[0] for one in report.plots)]
 
 

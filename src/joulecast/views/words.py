@@ -96,18 +96,25 @@ def label_provenance(provenance: str) -> str:
 
 def describe_setup(setup: Setup, gpus: int = 1) -> str:
     """Return a short description: ``batch 32, sgd, fp32``, or ``batch 32 per GPU, ...``."""
-    words = [f"batch {setup.batch}" + (" per GPU" if gpus > 1 else ""), setup.precision]
-    words.insert(1, "inference" if is_inference(setup) else setup.optimizer)
-    if setup.threads:
-        words.append(f"{setup.threads} thread{'s' if setup.threads > 1 else ''}")
-    words += [setup.processor] if setup.processor else []
-    if setup.accumulate > 1:
-        words.insert(1, f"{setup.accumulate} batches per step")
-    words += ["compiled"] if setup.compiled else []
-    words += ["CUDA graphs"] if setup.cuda_graphs else []
-    if setup.loss != "cross_entropy" and not is_inference(setup):
-        words.append(f"{setup.loss} loss")
-    return ", ".join(words)
+    words = describe_fields(setup)
+    words["batch"] += " per GPU" if gpus > 1 else ""
+    return ", ".join(filter(None, words.values()))
+
+
+def describe_fields(setup: Setup) -> dict[str, str]:
+    """Return the parts of a setup in words; empty for what is usual or the runtime's choice."""
+    has_loss = setup.loss != "cross_entropy" and not is_inference(setup)
+    return {
+        "batch": f"batch {setup.batch}",
+        "accumulate": f"{setup.accumulate} batches per step" if setup.accumulate > 1 else "",
+        "optimizer": "inference" if is_inference(setup) else setup.optimizer,
+        "precision": setup.precision,
+        "threads": plural(setup.threads, "thread") if setup.threads else "",
+        "processor": setup.processor,
+        "compiled": "compiled" if setup.compiled else "",
+        "cuda_graphs": "CUDA graphs" if setup.cuda_graphs else "",
+        "loss": f"{setup.loss} loss" if has_loss else "",
+    }
 
 
 def is_inference(setup: Setup) -> bool:

@@ -35,13 +35,7 @@ _LONGEST = 500
 
 
 class DashboardPage:
-    """A page of the dashboard, and its JSON version: ``/devices`` and ``/api/devices``.
-
-    Args:
-        path: Where it is.
-        title: Its name in the navigation.
-        summary: One sentence on what it shows, for the index.
-    """
+    """A page of the dashboard, and its JSON version: ``/devices`` and ``/api/devices``."""
 
     def __init__(self, path: str, title: str, summary: str) -> None:
         self.path, self.title, self.summary = path, title, summary

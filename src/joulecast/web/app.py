@@ -1,10 +1,12 @@
-"""Assemble the dashboard: its pages, its static files and what protects them."""
+"""Assemble the dashboard, and run it in uvicorn: on loopback unless there is a token."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import uvicorn
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse
 from prometheus_client import generate_latest
@@ -13,6 +15,8 @@ from pydantic import BaseModel
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.staticfiles import StaticFiles
 
+from joulecast.agent.addresses import is_loopback
+from joulecast.system.errors import InputError, arg
 from joulecast.views.html import TEMPLATES
 from joulecast.web import estimates, pages, results
 from joulecast.web.answers import (
@@ -31,6 +35,9 @@ PAGES: tuple[DashboardPage, ...] = (
     pages.DEVICES, estimates.PAGE, pages.CURVES, pages.CAMPAIGNS, *results.PAGES, pages.FLEET
 )  # fmt: skip
 monitoring = APIRouter(tags=["monitoring"])
+_MOST_CONNECTIONS = 1024
+# Streams of progress would otherwise keep a server alive that was told to end.
+_SHUTDOWN_S = 2
 
 
 def create_app(settings: WebSettings) -> FastAPI:
@@ -92,3 +99,65 @@ def get_metrics(here: Here) -> PlainTextResponse:
 async def _run(app: FastAPI) -> AsyncIterator[None]:
     yield
     app.state.dashboard.queue.close()
+
+
+# ---------------------------------------------------------------------------------------------
+# Serving
+
+
+def serve_dashboard(
+    settings: WebSettings, host: str, port: int, on_ready: Callable[[str], None] | None = None
+) -> str:
+    """Answer requests until the process is interrupted; return the address.
+
+    Once it listens, ``on_ready`` is called with the address too. Port 0 is any free one.
+
+    Raises:
+        InputError: Others could reach it without a token, or the port cannot be used.
+    """
+    check_reach(settings, host)
+    app = create_app(settings)
+    with open_socket(host, port) as listening:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=settings.is_behind_proxy,
+            forwarded_allow_ips="127.0.0.1,::1",
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_graceful_shutdown=_SHUTDOWN_S,
+        )
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{listening.getsockname()[1]}"
+        if on_ready is not None:
+            on_ready(address)
+        uvicorn.Server(config).run([listening])
+    return address
+
+
+def check_reach(settings: WebSettings, host: str) -> None:
+    """Raise InputError where others could reach the dashboard without a token."""
+    if settings.token or (is_loopback(host) and not settings.is_behind_proxy):
+        return
+    where, own = f"on {host}", "host"
+    if settings.is_behind_proxy:
+        where, own = "through the proxy", "behind_proxy"
+    raise InputError(
+        f"{where} everybody who can reach it could use the dashboard: set JOULECAST_TOKEN or give "
+        f"{arg('token_file')}, or leave {arg(own)} out"
+    )
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens, or raise InputError if the address or port cannot be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=256)
+    except OSError as error:
+        # Without what Python adds: (while attempting to bind on address ...).
+        reason = (error.strerror or str(error)).partition(" (")[0]
+        raise InputError(
+            f"the dashboard cannot listen on {host}:{port} ({reason}): give another "
+            f"{arg('port')} or {arg('host')}"
+        ) from error

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from joulecast.features.device_overview import ProfileDetails, read_profile_details
 from joulecast.features.estimate_service import BoundedCache, EstimateService, identify_profile
 from joulecast.features.layer_curves import LayerCurve, list_layer_curves
 from joulecast.store import ProfileSummary, open_store
-from joulecast.web.monitoring import ServerMetrics
 from joulecast.web.work import WorkQueue
 
 _KEPT_PROFILES = 32
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_DURATIONS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Dashboard:
         self.settings = settings
         self.service = EstimateService(settings.store)
         self.queue = WorkQueue(settings.workers)
-        self.metrics = ServerMetrics(self.service, self.queue)
+        self.metrics = ServerMetrics(self)
         self.streams: set[object] = set()
         self._details: BoundedCache[Any, ProfileDetails] = BoundedCache(_KEPT_PROFILES)
         self._curves: BoundedCache[Any, tuple[LayerCurve, ...]] = BoundedCache(_KEPT_PROFILES)
@@ -76,3 +80,60 @@ def find_dashboard(request: Request) -> Dashboard:
 
 
 Here = Annotated[Dashboard, Depends(find_dashboard)]
+
+
+class ServerMetrics:
+    """Counts for Prometheus; one registry for each application.
+
+    Labels have few values: the template of a route, never the path that a client sent.
+    """
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        own = self.registry = CollectorRegistry()
+        ProcessCollector(registry=own)
+        labels = ("method", "route", "status")
+        self._requests = Counter(
+            "joulecast_http_requests", "Answered requests.", labels, registry=own
+        )
+        self._durations = Histogram(
+            "joulecast_http_request_duration_seconds",
+            "Time from a request to the end of its answer.",
+            ("route",),
+            buckets=_DURATIONS_S,
+            registry=own,
+        )
+        self.estimates = Counter(
+            "joulecast_estimates",
+            "Estimates, by whether the same one was made before.",
+            ("repeated",),
+            registry=own,
+        )
+        fits = Gauge("joulecast_fitted_profiles", "Fitted profiles in memory.", registry=own)
+        fits.set_function(lambda: dashboard.service.fit_count)
+        waiting = Gauge("joulecast_work_queue_length", "Calls that wait or run.", registry=own)
+        waiting.set_function(lambda: dashboard.queue.held_count)
+
+    def count_requests(self, app: ASGIApp) -> ASGIApp:
+        """Return an application that answers as another one does, and counts its requests."""
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            status, start_s = 500, time.perf_counter()
+
+            async def send_counted(message: Message) -> None:
+                nonlocal status
+                if message["type"] == "http.response.start":
+                    status = message["status"]
+                await send(message)
+
+            try:
+                await app(scope, receive, send_counted)
+            finally:
+                method = scope["method"] if scope["method"] in _METHODS else "other"
+                route = getattr(scope.get("route"), "path", "other")
+                self._requests.labels(method, route, str(status)).inc()
+                self._durations.labels(route).observe(time.perf_counter() - start_s)
+
+        return answer

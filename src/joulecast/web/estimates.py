@@ -63,15 +63,13 @@ _RUN = (
 _MOST = {"gpus": MOST_GPUS, "threads": 100_000}
 
 
-def _make_model(name: str, names: tuple[str, ...], base: type[BaseModel], **fields: Any) -> Any:
-    """Return a model whose fields are declared arguments of ``estimate_run``."""
+def _make_fields(names: tuple[str, ...]) -> dict[str, Any]:
+    """Return type and field of arguments of ``estimate_run``."""
     declared = {one.name: one for one in list_arguments(estimate_run)}
-    made: dict[str, Any] = {one: _make_field(declared[one]) for one in names}
-    return create_model(name, __base__=base, **made, **fields)
+    return {name: _make_field(declared[name]) for name in names}
 
 
 def _make_field(one: Declaration) -> tuple[Any, Any]:
-    """Return type and field of an argument."""
     about = one.about
     kind: Any = str if about.choices else one.type
     options: dict[str, Any] = {}
@@ -82,9 +80,8 @@ def _make_field(one: Declaration) -> tuple[Any, Any]:
         options["max_length"] = _LONGEST_TEXT
     elif kind in (int, float):
         most = about.most if about.most is not None else _MOST.get(one.name, _LARGEST_SIZE)
-        limits = {"ge": about.least, "gt": about.above, "lt": about.below}
-        limits["le"] = most if about.below is None else None
-        options = {name: limit for name, limit in limits.items() if limit is not None}
+        options = {"ge": about.least, "gt": about.above, "lt": about.below}
+        options["le"] = most if about.below is None else None
     extra: Any = {"enum": [*about.choices, None]} if about.choices else None
     text = re.sub(r"--([a-z-]+)", lambda found: f"`{found[1].replace('-', '_')}`", about.help)
     field = Field(default=None, description=text, json_schema_extra=extra)
@@ -120,12 +117,7 @@ class DeviceAndNet(Question):
         return self
 
     def answer(self, service: EstimateService) -> tuple[dict[str, Any], bool]:
-        """Return the reply, and whether the same question was answered before.
-
-        Raises:
-            FileError: The network is invalid.
-            InputError: A unit cannot be read, or a total is too large for a number.
-        """
+        """Return the reply, and whether the same question was answered before."""
         given = self.model_dump(exclude_none=True)
         net = decode_network(given["network"], "network") if self.network else given["net"]
         chosen: dict[str, Any] = {
@@ -143,10 +135,9 @@ class DeviceAndNet(Question):
 if TYPE_CHECKING:
     EstimateQuery = DeviceAndNet
 else:
-    SetupFields = _make_model("SetupFields", _SETUP, Question)
-    EstimateQuery = _make_model(
-        "EstimateQuery", _RUN, DeviceAndNet, setup=(SetupFields, SetupFields())
-    )
+    SetupFields = create_model("SetupFields", __base__=Question, **_make_fields(_SETUP))
+    _FIELDS = {**_make_fields(_RUN), "setup": (SetupFields, SetupFields())}
+    EstimateQuery = create_model("EstimateQuery", __base__=DeviceAndNet, **_FIELDS)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -87,15 +87,9 @@ class ResultList:
 
 
 class ResultPage(DashboardPage):
-    """A page of results of one kind.
+    """A page of results of one kind, those of a command; ``list_stored`` returns other than files.
 
-    Args:
-        kind: Kind of the results.
-        path: Where the page is.
-        title: Its name in the navigation.
-        summary: One sentence on what it shows.
-        command: The command that makes such a result.
-        list_stored: Returns results that are not files.
+    Besides the page and its JSON version, it reports results that are sent to it.
     """
 
     def __init__(

@@ -22,8 +22,9 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from fastapi import APIRouter
 from starlette.datastructures import MutableHeaders
@@ -101,7 +102,7 @@ class Protection:
             if refusal is not None:
                 await refusal(scope, receive, send_protected)
                 return
-            limited = limit_body(receive, find_body_limit(scope["path"]))
+            limited = limit_body(receive, BODY_LIMITS.get(scope["path"], MOST_BODY_BYTES))
             await self._app(scope, limited, send_protected)
         except Exception as error:
             # A handler of the application would answer outside of this, without the headers.
@@ -148,9 +149,13 @@ class Protection:
             return None
         headers = connection.headers
         site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
-        is_own = origin is None or _find_host(origin) == headers.get("host", "").lower()
-        if site in ("same-origin", "none") and is_own:
-            return None
+        with suppress(ValueError):
+            # The scheme may change at a proxy.
+            is_own = (
+                origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+            )
+            if site in ("same-origin", "none") and is_own:
+                return None
         return make_problem(403, "the request comes from a page of another origin")
 
 
@@ -162,20 +167,15 @@ def _check_body(connection: HTTPConnection) -> Response | None:
         allowed = (_FORM_TYPE,) if scope["path"] in _FORM_PATHS else _DATA_TYPES
         if given not in allowed:
             return make_problem(415, f"the content type is {given!r}: send {allowed[0]}")
-    length, most_bytes = headers.get("content-length", "0"), find_body_limit(scope["path"])
+    length, most_bytes = (
+        headers.get("content-length", "0"),
+        BODY_LIMITS.get(scope["path"], MOST_BODY_BYTES),
+    )
     if not (length.isascii() and length.isdecimal()):
         return make_problem(400, "the Content-Length is not a number")
     if len(length) > 15 or int(length) > most_bytes:
         return make_problem(413, describe_limit(most_bytes), {"Connection": "close"})
     return None
-
-
-def _find_host(origin: str) -> str:
-    """Return host and port of an origin; a scheme may change at a proxy."""
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""
 
 
 def _refuse_rate(wait_s: int, reason: str) -> Response:
@@ -192,19 +192,12 @@ _PURPOSE = b"joulecast dashboard session"
 class AccessCheck:
     """Checks the token of a server and sessions made from it.
 
-    Args:
-        token: The shared secret; empty where everybody who reaches the server may use it.
-        now: Returns seconds since 1970.
+    The token is empty where everybody who reaches the server may use it.
     """
 
     def __init__(self, token: str, now: Callable[[], float] = time.time) -> None:
-        self._token, self._now = token, now
+        self._token, self._now, self.is_needed = token, now, bool(token)
         self._key = hmac.digest(token.encode(), _PURPOSE, hashlib.sha256)
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether a token is needed at all."""
-        return bool(self._token)
 
     def accepts_token(self, given: str) -> bool:
         """Return whether a text is the token, in constant time."""
@@ -242,12 +235,7 @@ class RateLimit:
 
     A bucket holds ``burst`` requests and is refilled at ``per_second``. A client is an IPv4
     address, or the network of 64 bits that an IPv6 address is in, because one user has all of
-    those.
-
-    Args:
-        per_second: Requests per second in the long run; 0 for no limit.
-        burst: Requests at once.
-        now: Returns seconds of a clock that never goes back.
+    those. ``per_second`` 0 is no limit.
     """
 
     def __init__(
@@ -263,7 +251,10 @@ class RateLimit:
         """Take one request; return 0 if it is allowed, else the seconds until the next one is."""
         if self._per_second <= 0:
             return 0
-        client, now = _find_network(client), self._now()
+        now = self._now()
+        if ":" in client:
+            with suppress(ValueError):
+                client = str(ipaddress.ip_network((client.partition("%")[0], 64), strict=False))
         left, at = self._buckets.pop(client, (self._burst, now))
         left = min(self._burst, left + (now - at) * self._per_second)
         is_allowed = left >= 1.0
@@ -274,38 +265,18 @@ class RateLimit:
         return 0 if is_allowed else max(1, math.ceil((1.0 - left) / self._per_second))
 
 
-def _find_network(client: str) -> str:
-    if ":" not in client:
-        return client
-    try:
-        return str(ipaddress.ip_network((client.partition("%")[0], 64), strict=False))
-    except ValueError:
-        return client
-
-
 # ---------------------------------------------------------------------------------------------
 # Bodies
 
 MOST_BODY_BYTES = 8 * 2**20
 # Larger or smaller bodies, by path; an ONNX file contains the weights.
-_LIMITS = {"/sign-in": 4096, "/sign-out": 4096, "/api/networks": MOST_JSON_BYTES}
+BODY_LIMITS = {"/sign-in": 4096, "/sign-out": 4096, "/api/networks": MOST_JSON_BYTES}
 # Time for a body to arrive.
 _BODY_S = 60.0
 
 
-def find_body_limit(path: str) -> int:
-    """Return the largest size of a body in bytes."""
-    return _LIMITS.get(path, MOST_BODY_BYTES)
-
-
 def limit_body(receive: Receive, most_bytes: int, limit_s: float = _BODY_S) -> Receive:
-    """Return a function that receives a body of an announced or unannounced size, within limits.
-
-    Args:
-        receive: Where its parts come from.
-        most_bytes: Largest size; HTTPException is raised for more.
-        limit_s: Longest time until all of it has arrived; HTTPException is raised afterwards.
-    """
+    """Return a function that receives a body, or raises HTTPException if it is large or slow."""
     left_bytes, is_complete, end_s = most_bytes, False, time.monotonic() + limit_s
 
     async def receive_limited() -> Message:
@@ -354,7 +325,11 @@ def make_sign_in_router(access: AccessCheck) -> APIRouter:
         client = request.client.host if request.client else ""
         if wait_s := attempts.take(client):
             return _refuse_rate(wait_s, "too many attempts to sign in")
-        fields = _parse_form(await request.body())
+        fields: dict[str, str] = {}
+        with suppress(ValueError):
+            # The first of several values counts.
+            pairs = parse_qsl((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
+            fields = dict(reversed(pairs))
         if access.is_needed and not access.accepts_token(fields.get("token", "")):
             return _show_form(request, fields.get("next", "/"), "This is not the token.")
         answer = RedirectResponse(_choose_next(request, fields.get("next", "/")), 303)
@@ -372,17 +347,8 @@ def make_sign_in_router(access: AccessCheck) -> APIRouter:
 
 
 def _show_form(request: Request, next: str, message: str = "") -> Response:
-    status = HTTPStatus.UNAUTHORIZED if message else HTTPStatus.OK
     path = _choose_next(request, next)
-    return render(request, "sign_in.html", status, next=path, message=message)
-
-
-def _parse_form(body: bytes) -> dict[str, str]:
-    try:
-        found = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
-    except ValueError:
-        return {}
-    return {name: values[0] for name, values in found.items()}
+    return render(request, "sign_in.html", 401 if message else 200, next=path, message=message)
 
 
 def _choose_next(request: Request, wanted: str) -> str:
@@ -392,11 +358,5 @@ def _choose_next(request: Request, wanted: str) -> str:
 
 
 def _set_cookie(request: Request, answer: Response, value: str, age_s: int) -> None:
-    answer.set_cookie(
-        COOKIE,
-        value,
-        max_age=age_s,
-        httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
-    )
+    is_secure = request.url.scheme == "https"
+    answer.set_cookie(COOKIE, value, age_s, secure=is_secure, httponly=True, samesite="strict")

@@ -29,13 +29,7 @@ _LARGEST_PARSED_AT_ONCE_BYTES = 64 * 2**10
 
 
 class WorkQueue:
-    """Threads that compute, and what waits for them.
-
-    Args:
-        workers: Number of threads.
-        most_waiting: Largest number of calls that wait or run.
-        limit_s: Longest time until an answer.
-    """
+    """Threads that compute, and what waits for them, at most so many calls and so long."""
 
     def __init__(
         self, workers: int, most_waiting: int = _MOST_WAITING, limit_s: float = _LIMIT_S
@@ -132,7 +126,7 @@ class DataRequest(Request):
 
 
 class DataRoute(APIRoute):
-    """A route whose JSON bodies are parsed as files are; pass it to a router as route_class."""
+    """A route whose JSON bodies are parsed as files are."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler, with another class of requests."""
