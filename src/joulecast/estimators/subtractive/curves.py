@@ -17,6 +17,7 @@ import numpy as np
 
 from joulecast.estimators.base import Floats
 from joulecast.gp.regression import GaussianProcess
+from joulecast.operators import layer_work
 from joulecast.records import Observation, Setup
 from joulecast.variants import BLOCK, LAYERS, ROLES, Part, Partition, Widths, curve_key, part_widths
 
@@ -118,6 +119,9 @@ def read_variant_parts(
     """Return the part that a variant shows, then those to subtract; None if it is no variant."""
     network, setup = observation.trial.network, observation.trial.setup
     if observation.source or setup.loss == "own" or not network.buildable:
+        return None
+    # A graph without weights shows the overhead of a run (``kernels``): every variant has a head.
+    if not any(layer_work(layer, setup).params for layer in network.layers):
         return None
     totals = network.totals
     if totals is not None:
