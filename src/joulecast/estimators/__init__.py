@@ -57,7 +57,7 @@ ESTIMATORS: dict[str, Callable[..., Estimator]] = {
     "subtractive": _import_later("subtractive.estimator", "SubtractiveEstimator"),
     "subtractive-blocks": _import_later("subtractive.estimator", "BlockSubtractiveEstimator"),
     "ampere": _import_later("subtractive.estimator", "PaperEstimator"),
-    "kernel-gp": _import_later("kernels.estimator", "KernelProcessEstimator"),
+    "kernel-gp": _import_later("kernels", "KernelProcessEstimator"),
     "flops": _import_later("whole_networks", "FlopsEstimator"),
     "flops-linear": _import_later("whole_networks", "LinearFlopsEstimator"),
     "work-linear": _import_later("whole_networks", "LinearWorkEstimator"),
