@@ -439,6 +439,7 @@ class FittedKernels:
             )
         kernel_j = sums.counts * costs.kernel_energy_j
         shares = kernel_j @ is_unseen / np.maximum(kernel_j.sum(axis=1), 1e-30)
+        unseen_shares = np.minimum(shares, 1.0) if is_seen else np.ones(len(networks))
         layers = tuple(
             _list_layers(network, kernels, sums, costs, at, is_seen)
             if per_layer and model.has_powers
@@ -451,9 +452,7 @@ class FittedKernels:
             energy_cov=costs.energy_cov * known if joint else None,
             duration_s=costs.duration_s,
             layers=layers,
-            unseen_share=tuple(np.minimum(shares, 1.0).tolist())
-            if is_seen
-            else (1.0,) * len(networks),
+            unseen_share=tuple(unseen_shares.tolist()),
             duration_sd_s=np.sqrt(costs.duration_variance),
             notes=tuple(notes),
         )
