@@ -41,10 +41,11 @@ from joulecast.estimators.additive.fit import (
 )
 from joulecast.estimators.additive.host_time import fit_host_time
 from joulecast.estimators.additive.layers import SetupLayer
-from joulecast.estimators.additive.measured import summarise_kinds, summarise_networks
 from joulecast.estimators.additive.observations import (
     choose_sum_error_sd_share,
     decompose_observations,
+    summarise_kinds,
+    summarise_networks,
 )
 from joulecast.estimators.additive.predict import predict_durations
 from joulecast.estimators.additive.roofline import (

@@ -9,7 +9,7 @@ import pytest
 
 from joulecast.devices import find_data_sheet, make_sheet_profile
 from joulecast.estimators.additive import estimator
-from joulecast.estimators.additive.data_sheets import load_shared_model
+from joulecast.estimators.additive.fit import load_shared_model
 from joulecast.families import make_family
 from joulecast.features.compare import rank_setups
 from joulecast.features.parallel import ParallelOptions

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.estimators.additive.layers import set_up_layer, split_layers
-from joulecast.estimators.additive.operators import (
+from joulecast.estimators.additive.layers import (
     AXES,
     FUSED,
     count_executed_flops,
@@ -16,7 +15,9 @@ from joulecast.estimators.additive.operators import (
     find_point,
     list_operators,
     run_as_library,
+    set_up_layer,
     share_moved_alone,
+    split_layers,
     starts_chain,
 )
 from joulecast.families import make_family

@@ -48,9 +48,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulecast.estimators.additive.layers import OVERHEAD
+from joulecast.estimators.additive.layers import AXES, OVERHEAD
 from joulecast.estimators.additive.observations import DecomposedObservation
-from joulecast.estimators.additive.operators import AXES
 from joulecast.gp.linalg import Floats
 from joulecast.gp.logsums.prior import Prior
 from joulecast.records import FLOAT_PRECISIONS, DataSheet
