@@ -278,10 +278,8 @@ class SumFactor(Record):
     """The factor of whole networks over the sum of their kernels, log-normal.
 
     Attributes:
-        log_mean: Mean of its logarithm.
         log_variance: Variance of it, common to all networks.
         scatter_variance: Variance of the logarithm of single networks around it.
-        count: Networks that it was fitted to.
     """
 
     log_mean: float
@@ -460,12 +458,7 @@ class FittedKernels:
 
 @dataclass(frozen=True)
 class KernelSums:
-    """Networks as sums of distinct kernels.
-
-    Attributes:
-        kernels: The distinct kernels of all networks.
-        counts: How often each network runs each kernel, networks x kernels.
-    """
+    """Networks as sums of distinct kernels."""
 
     kernels: tuple[FusedKernel, ...]
     counts: Floats
@@ -585,13 +578,7 @@ class KernelRegression(Protocol):
 
 @dataclass(frozen=True)
 class ProcessRegression(Record):
-    """A Gaussian process around a linear function of work.
-
-    Attributes:
-        names: Names of the features.
-        mean: The mean; its rates are those of one kind.
-        process: The residuals.
-    """
+    """A Gaussian process around a linear function of work."""
 
     names: tuple[str, ...]
     mean: WorkMean
@@ -658,7 +645,6 @@ class WorkMean(Record):
     Attributes:
         rates: a, b, c and d.
         log_sd: Standard deviation of the logarithm of a cost around it.
-        count: Number of costs that it was fitted to.
     """
 
     rates: tuple[float, ...]
@@ -698,10 +684,7 @@ class CostPoint:
 
     Attributes:
         kernels: Distinct kernels with their counts; one for a kernel that ran alone.
-        duration_s: Time of all of them.
-        duration_sd_share: Its standard deviation as a share of it.
         power_w: Mean power meanwhile; None if only the time was measured.
-        power_sd_share: Its standard deviation as a share of it.
     """
 
     kernels: tuple[FusedKernel, ...]

@@ -101,16 +101,11 @@ class GaussianProcess(Record):
 
     Attributes:
         inputs: Training points, n x d, positive.
-        values: Their values, n.
-        variances: Their noise variances, n.
         offset: Smallest √input of each axis, d.
         span: Range of √input of each axis, d.
-        mean: Mean of the values.
-        scale: Scale of the values.
         signal_variance: σ_f², in units of scaled values.
         length_scales: ℓ, in units of scaled points, d.
         nugget: Variance of single points, in units of scaled values.
-        kernel: One of KERNELS.
         is_warped: Whether points are square roots; if not, they are the inputs themselves.
     """
 
@@ -167,14 +162,8 @@ class ResidualProcess(Record):
     """The fitted process of residuals, and its training points.
 
     Attributes:
-        points: Features of the training points, n x d.
-        residuals: n.
-        variances: Noise variances of the residuals, n.
         offset: Mean of each feature, d.
         span: Standard deviation of each feature, d; 1 where it is constant.
-        signal_variance: σ_f².
-        nugget_variance: The nugget.
-        length_scales: ℓ, d.
         outlier_variance: Mean over all points of the squares of the outliers' residuals.
     """
 
@@ -226,14 +215,7 @@ def fit_gaussian_process(
     variances: Sequence[float],
     options: ProcessOptions = _DEFAULTS,
 ) -> GaussianProcess:
-    """Fit a process to the points of a curve.
-
-    Args:
-        inputs: Points; those without any axis all coincide.
-        values: Value at each point.
-        variances: Noise variance of each value.
-        options: How to fit it.
-    """
+    """Fit a process to the points of a curve."""
     w = np.array([list(point) or [1] for point in inputs], dtype=float)
     y, v = np.array(values, dtype=float), np.array(variances, dtype=float)
     if not options.noise:
@@ -261,11 +243,6 @@ def fit_residual_process(points: Floats, residuals: Floats, variances: Floats) -
     Outliers, points that all others contradict, are given the variance of their own leave-one-out
     residual (Rasmussen and Williams, eq. 5.12), so that they say next to nothing about their
     neighbours. Any new point may be one too: their mean square is part of its variance.
-
-    Args:
-        points: Features, n x d.
-        residuals: n.
-        variances: Noise variances of the residuals, n.
     """
     process = _fit_residuals(points, residuals, variances)
     if len(residuals) < _FEWEST_FOR_OUTLIERS:

@@ -90,7 +90,6 @@ class OperatorEncoder(Record):
     """Encodes operators as inputs of the processes.
 
     Attributes:
-        roofline: Costs of the device at best.
         overheads: Kinds of overheads, each of which has a basis function of its own.
         power_limit_w: What the device never draws more than.
         hardware: Figures of the data sheet, where several devices share a process.
@@ -186,12 +185,7 @@ class OperatorEncoder(Record):
         counts: Sequence[Mapping[SetupLayer, float]],
         is_network: Sequence[bool] | None = None,
     ) -> OperatorSums:
-        """Return sums over layers as sums over operators; over passes where devices share these.
-
-        Args:
-            counts: Layers of each sum and how often it runs each.
-            is_network: Whether each sum is a network; all are if nothing else is said.
-        """
+        """Return sums over layers as sums over operators; over passes where devices share these."""
         operators: dict[SetupLayer, int] = {}
         layers: dict[SetupLayer, int] = {}
         passes: dict[SetupLayer, Counts] = {}
@@ -225,15 +219,7 @@ class OperatorEncoder(Record):
 
 @dataclass(frozen=True)
 class SourceDevice(Record):
-    """What one device has learnt, for others to start from.
-
-    Attributes:
-        name: Name of the device.
-        profile: Key of its profile.
-        encoder: Encodes operators for that device.
-        duration: Its durations.
-        power: Its powers.
-    """
+    """What one device has learnt, for others to start from."""
 
     name: str
     profile: str
@@ -262,7 +248,6 @@ class SourceMean(Record):
     """The posterior mean of a process, without what variances would need.
 
     Attributes:
-        theta: The fitted hyper-parameters.
         input_weights: The posterior mean is the prior covariance with the inputs times these.
     """
 
@@ -333,13 +318,9 @@ class OperatorSums:
     """Networks, or observations, as sums over distinct operators.
 
     Attributes:
-        operators: The distinct operators.
         layers: The distinct blocks, and layers of several operators.
-        size: Number of sums.
         row: Sum of each entry, ascending.
-        operator: Operator of each entry.
         layer: Block or layer that each entry belongs to; -1 for a layer of one operator.
-        count: How often the sum contains the operator.
         identities: Identity of each sum: equal numbers are the same sum.
         is_network: Whether each sum is a network rather than an isolated layer.
         passes: Operators that were split, with the passes that stand in their place.

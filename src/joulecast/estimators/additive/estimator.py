@@ -186,9 +186,7 @@ class FittedAdditive(AdditiveModel, Record):
 
     Attributes:
         fitted_count: Number of observations that hyper-parameters were fitted to.
-        identities: Identities of all observations that the model is conditioned on.
         measured_networks: Measurements of whole networks, by the hash of their layers.
-        measured_kinds: What was measured of each label.
         inference: The fit to inferences, where these have one of their own.
     """
 
@@ -348,13 +346,7 @@ def start_from_sheet(
     observations: Sequence[Observation] = (),
     shared: SharedModel | None = None,
 ) -> FittedAdditive:
-    """Return the fit of a device of which the data sheet is known, and perhaps a little more.
-
-    Args:
-        sheet: Its data sheet.
-        observations: What was measured on it, if anything.
-        shared: What others were measured to do; by default what ships with the package.
-    """
+    """Return the fit of a device of which the data sheet is known, and perhaps a little more."""
     known = load_shared_model() if shared is None else shared
     start = FittedAdditive(
         **vars(known.start_model(sheet)),
@@ -395,7 +387,6 @@ class RunTotals:
     Attributes:
         energy_j: Mean energy over many runs.
         energy_sd_j: Standard deviation of this mean.
-        duration_s: Mean duration.
         repeat_sd_share: Relative standard deviation of one run around the mean.
     """
 

@@ -330,7 +330,6 @@ class MeasuredDevice:
     """A device and what was measured on it.
 
     Attributes:
-        sheet: Its data sheet.
         observations: Steps on the device alone, without waiting for a host.
     """
 
@@ -344,12 +343,7 @@ class SharedModel(Record):
 
     Attributes:
         notice: Where its measurements are from, and under which licence.
-        devices: Titles of the devices.
-        duration: Durations of operators on any of them.
-        power: Powers of operators on any of them.
         host_time: The host of one of them.
-        measured_kinds: What was measured of each label.
-        sum_error_sd_share: Standard deviation of a network's total around the sum of its layers.
     """
 
     notice: str

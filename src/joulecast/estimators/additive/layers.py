@@ -150,8 +150,6 @@ class SetupLayer:
         key: Identity: equal layers have equal keys, on every machine.
         kind: Kinds of its layers, or a hash of a block's operators.
         regime: Precision, phase, threads and processor.
-        phase: ``train`` or ``inference``.
-        precision: Its precision, on which the peak rate of the device depends.
         operator_class: Its first layer's class of operators, or ``block``.
         structure: Hash of its operators without sizes, which decide how long the host issues it.
         padded_flops: FLOPs that run: with channels rounded up to tiles, without what is masked.
@@ -224,7 +222,6 @@ class PlacedLayer:
     """A layer or block at its place in a network.
 
     Attributes:
-        setup: The setup that it runs under.
         count: How often a step runs it: its calls, less the updates it does not repeat. Weights are
             updated once, however often their layer is called and whatever layers share them.
     """

@@ -52,12 +52,7 @@ class DecomposedObservation:
 
     Attributes:
         counts: Distinct layers and how often the step runs each, copies included.
-        mode: ``graph`` or ``eager``.
-        energy_relative_var: Known relative variance of the energy.
-        duration_relative_var: Known relative variance of the duration.
         is_isolated: It is one layer alone; otherwise a variant or a network.
-        trial_key: Equal trials observe the same thing.
-        is_imported: It was measured elsewhere.
         unit: The unit of the device that ran it; empty if unknown.
     """
 
@@ -222,13 +217,7 @@ class MeasuredKind(Record):
 
 @dataclass(frozen=True)
 class MeasuredNetwork(Record):
-    """Measurements of one network's step.
-
-    Attributes:
-        energy_j: Mean energy.
-        energy_var_j2: Variance of that mean.
-        duration_s: Mean duration.
-    """
+    """Measurements of one network's step."""
 
     energy_j: float
     energy_var_j2: float = field(metadata={"json_name": "variance"})

@@ -74,15 +74,7 @@ def fit_curves(
     partition: Partition = LAYERS,
     carries_variance: bool = True,
 ) -> dict[str, Curve]:
-    """Fit all curves that the observations show, by key.
-
-    Args:
-        observations: What was measured.
-        quantity: One of QUANTITIES.
-        fit: Fits a process.
-        partition: How networks are split into parts.
-        carries_variance: Whether the variance of what is subtracted is added to the point's own.
-    """
+    """Fit all curves that the observations show, by key."""
     groups: dict[str, list[VariantPoint]] = {}
     for observation in observations:
         point = read_point(observation, quantity, partition)

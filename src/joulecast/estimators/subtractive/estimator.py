@@ -182,7 +182,6 @@ class FittedSubtractive(Record):
         rates: Rates for what no curve shows, by quantity.
         sum_error_sd_share: Standard deviation of a network's total around the sum of its layers, as
             a share of the total.
-        options: How networks are split and added up.
     """
 
     curves: Mapping[str, Any]

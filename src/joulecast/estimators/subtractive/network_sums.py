@@ -50,11 +50,8 @@ class PartCost:
 
     Attributes:
         seen: Whether a curve shows it within the profiled widths.
-        curve: Key of its curve; empty if there is none.
-        point_index: Index of its point among those of the curve.
         weight: How often the point counts.
         rate_sd: Standard deviation of what the rates contribute.
-        rate_group: Name of the group whose rates were used.
     """
 
     value: float
@@ -101,14 +98,7 @@ def sum_networks(
 
 @dataclass(frozen=True)
 class _EvaluatedCurve:
-    """A curve's posterior at the points that some networks run.
-
-    Attributes:
-        index: Indices of the points by their widths.
-        lows: Smallest profiled widths; ``highs`` the largest.
-        blends: Whether rates count where the curve is mostly noise.
-        extrapolates: Whether the curve is not evaluated beyond the profiled widths.
-    """
+    """A curve's posterior at the points that some networks run."""
 
     index: dict[Widths, int]
     means: Floats
@@ -271,7 +261,6 @@ class GroupRates(Record):
     Attributes:
         rates: Cost per FLOP, byte and launch.
         sd_share: Standard deviation of a part's cost, as a share of it.
-        count: Number of points.
     """
 
     rates: tuple[float, ...] = always_stored(json_name="per")

@@ -113,11 +113,7 @@ SEPARATOR = ":"
 
 
 def change_options(options: SubtractiveOptions, names: tuple[str, ...]) -> SubtractiveOptions:
-    """Return options with some deviations as in the paper, or as ours where they are the paper's.
-
-    Raises:
-        InputError: There is no deviation of a name.
-    """
+    """Return options with some deviations as in the paper, or as ours if they are the paper's."""
     for name in names:
         if name not in DEVIATIONS:
             raise InputError(
