@@ -333,8 +333,8 @@ class PowerPriors:
 def find_power_priors(sheet: DataSheet, without: Collection[str] = ()) -> PowerPriors:
     """Return what a data sheet says about the powers of its device.
 
-    Measured powers of devices whose names start with one of ``without`` are not used: for tests that
-    treat a known device as unknown.
+    Measured powers of devices whose names start with one of ``without`` are not used: for tests
+    that treat a known device as unknown.
     """
     known = [
         shares for name, shares in _KNOWN_SHARES.items() if not name.startswith(tuple(without))

@@ -88,8 +88,8 @@ def select_subset(
 
     A stratum's number of observations grows with the square root of its size, until it runs out.
 
-    ``max_inputs`` limits the distinct inputs of all chosen sums together, ``max_row_inputs`` those of
-    each sum.
+    ``max_inputs`` limits the distinct inputs of all chosen sums together, ``max_row_inputs`` those
+    of each sum.
     """
     counts, size = observations.sums.counts, observations.size
     strata = np.zeros(size, np.int64) if observations.strata is None else observations.strata

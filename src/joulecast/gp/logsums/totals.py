@@ -74,8 +74,8 @@ def predict_log_totals(
 ) -> LogPrediction:
     """Return the posterior of sums over inputs.
 
-    No sum may be empty. Without ``joint``, memory stays bounded. ``log_mean`` are the posterior means
-    of the inputs, if they are known already.
+    No sum may be empty. Without ``joint``, memory stays bounded. ``log_mean`` are the posterior
+    means of the inputs, if they are known already.
     """
     if joint:
         return _predict_chunk(posterior, inputs, sums, log_mean, joint)
