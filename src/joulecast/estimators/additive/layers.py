@@ -43,7 +43,7 @@ only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -192,6 +192,10 @@ class SetupLayer:
         return self.precision if self.precision in FLOAT_PRECISIONS else "fp32"
 
     @property
+    def has_work(self) -> bool:
+        return bool(self.flops or self.size_bytes)
+
+    @property
     def is_block(self) -> bool:
         """Whether it is a repeated block rather than a layer."""
         return self.operator_class == BLOCK
@@ -201,9 +205,11 @@ class SetupLayer:
         """Its operators; compiled ones count less, because they share work."""
         if not self.is_compiled:
             return self.operators or ((self, 1.0),)
-        return tuple(
-            (one, count * find_compiled_share(one.operator_class)) for one, count in self.operators
-        )
+        found = []
+        for one, count in self.operators:
+            share = _COMPILED_SHARES.get(one.operator_class, _COMPILED_SHARE)
+            found.append((one, count * share))
+        return tuple(found)
 
     @property
     def operators_alone(self) -> Counts:
@@ -371,11 +377,7 @@ def split_passes(operator: SetupLayer) -> Counts:
         moved_bytes = layer_work(layer, setup, half_input).backward.size_bytes
         backward = _make_backward(operator, forward, moved_bytes)
     kernels = [forward, *backward]
-    counts: dict[SetupLayer, float] = {}
-    for one in (*kernels, *_make_update(operator, kernels)):
-        if one.flops or one.size_bytes:
-            counts[one] = counts.get(one, 0.0) + 1.0
-    return tuple(counts.items())
+    return _add_up((one, 1.0) for one in (*kernels, *_make_update(operator, kernels)))
 
 
 def find_class(layer: Layer) -> str:
@@ -387,7 +389,7 @@ def find_class(layer: Layer) -> str:
 def _place_layers(parts: Iterable[PlacedPart], setup: Setup) -> Iterator[PlacedLayer]:
     for one in parts:
         layer = set_up_layer(one.part, setup)
-        if not layer.flops and not layer.size_bytes:
+        if not layer.has_work:
             continue
         count, repeats = float(one.calls), one.calls - 1 + any(each.tied for each in one.layers)
         if repeats:
@@ -412,23 +414,23 @@ def _select_settings(part: Part, setup: Setup) -> dict[str, object]:
 
 def _split_block(part: Part, setup: Setup) -> Counts:
     """Return the operators of a block, none of which is a loss."""
-    counts: dict[SetupLayer, float] = {}
+    found = []
     for placed in split_network(make_isolated_network(part)):
         for layer in placed.part.layers:
             own = set_up_layer(Part("hidden", (layer,), placed.part.half_input), setup)
-            for one, repeats in own.operators or ((own, 1.0),):
-                if one.flops or one.size_bytes:
-                    counts[one] = counts.get(one, 0.0) + placed.calls * repeats
-    return tuple(counts.items())
+            repeated = own.operators or ((own, 1.0),)
+            found += [(one, placed.calls * repeats) for one, repeats in repeated]
+    return _add_up(found)
 
 
 def _split_layer(part: Part, setup: Setup) -> Counts:
     """Return the operators of layers and the loss; nothing of a single eager operator."""
-    has_loss = part.role == "output"
-    is_single = len(part.layers) == 1 and not has_several_operators(part.layers[0])
-    if is_single and not has_loss and not setup.compiled:
+    has_loss, first = part.role == "output", part.layers[0]
+    has_tail = any(not find_kind(op.kind).is_view for op in first.tail)
+    is_single = not has_tail and not find_kind(first.kind).operators(first.sizes)
+    if is_single and len(part.layers) == 1 and not has_loss and not setup.compiled:
         return ()
-    counts: dict[SetupLayer, float] = {}
+    found = []
     half = part.half_input
     for layer in part.layers:
         previous = None
@@ -437,12 +439,20 @@ def _split_layer(part: Part, setup: Setup) -> Counts:
                 one = _make_compiled(operator, previous, half_input, setup)
             else:
                 one = set_up_layer(Part("hidden", (operator,), half_input), setup)
-            if one.flops or one.size_bytes:
-                counts[one] = counts.get(one, 0.0) + 1.0
-            half = gives_half(operator, half_input)
+            found.append((one, 1.0))
+            half = _gives_half(operator, half_input)
             previous = operator
     if has_loss and setup.phase == "train":
-        counts[_make_loss(output_shape(part.layers[-1]), setup)] = 1.0
+        found.append((_make_loss(output_shape(part.layers[-1]), setup), 1.0))
+    return _add_up(found)
+
+
+def _add_up(operators: Iterable[tuple[SetupLayer, float]]) -> Counts:
+    """Return the distinct operators that do any work, with how often each runs."""
+    counts: dict[SetupLayer, float] = {}
+    for one, count in operators:
+        if one.has_work:
+            counts[one] = counts.get(one, 0.0) + count
     return tuple(counts.items())
 
 
@@ -630,60 +640,40 @@ def _make_update(operator: SetupLayer, kernels: Sequence[SetupLayer]) -> list[Se
     ]
 
 
-def has_several_operators(layer: Layer) -> bool:
-    """Return whether it is more than one operator, by its kind or its tail."""
-    has_tail = any(not find_kind(op.kind).is_view for op in layer.tail)
-    return has_tail or bool(find_kind(layer.kind).operators(layer.sizes))
-
-
 def list_operators(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
-    """Yield the operators of a layer, with whether their input is in half precision."""
-    operator = replace(layer, tail=())
-    yield from _split_kind(operator, half)
-    shape = output_shape(operator)
-    has_weights = bool(find_kind(layer.kind).params(layer.sizes, input_shape(layer)))
+    """Yield the operators of a layer, with whether their input is in half precision.
+
+    A kind may run several one after the other; those of the tail follow.
+    """
+    bare, kind = replace(layer, tail=()), find_kind(layer.kind)
+
+    def make(name: str, sizes: Mapping[str, Any], input_grad: bool, last: bool = False) -> Layer:
+        operator = Layer(name, Sizes(sizes), (), layer.trains, input_grad, channels_last=last)
+        return replace(operator, tied=layer.tied, recomputed=layer.recomputed)
+
+    operators = kind.operators(layer.sizes)
+    inside = half
+    if not operators:
+        yield bare, half
+    for number, (name, sizes) in enumerate(operators):
+        operator = make(name, sizes, layer.input_grad or (number > 0 and layer.trains))
+        yield operator, inside
+        inside = _gives_half(operator, inside)
+    shape, half = output_shape(bare), _gives_half(bare, half)
+    has_weights = bool(kind.params(layer.sizes, input_shape(layer)))
     input_grad = layer.input_grad or (layer.trains and has_weights)
     is_channels_last = layer.channels_last or layer.channels_last_weights
-    half = gives_half(operator, half)
     for op in layer.tail:
-        kind = find_kind(op.kind)
-        operator = Layer(
-            op.kind,
-            Sizes({**op.sizes, "shape": shape}),
-            (),
-            layer.trains,
-            input_grad,
-            tied=layer.tied,
-            channels_last=is_channels_last and len(shape) > 2,
-            recomputed=layer.recomputed,
-        )
+        layout = is_channels_last and len(shape) > 2
+        operator = make(op.kind, {**op.sizes, "shape": shape}, input_grad, layout)
         yield operator, half
-        half = gives_half(operator, half)
+        half = _gives_half(operator, half)
+        kind = find_kind(op.kind)
         input_grad = input_grad or (layer.trains and bool(kind.params(op.sizes, shape)))
         shape = kind.out_shape(op.sizes, shape)
 
 
-def _split_kind(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
-    """Yield the operators that a layer's kind runs one after the other; itself if it is one."""
-    operators = find_kind(layer.kind).operators(layer.sizes)
-    if not operators:
-        yield layer, half
-    for number, (kind, sizes) in enumerate(operators):
-        input_grad = layer.input_grad or (number > 0 and layer.trains)
-        operator = Layer(
-            kind,
-            Sizes(sizes),
-            (),
-            layer.trains,
-            input_grad,
-            tied=layer.tied,
-            recomputed=layer.recomputed,
-        )
-        yield operator, half
-        half = gives_half(operator, half)
-
-
-def gives_half(operator: Layer, half: bool) -> bool:
+def _gives_half(operator: Layer, half: bool) -> bool:
     """Return whether an operator's output is in half precision under autocast."""
     precision = find_kind(operator.kind).autocast(operator.sizes)
     return half if precision == "input" else precision == "half"
@@ -716,11 +706,6 @@ def _is_join(layer: Layer) -> bool:
 def is_library_operator(operator: Layer) -> bool:
     """Return whether a compiled step still calls a library for an operator."""
     return find_kind(operator.kind).operator_class != "elementwise"
-
-
-def find_compiled_share(operator_class: str) -> float:
-    """Return how long an operator takes in a compiled step, as a share of its duration alone."""
-    return _COMPILED_SHARES.get(operator_class, _COMPILED_SHARE)
 
 
 def count_moved_bytes(operator: Layer, previous: Layer | None, setup: Setup) -> float:
