@@ -3,8 +3,7 @@
 from functools import lru_cache
 
 from additive_examples import SETUP, draw_networks, observe_idle, observe_parts, observe_step
-from joulecast.estimators.additive.data_sheets import MeasuredDevice, fit_shared_model
-from joulecast.estimators.additive.fit import fit_model
+from joulecast.estimators.additive.fit import MeasuredDevice, fit_model, fit_shared_model
 from joulecast.estimators.additive.observations import decompose_observations
 from joulecast.records import DataSheet, Trial
 from joulecast.simulation import make_simulated_device

@@ -53,15 +53,15 @@ from benchmarks.devices.tables import (
 )
 from joulecast.devices.data_sheets import find_data_sheet
 from joulecast.estimators import find_estimator, fit_profile, load_fit
-from joulecast.estimators.additive.data_sheets import (
+from joulecast.estimators.additive.estimator import FittedAdditive, start_from_sheet
+from joulecast.estimators.additive.fit import (
     SHARED_FIT,
     SharedModel,
+    extend_durations,
     fit_shared_durations,
     fit_shared_model,
     make_sheet_encoder,
 )
-from joulecast.estimators.additive.estimator import FittedAdditive, start_from_sheet
-from joulecast.estimators.additive.fit import extend_durations
 from joulecast.estimators.additive.host_time import HostTimeModel, fit_host_time
 from joulecast.estimators.additive.predict import AdditiveModel, predict_durations
 from joulecast.estimators.additive.roofline import find_power_priors

@@ -35,15 +35,15 @@ from scipy.spatial import cKDTree
 
 from benchmarks.common import read_json
 from joulecast.devices.data_sheets import find_data_sheet
-from joulecast.estimators.additive.data_sheets import MeasuredDevice
+from joulecast.estimators.additive.fit import MeasuredDevice
 from joulecast.estimators.additive.layers import (
     SetupLayer,
     count_layers,
+    list_operators,
     set_up_layer,
     split_layers,
 )
 from joulecast.estimators.additive.observations import DecomposedObservation, decompose_observations
-from joulecast.estimators.additive.operators import list_operators
 from joulecast.operators import make_layer
 from joulecast.records import Layer, Network, Setup
 from joulecast.store.files import read_profile

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.estimators.base import Floats
-from joulecast.estimators.kernels.estimator import FitRegression, KernelProcessEstimator
-from joulecast.estimators.kernels.fitted_kernels import (
+from joulecast.estimators.base import Floats, Json
+from joulecast.estimators.kernels import (
+    KernelProcessEstimator,
+    KernelRegression,
     WorkMean,
     fit_mean,
     list_features,
@@ -96,7 +97,15 @@ class KernelForestEstimator(KernelProcessEstimator):
 
     name = "kernel-forest"
     campaign = KernelProcessEstimator.name
-    regression = ForestRegression  # type: ignore[assignment]
 
-    def _get_fit(self) -> FitRegression:
-        return fit_forest
+    @staticmethod
+    def fit_kind(
+        kernels: Sequence[FusedKernel], costs: Floats, sd_shares: Floats, by_work: bool
+    ) -> KernelRegression:
+        """Grow the forest of one kind of kernel."""
+        return fit_forest(kernels, costs, sd_shares, by_work)
+
+    @staticmethod
+    def load_kind(data: Json) -> KernelRegression:
+        """Restore the forest of one kind from its JSON."""
+        return ForestRegression.from_dict(data)

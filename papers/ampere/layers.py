@@ -350,7 +350,7 @@ def analyse_fig4(lab: Lab) -> Findings:
 def _fit_points(points: Sequence[Json], settings: Settings) -> _Sampled:
     widths = [(int(point["channels"]),) for point in points]
     values, variances = ([p[name] for p in points] for name in ("energy_j", "variance_j2"))
-    options = settings.paper_options.process
+    options = settings.paper_options
     return _sample(fit_gaussian_process(widths, values, variances, options=options))
 
 
@@ -391,7 +391,7 @@ def fit_paper_curves(
 ) -> dict[str, paper.Curve]:
     """Fit the curves of the paper's method to energies or durations."""
     options = settings.paper_options
-    fit = partial(fit_gaussian_process, options=options.process)
+    fit = partial(fit_gaussian_process, options=options)
     return paper.fit_curves(observations, quantity, fit, options.partition, options.carried)
 
 

@@ -40,7 +40,7 @@ def process():
 @pytest.mark.parametrize("name", KERNELS)
 def test_prediction_equals_that_of_scikit_learn(name):
     values = cost(WIDTHS)
-    process = fit_gaussian_process(WIDTHS, values, (0.01 * values) ** 2, name)
+    process = fit_gaussian_process(WIDTHS, values, (0.01 * values) ** 2, ProcessOptions(name))
     scales = process.length_scales
     shape = RBF(scales) if name == "rbf" else Matern(scales, nu=2.5)
     kernel = ConstantKernel(process.signal_variance) * shape + WhiteKernel(process.nugget)
@@ -67,11 +67,11 @@ def test_standard_deviations_are_the_diagonal_of_the_covariance(process):
 def test_kernel_is_stored_and_defaults_to_matern(process):
     old = {name: value for name, value in process.to_dict().items() if name != "kernel"}
     assert GaussianProcess.from_dict(old).kernel == process.kernel == "matern"
-    smooth = fit_gaussian_process(WIDTHS, cost(WIDTHS), [1e-6] * len(WIDTHS), "rbf")
+    smooth = fit_gaussian_process(WIDTHS, cost(WIDTHS), [1e-6] * len(WIDTHS), ProcessOptions("rbf"))
     restored = GaussianProcess.from_dict(smooth.to_dict())
     assert restored.predict(NEW_WIDTHS)[0] == pytest.approx(smooth.predict(NEW_WIDTHS)[0])
     with pytest.raises(InputError, match="'linear'; choose one of matern, rbf"):
-        fit_gaussian_process(WIDTHS, cost(WIDTHS), [1e-6] * len(WIDTHS), "linear")
+        ProcessOptions("linear")
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
@@ -117,8 +117,8 @@ def test_one_length_scale_over_channels_is_the_distance_of_equation_3():
     """Two axes of different range keep one unit: distances are Euclidean."""
     points = [(1, 1), (64, 4), (1, 4), (64, 1), (30, 2), (15, 3)]
     values = [1.0 + 0.1 * a + 0.01 * b for a, b in points]
-    options = ProcessOptions(warps_inputs=False, separates_axes=False)
-    process = fit_gaussian_process(points, values, [1e-6] * 6, options=options)
+    options = ProcessOptions(roots=False, lengths=False)
+    process = fit_gaussian_process(points, values, [1e-6] * 6, options)
     assert process.length_scales[0] == process.length_scales[1]
     assert (process.span == 63.0).all() and not process.is_warped
     ours = fit_gaussian_process(points, values, [1e-6] * 6)
@@ -129,13 +129,13 @@ def test_without_priors_the_likelihood_is_larger():
     """Signal variance 1 and known noise 0 are the kernel of the paper, on standardised values."""
     values = np.array([1.0, 1.4, 2.0, 2.9, 5.0, 9.0])
     points = [(1,), (8,), (16,), (24,), (48,), (64,)]
-    options = ProcessOptions(has_priors=False, fits_signal=False, knows_noise=False)
-    process = fit_gaussian_process(points, values, [0.5] * 6, options=options)
+    options = ProcessOptions(priors=False, signal=False, noise=False)
+    process = fit_gaussian_process(points, values, [0.5] * 6, options)
     assert process.signal_variance == 1.0 and (process.variances == 0.0).all()
     assert process.scale == pytest.approx(values.std())
     assert 0.1 <= process.length_scales[0] <= 10.0 and 1e-6 <= process.nugget <= 1.0
-    fixed = ProcessOptions(fits_signal=False, knows_noise=False)
-    with_priors = fit_gaussian_process(points, values, [0.5] * 6, options=fixed)
+    fixed = ProcessOptions(signal=False, noise=False)
+    with_priors = fit_gaussian_process(points, values, [0.5] * 6, fixed)
     assert compute_log_likelihood(process) >= compute_log_likelihood(with_priors) - 1e-6
 
 
@@ -150,8 +150,8 @@ def compute_log_likelihood(process):
 
 def test_json_says_whether_points_are_warped():
     points, values = [(1,), (9,), (4,)], [1.0, 2.0, 1.5]
-    options = ProcessOptions(warps_inputs=False)
-    process = fit_gaussian_process(points, values, [0.0] * 3, options=options)
+    options = ProcessOptions(roots=False)
+    process = fit_gaussian_process(points, values, [0.0] * 3, options)
     data = process.to_dict()
     assert data["warped"] is False
     assert "warped" not in fit_gaussian_process(points, values, [0.0] * 3).to_dict()

@@ -44,7 +44,7 @@ ESTIMATORS = {
     "subtractive": f"{__name__}.subtractive.estimator:SubtractiveEstimator",
     "subtractive-blocks": f"{__name__}.subtractive.estimator:BlockSubtractiveEstimator",
     "ampere": f"{__name__}.subtractive.estimator:PaperEstimator",
-    "kernel-gp": f"{__name__}.kernels.estimator:KernelProcessEstimator",
+    "kernel-gp": f"{__name__}.kernels:KernelProcessEstimator",
     "flops": f"{__name__}.whole_networks:FlopsEstimator",
     "flops-linear": f"{__name__}.whole_networks:LinearFlopsEstimator",
     "work-linear": f"{__name__}.whole_networks:LinearWorkEstimator",

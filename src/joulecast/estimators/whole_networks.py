@@ -39,7 +39,7 @@ from joulecast.estimators.base import (
 )
 from joulecast.operators import Work, layer_work, network_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
-from joulecast.records.codec import Record
+from joulecast.records.codec import Record, always_stored
 from joulecast.system.errors import MissingError
 from joulecast.variants import read_block_variant
 
@@ -111,8 +111,7 @@ class WholeNetworkEstimator:
 
     def load(self, data: Json) -> FittedWorkLines:
         """Restore a fit from its JSON."""
-        lines = {key: WorkLine.from_dict(row) for key, row in data["rows"].items()}
-        return FittedWorkLines(lines, data["seen"], data["version"])
+        return FittedWorkLines.from_dict(data)
 
 
 class ConstantEstimator(WholeNetworkEstimator):
@@ -161,12 +160,12 @@ class WorkLine(Record):
 
 
 @dataclass(frozen=True)
-class FittedWorkLines:
+class FittedWorkLines(Record):
     """Linear functions of the work, by setup and for all setups."""
 
-    lines: Mapping[str, WorkLine]
-    observation_count: int
-    version: int
+    lines: Mapping[str, WorkLine] = always_stored(json_name="rows")
+    observation_count: int = always_stored(json_name="seen")
+    version: int = always_stored()
 
     def predict(
         self,
@@ -183,11 +182,6 @@ class FittedWorkLines:
     def describe(self) -> tuple[FitComponent, ...]:
         """Return nothing: setups are stored by their hashes."""
         return ()
-
-    def to_dict(self) -> Json:
-        """Return JSON from which the estimator restores the fit."""
-        rows = {key: line.to_dict() for key, line in self.lines.items()}
-        return {"version": self.version, "seen": self.observation_count, "rows": rows}
 
     def _predict_setup(
         self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool

@@ -60,20 +60,12 @@ def matmul(left: Floats, right: Floats) -> Floats:
 
 
 def cholesky_with_inverse(matrix: Floats) -> tuple[Floats, Floats]:
-    """Return the lower Cholesky factor of a covariance and its inverse, in one thread.
-
-    Raises:
-        numpy.linalg.LinAlgError: The matrix is not positive definite, even with jitter.
-    """
+    """Return the lower Cholesky factor of a covariance and its inverse, in one thread."""
     return _solve_with_jitter(_factorise, matrix)
 
 
 def factorise_covariance(matrix: Floats) -> Floats:
-    """Return the lower Cholesky factor of a covariance, in as many threads as BLAS takes.
-
-    Raises:
-        numpy.linalg.LinAlgError: The matrix is not positive definite, even with jitter.
-    """
+    """Return the lower Cholesky factor of a covariance, in as many threads as BLAS takes."""
     return np.asarray(_solve_with_jitter(np.linalg.cholesky, matrix))
 
 

@@ -69,25 +69,30 @@ _FEWEST_FOR_OUTLIERS, _OUTLIER_SDS = 30, 3.5
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """How a process is fitted.
+    """How the process of a curve is fitted.
 
     Attributes:
-        kernel: One of KERNELS.
-        warps_inputs: Whether points are square roots, scaled by the range of each axis; if not,
-            all axes keep their common unit.
-        separates_axes: Whether every axis has its own length scale.
-        has_priors: Whether hyper-parameters are MAP estimates; if not, the likelihood is largest.
-        fits_signal: Whether σ_f² is fitted; if not, it is 1 and values are standardised.
-        knows_noise: Whether the known variance of each value counts; if not, the nugget is all
-            noise.
+        kernel: ``matern``, or ``rbf`` for comparison.
+        roots: Points are square roots of inputs, each axis scaled by its range; else the inputs.
+        lengths: One length scale per axis; else one for all.
+        priors: Hyper-parameters have priors; else the likelihood alone decides.
+        signal: The signal variance is fitted; else it is 1 for standardised values.
+        noise: The known variance of each value counts; else one noise variance is fitted.
     """
 
     kernel: str = "matern"
-    warps_inputs: bool = True
-    separates_axes: bool = True
-    has_priors: bool = True
-    fits_signal: bool = True
-    knows_noise: bool = True
+    roots: bool = True
+    lengths: bool = True
+    priors: bool = True
+    signal: bool = True
+    noise: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kernel not in KERNELS:
+            raise InputError(f"unknown kernel {self.kernel!r}; choose one of {', '.join(KERNELS)}")
+
+
+_DEFAULTS = ProcessOptions()
 
 
 @dataclass(frozen=True)
@@ -96,16 +101,11 @@ class GaussianProcess(Record):
 
     Attributes:
         inputs: Training points, n x d, positive.
-        values: Their values, n.
-        variances: Their noise variances, n.
         offset: Smallest √input of each axis, d.
         span: Range of √input of each axis, d.
-        mean: Mean of the values.
-        scale: Scale of the values.
         signal_variance: σ_f², in units of scaled values.
         length_scales: ℓ, in units of scaled points, d.
         nugget: Variance of single points, in units of scaled values.
-        kernel: One of KERNELS.
         is_warped: Whether points are square roots; if not, they are the inputs themselves.
     """
 
@@ -162,14 +162,8 @@ class ResidualProcess(Record):
     """The fitted process of residuals, and its training points.
 
     Attributes:
-        points: Features of the training points, n x d.
-        residuals: n.
-        variances: Noise variances of the residuals, n.
         offset: Mean of each feature, d.
         span: Standard deviation of each feature, d; 1 where it is constant.
-        signal_variance: σ_f².
-        nugget_variance: The nugget.
-        length_scales: ℓ, d.
         outlier_variance: Mean over all points of the squares of the outliers' residuals.
     """
 
@@ -219,48 +213,28 @@ def fit_gaussian_process(
     inputs: Sequence[Sequence[int]],
     values: Sequence[float],
     variances: Sequence[float],
-    kernel: str = "matern",
-    options: ProcessOptions | None = None,
+    options: ProcessOptions = _DEFAULTS,
 ) -> GaussianProcess:
-    """Fit a process to the points of a curve.
-
-    Args:
-        inputs: Points; those without any axis all coincide.
-        values: Value at each point.
-        variances: Noise variance of each value.
-        kernel: One of KERNELS.
-        options: How to fit it, kernel included.
-    """
-    options = options or ProcessOptions(kernel)
-    if options.kernel not in KERNELS:
-        known = ", ".join(KERNELS)
-        raise InputError(f"unknown kernel {options.kernel!r}; choose one of {known}")
+    """Fit a process to the points of a curve."""
     w = np.array([list(point) or [1] for point in inputs], dtype=float)
     y, v = np.array(values, dtype=float), np.array(variances, dtype=float)
-    if not options.knows_noise:
+    if not options.noise:
         v = np.zeros(len(y))
-    warped = _warp(w, options.warps_inputs)
+    warped = _warp(w, options.roots)
     offset, span = warped.min(axis=0), np.ptp(warped, axis=0)
-    if not options.warps_inputs:
+    if not options.roots:
         # One unit for all axes, so that distances are Euclidean.
         span = np.full(len(span), span.max())
     span = np.where(span > 0, span, 1.0)
-    mean, scale = float(y.mean()), _find_scale(y, options.fits_signal)
-    likelihood = _NegativeLogLikelihood(
-        (warped - offset) / span,
-        (y - mean) / scale,
-        v / scale**2 + _JITTER,
-        options.kernel,
-        fits_signal=options.fits_signal,
-        separates_axes=options.separates_axes,
-    )
-    priors = [SIGNAL_PRIOR] * options.fits_signal + [LENGTH_SCALE_PRIOR] * likelihood.scale_count
-    fitted = _find_mode(likelihood, [*priors, NUGGET_PRIOR], options.has_priors)
+    mean, scale = float(y.mean()), _find_scale(y, options.signal)
+    points, scaled = (warped - offset) / span, (y - mean) / scale
+    likelihood = _NegativeLogLikelihood(points, scaled, v / scale**2 + _JITTER, options)
+    priors = [SIGNAL_PRIOR] * options.signal + [LENGTH_SCALE_PRIOR] * likelihood.scale_count
+    fitted = _find_mode(likelihood, [*priors, NUGGET_PRIOR], options.priors)
     signal, length_scales, nugget = likelihood.unpack(fitted)
     length_scales = np.broadcast_to(length_scales, (w.shape[1],)).copy()
     data = w, y, v, offset, span, mean, scale
-    is_warped = options.warps_inputs
-    return GaussianProcess(*data, signal, length_scales, nugget, options.kernel, is_warped)
+    return GaussianProcess(*data, signal, length_scales, nugget, options.kernel, options.roots)
 
 
 def fit_residual_process(points: Floats, residuals: Floats, variances: Floats) -> ResidualProcess:
@@ -269,11 +243,6 @@ def fit_residual_process(points: Floats, residuals: Floats, variances: Floats) -
     Outliers, points that all others contradict, are given the variance of their own leave-one-out
     residual (Rasmussen and Williams, eq. 5.12), so that they say next to nothing about their
     neighbours. Any new point may be one too: their mean square is part of its variance.
-
-    Args:
-        points: Features, n x d.
-        residuals: n.
-        variances: Noise variances of the residuals, n.
     """
     process = _fit_residuals(points, residuals, variances)
     if len(residuals) < _FEWEST_FOR_OUTLIERS:
@@ -290,9 +259,8 @@ def fit_residual_process(points: Floats, residuals: Floats, variances: Floats) -
 def _fit_residuals(points: Floats, residuals: Floats, variances: Floats) -> ResidualProcess:
     offset, span = points.mean(axis=0), points.std(axis=0)
     span = np.where(span > _LEAST_SPAN, span, 1.0)
-    likelihood = _NegativeLogLikelihood(
-        (points - offset) / span, residuals, variances + _RESIDUAL_JITTER, bias=BIAS_VARIANCE
-    )
+    scaled, noise = (points - offset) / span, variances + _RESIDUAL_JITTER
+    likelihood = _NegativeLogLikelihood(scaled, residuals, noise, bias=BIAS_VARIANCE)
     scales = [_RESIDUAL_LENGTH_SCALE_PRIOR] * points.shape[1]
     priors = [_RESIDUAL_SIGNAL_PRIOR, *scales, _RESIDUAL_NUGGET_PRIOR]
     theta = _find_mode(likelihood, priors, True, _RESIDUAL_SEARCH_SDS, _RESIDUAL_STEPS)
@@ -303,33 +271,20 @@ def _fit_residuals(points: Floats, residuals: Floats, variances: Floats) -> Resi
 
 
 class _NegativeLogLikelihood:
-    """-ln p(y | θ) with its gradient, θ = ln (σ_f², ℓ_1 … ℓ_d, nugget).
-
-    Args:
-        points: Scaled points, n x d.
-        values: Scaled values, n.
-        variances: Their known variances, n.
-        kernel: One of KERNELS.
-        fits_signal: Whether σ_f² is in θ; if not, it is 1.
-        separates_axes: Whether every axis has a length scale; if not, all share one.
-        bias: β².
-    """
+    """-ln p(y | θ) of scaled points with its gradient, θ = ln (σ_f², ℓ_1 … ℓ_d, nugget)."""
 
     def __init__(
         self,
         points: Floats,
         values: Floats,
         variances: Floats,
-        kernel: str = "matern",
-        *,
-        fits_signal: bool = True,
-        separates_axes: bool = True,
+        options: ProcessOptions = _DEFAULTS,
         bias: float = 0.0,
     ) -> None:
         squares = [(axis[:, None] - axis[None, :]) ** 2 for axis in points.T]
-        self._squares = squares if separates_axes else [np.sum(squares, axis=0)]
+        self._squares = squares if options.lengths else [np.sum(squares, axis=0)]
         self._values, self._variances, self._bias = values, variances, bias
-        self._is_rbf, self._fits_signal = kernel == "rbf", fits_signal
+        self._is_rbf, self._fits_signal = options.kernel == "rbf", options.signal
         self.scale_count = len(self._squares)
 
     def unpack(self, theta: Floats) -> tuple[float, Floats, float]:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from additive_examples import SETUP, draw_networks, observe_parts, predict, true_energies
-from joulecast.estimators.additive.data_sheets import (
+from joulecast.estimators.additive.estimator import start_from_sheet
+from joulecast.estimators.additive.fit import (
     SharedModel,
+    encode_decomposed,
     load_shared_model,
     make_sheet_encoder,
 )
-from joulecast.estimators.additive.estimator import start_from_sheet
-from joulecast.estimators.additive.fit import encode_decomposed
 from joulecast.estimators.additive.observations import decompose_observations
 from joulecast.estimators.additive.predict import predict_durations
 from joulecast.gp.lognormal import log_variance

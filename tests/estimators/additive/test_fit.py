@@ -12,6 +12,7 @@ from additive_examples import (
     observe_parts,
     observe_step,
 )
+from joulecast.estimators.additive.encode import define_durations, define_powers
 from joulecast.estimators.additive.fit import (
     encode_decomposed,
     find_powers,
@@ -21,7 +22,6 @@ from joulecast.estimators.additive.fit import (
 from joulecast.estimators.additive.layers import count_layers, split_layers
 from joulecast.estimators.additive.observations import decompose_observations
 from joulecast.estimators.additive.predict import predict_durations
-from joulecast.estimators.additive.processes import define_durations, define_powers
 from joulecast.records import Trial
 from joulecast.system.errors import MissingError
 

@@ -4,20 +4,22 @@ import numpy as np
 import pytest
 
 from additive_examples import SETUP, count_network, draw_networks, observe_parts, observe_step
+from joulecast.estimators.additive.estimator import (
+    find_unseen_shares,
+    note_extrapolation,
+    update_prediction,
+)
 from joulecast.estimators.additive.layers import split_layers
-from joulecast.estimators.additive.measured import (
+from joulecast.estimators.additive.observations import (
     MeasuredKind,
     MeasuredNetwork,
     add_kinds,
-    find_unseen_shares,
+    decompose_observations,
     hash_layers,
-    note_extrapolation,
     share_half_precisions,
     summarise_kinds,
     summarise_networks,
-    update_prediction,
 )
-from joulecast.estimators.additive.observations import decompose_observations
 from joulecast.estimators.additive.predict import predict_totals
 from joulecast.estimators.base import Prediction
 from joulecast.families import make_family

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from joulecast.estimators.base import Target
-from joulecast.estimators.kernels.estimator import KernelProcessEstimator, fit_setup
-from joulecast.estimators.kernels.fitted_kernels import (
+from joulecast.estimators.kernels import (
     CostPoint,
+    KernelProcessEstimator,
     RunOverhead,
     fit_process,
+    fit_setup,
     make_overhead_trial,
 )
 from joulecast.families import make_family

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from joulecast.estimators.base import Target
-from joulecast.estimators.kernels.estimator import KernelProcessEstimator
-from joulecast.estimators.kernels.fitted_kernels import (
+from joulecast.estimators.kernels import (
+    KernelProcessEstimator,
     count_kernels,
     fit_process,
     fit_work_mean,

@@ -85,12 +85,7 @@ class TargetLayers:
     """The layers of a target, and which of them were measured.
 
     Attributes:
-        target: The target.
-        networks: Layers of each network.
-        layers: All distinct layers, by key.
         parts: How to run each layer in isolation, by key.
-        energy_keys: Keys of layers whose energy was measured.
-        duration_keys: Keys of layers whose duration was measured.
         refused_keys: Keys of layers that the device could not run.
         observation_count: Observations that show a layer or a network of the target.
     """

@@ -12,6 +12,12 @@ are observations of sums. Given its duration the power of a layer is smooth, so 
 at few sizes, duration at many: on an H200 isolated layers with time probes and two clocks had 2.0 %
 on 56 held-out networks, the paper's subtraction 13.9 %.
 
+A network that was measured as a whole is not only an observation of the processes: a module may do
+more than its layers show, and that is its own, which no other network learns. So its own estimate
+also moves towards the measurement, as far as that is more certain:
+
+    E' = E + k·(y - E),  k = var(E) / (var(E) + var(y))
+
 A whole run of an imported log costs its steps and an overhead, start-up and evaluation:
 E = steps·Σ g + overhead; one run is E·exp(ε), ε ~ N(0, noise²). ``predict_runs`` predicts those.
 """
@@ -25,40 +31,39 @@ from functools import cached_property
 import numpy as np
 
 from joulecast.estimators.additive.acquisition import propose_trial
-from joulecast.estimators.additive.data_sheets import SharedModel, load_shared_model, note_sheet
 from joulecast.estimators.additive.encode import SourceDevice, SourceMean
 from joulecast.estimators.additive.fit import (
+    SharedModel,
     fit_model,
     identify_observations,
+    load_shared_model,
+    note_sheet,
     select_new,
     update_model,
 )
 from joulecast.estimators.additive.layers import (
+    OVERHEAD,
     PlacedLayer,
     count_layers,
     group_alike,
     make_overhead,
     split_layers,
 )
-from joulecast.estimators.additive.measured import (
+from joulecast.estimators.additive.observations import (
     MeasuredKind,
     MeasuredNetwork,
     add_kinds,
-    find_unseen_shares,
-    hash_layers,
-    note_extrapolation,
-    summarise_kinds,
-    summarise_networks,
-    update_prediction,
-)
-from joulecast.estimators.additive.observations import (
     choose_sum_error_sd_share,
     decompose_observations,
+    hash_layers,
     is_step,
     split_phases,
+    summarise_kinds,
+    summarise_networks,
 )
 from joulecast.estimators.additive.predict import (
     AdditiveModel,
+    NetworkTotals,
     attribute_energies,
     predict_totals,
 )
@@ -83,6 +88,8 @@ from joulecast.system.errors import MissingError
 _REFIT_FACTOR = 1.5
 # And when more than this share of the old ones was dropped.
 _DROPPED_SHARE = 0.01
+# Sizes beyond the largest measured ones, and shares of the energy, that are worth a note.
+_MIN_FACTOR, _MIN_SHARE = 2.0, 0.05
 
 
 # Version of the stored fit; other versions are fitted again.
@@ -179,9 +186,7 @@ class FittedAdditive(AdditiveModel, Record):
 
     Attributes:
         fitted_count: Number of observations that hyper-parameters were fitted to.
-        identities: Identities of all observations that the model is conditioned on.
         measured_networks: Measurements of whole networks, by the hash of their layers.
-        measured_kinds: What was measured of each label.
         inference: The fit to inferences, where these have one of their own.
     """
 
@@ -341,13 +346,7 @@ def start_from_sheet(
     observations: Sequence[Observation] = (),
     shared: SharedModel | None = None,
 ) -> FittedAdditive:
-    """Return the fit of a device of which the data sheet is known, and perhaps a little more.
-
-    Args:
-        sheet: Its data sheet.
-        observations: What was measured on it, if anything.
-        shared: What others were measured to do; by default what ships with the package.
-    """
+    """Return the fit of a device of which the data sheet is known, and perhaps a little more."""
     known = load_shared_model() if shared is None else shared
     start = FittedAdditive(
         **vars(known.start_model(sheet)),
@@ -388,7 +387,6 @@ class RunTotals:
     Attributes:
         energy_j: Mean energy over many runs.
         energy_sd_j: Standard deviation of this mean.
-        duration_s: Mean duration.
         repeat_sd_share: Relative standard deviation of one run around the mean.
     """
 
@@ -429,3 +427,85 @@ def predict_runs(
         steps * totals.duration_s,
         float(np.sqrt(noise_var)),
     )
+
+
+def find_unseen_shares(
+    measured: Mapping[str, MeasuredKind], totals: NetworkTotals
+) -> tuple[float, ...]:
+    """Return the share of each network's energy in labels that were never measured."""
+    sums, operator_j = totals.sums, totals.operator_j
+    is_unseen = np.array([one.label not in measured for one in sums.operators], float)
+    unseen_j = sums.counts.total(operator_j * is_unseen)
+    return tuple((unseen_j / sums.counts.total(operator_j)).tolist())
+
+
+def note_extrapolation(
+    measured: Mapping[str, MeasuredKind], totals: NetworkTotals
+) -> tuple[tuple[str, ...], ...]:
+    """Return for each network how far it reaches beyond measured sizes, and into unseen kinds."""
+    operators, counts, operator_j = totals.sums.operators, totals.sums.counts, totals.operator_j
+    # How many times larger each operator is than the largest measured one of its label.
+    factors = []
+    for one in operators:
+        known = measured.get(one.label)
+        if known is None:
+            factors.append(1.0 if one.operator_class == OVERHEAD else np.inf)
+        else:
+            by_flops = one.flops / known.largest_flops if known.largest_flops else 1.0
+            factors.append(max(by_flops, one.size_bytes / max(known.largest_bytes, 1.0)))
+    shares = counts.weight * operator_j[counts.column] / counts.total(operator_j)[counts.row]
+    found = []
+    for row in range(counts.size):
+        own = counts.row == row
+        by_label: dict[str, float] = {}
+        largest: dict[str, float] = {}
+        for at, share in zip(counts.column[own].tolist(), shares[own].tolist(), strict=True):
+            if factors[at] >= _MIN_FACTOR:
+                label = operators[at].label
+                by_label[label] = by_label.get(label, 0.0) + share
+                largest[label] = max(largest.get(label, 0.0), factors[at])
+        found.append(
+            tuple(
+                f"{label} was never measured: estimated from similar operators"
+                if np.isinf(largest[label])
+                else f"extrapolated {largest[label]:.0f}x beyond the largest measured {label}"
+                for label, share in sorted(by_label.items(), key=lambda item: -item[1])
+                if share >= _MIN_SHARE
+            )
+        )
+    return tuple(found)
+
+
+def update_prediction(
+    prediction: Prediction, measured: Sequence[MeasuredNetwork | None]
+) -> Prediction:
+    """Return a prediction in which measured networks moved towards their measurements."""
+    if not any(measured):
+        return prediction
+    gain = np.zeros(len(measured))
+    energy_j, duration_s = prediction.energy_j.copy(), prediction.duration_s.copy()
+    for at, network in enumerate(measured):
+        if network is not None:
+            variance = float(prediction.energy_sd_j[at]) ** 2
+            gain[at] = variance / (variance + network.energy_var_j2)
+            energy_j[at] += gain[at] * (network.energy_j - energy_j[at])
+            duration_s[at] += gain[at] * (network.duration_s - duration_s[at])
+    sd_factor = np.sqrt(1.0 - gain)
+    scale = energy_j / prediction.energy_j
+    return replace(
+        prediction,
+        energy_j=energy_j,
+        energy_sd_j=prediction.energy_sd_j * sd_factor,
+        energy_cov=_scale(prediction.energy_cov, np.outer(sd_factor, sd_factor)),
+        duration_s=duration_s,
+        device_energy_j=_scale(prediction.device_energy_j, scale),
+        layers=tuple(
+            tuple(replace(layer, energy_j=layer.energy_j * factor) for layer in layers)
+            for layers, factor in zip(prediction.layers, scale.tolist(), strict=True)
+        ),
+        duration_sd_s=_scale(prediction.duration_sd_s, sd_factor),
+    )
+
+
+def _scale(array: Floats | None, factor: Floats) -> Floats | None:
+    return None if array is None else np.asarray(array * factor)

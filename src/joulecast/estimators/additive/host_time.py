@@ -94,10 +94,7 @@ class HostTimeModel(Record):
         structure_factors: Time of a structure over that of its calls; 1 for all others.
         launch_gap_s: Pause of the device between two launches.
         sd_share: Relative standard deviation of whole steps around the sum.
-        network_count: Number of networks that were timed as a whole.
-        launch_gap_sd_s: Standard deviation of the pause.
         graph_gap_s: Pause of the device between two kernels of a graph, at inference.
-        graph_gap_sd_s: Standard deviation of that pause.
     """
 
     step_overhead_s: float = field(metadata={"json_name": "begin_s"})
@@ -127,10 +124,7 @@ class HostTimeModel(Record):
     ) -> tuple[float, float]:
         """Return the time to issue a step in seconds, and its standard deviation.
 
-        Args:
-            counts: Layers, and how often the step runs each.
-            unattributed_calls: Calls of a batch that are in no layer.
-            batches: Batches of the step, each of which has the overhead of a step.
+        ``unattributed_calls`` of a batch are in no layer; each batch has the overhead of a step.
         """
         is_training = trains(counts)
         launch = HOST_CALLS.index("launches" if is_training else "inference launches")
@@ -167,15 +161,7 @@ def update_host_time(
     device_var: Floats,
     unit: str = "",
 ) -> HostTimeModel:
-    """Return the host given eager steps: fitted to them, or at their pace where there are few.
-
-    Args:
-        model: The host of another device, which issues the same calls at another pace.
-        decomposed: All eager observations of the device.
-        device_s: Duration of each on the device alone.
-        device_var: Variance of these durations.
-        unit: The unit to estimate for.
-    """
+    """Return the host given eager steps: fitted to them, or at their pace where there are few."""
     steps = _find_steps(decomposed, device_s)
     if len(steps) >= _MIN_OWN_STEPS:
         return fit_host_time(decomposed, device_s, device_var, unit)

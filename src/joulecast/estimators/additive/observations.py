@@ -4,28 +4,35 @@ Isolated layers, variants and whole networks all become the same record. What is
 about an observation's error is its relative variance: the spread of its rounds, the error of sums
 over layers, and the work of a network that belongs to no layer. An imported run pays the overhead
 of its source once.
+
+What was measured is also summed up: of each kind, how many layers and how large, so that estimates
+say how far they reach beyond it; and networks as a whole.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
+import numpy as np
+
 from joulecast.estimators.additive.layers import (
+    PlacedLayer,
     SetupLayer,
     count_layers,
     make_overhead,
     set_up_layer,
     split_layers,
+    split_passes,
 )
 from joulecast.estimators.base import (
     ISOLATED_SUM_ERROR_SD_SHARE,
     MIXED_TIME_SUM_ERROR_SD_SHARE,
 )
-from joulecast.records import OWN_NET, Observation
-from joulecast.records.codec import cache_on_record
+from joulecast.records import OWN_NET, Observation, Trial, stable_hash
+from joulecast.records.codec import Record, cache_on_record
 from joulecast.variants import read_isolated_part
 
 # Relative standard deviation assumed for something that was measured once.
@@ -34,6 +41,9 @@ _DEFAULT_SD_SHARE = 0.01
 _AHEAD_SHARE = 0.8
 # Standard error of a median over that of a mean.
 _MEDIAN_FACTOR = 1.25
+# Relative standard deviation of one network at another hour, whatever its own windows show: a plain
+# loop repeats within 0.6 % on one H200, 1.5 % on a second one and 3 to 9 % on a third.
+_REPEAT_SD_SHARE = 0.03
 
 
 @dataclass(frozen=True)
@@ -42,12 +52,7 @@ class DecomposedObservation:
 
     Attributes:
         counts: Distinct layers and how often the step runs each, copies included.
-        mode: ``graph`` or ``eager``.
-        energy_relative_var: Known relative variance of the energy.
-        duration_relative_var: Known relative variance of the duration.
         is_isolated: It is one layer alone; otherwise a variant or a network.
-        trial_key: Equal trials observe the same thing.
-        is_imported: It was measured elsewhere.
         unit: The unit of the device that ran it; empty if unknown.
     """
 
@@ -191,3 +196,126 @@ def split_phases(
     if min(energies) < _MIN_OWN_ENERGIES:
         return list(observations), []
     return training, inference
+
+
+@dataclass(frozen=True)
+class MeasuredKind(Record):
+    """Measurements of one label.
+
+    Attributes:
+        energy_points: Distinct layers measured in isolation, with energy.
+        duration_points: Likewise, with duration.
+        largest_flops: FLOPs of the largest operator that any observation contains.
+        largest_bytes: Bytes of the operator that moves most.
+    """
+
+    energy_points: int = 0
+    duration_points: int = 0
+    largest_flops: float = 0.0
+    largest_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class MeasuredNetwork(Record):
+    """Measurements of one network's step."""
+
+    energy_j: float
+    energy_var_j2: float = field(metadata={"json_name": "variance"})
+    duration_s: float
+
+
+def summarise_kinds(
+    decomposed: Iterable[DecomposedObservation], splits_passes: bool = False
+) -> dict[str, MeasuredKind]:
+    """Return what was measured of each label; blocks count as a label of their own.
+
+    With ``splits_passes``, passes count too, beside the operators of training steps.
+    """
+    energies: dict[str, set[str]] = {}
+    durations: dict[str, set[str]] = {}
+    operators: dict[str, set[SetupLayer]] = {}
+    for one in decomposed:
+        for layer in one.counts:
+            if one.is_isolated:
+                durations.setdefault(layer.label, set()).add(layer.key)
+                if one.energy_j:
+                    energies.setdefault(layer.label, set()).add(layer.key)
+            for operator, _ in layer.own_operators:
+                passes = split_passes(operator) if splits_passes else ()
+                for own in (operator, *(each for each, _ in passes)):
+                    operators.setdefault(own.label, set()).add(own)
+    return {
+        label: MeasuredKind(
+            len(energies.get(label, ())),
+            len(durations.get(label, ())),
+            max((each.flops for each in operators.get(label, ())), default=0.0),
+            max((each.size_bytes for each in operators.get(label, ())), default=0.0),
+        )
+        for label in sorted(durations.keys() | operators.keys())
+    }
+
+
+def share_half_precisions(measured: Mapping[str, MeasuredKind]) -> dict[str, MeasuredKind]:
+    """Return labels in fp16 under their names in bf16 too, and the other way round.
+
+    Devices that share a process have one regime for both.
+    """
+    swapped = {}
+    for label, kind in measured.items():
+        for one, other in (("fp16", "bf16"), ("bf16", "fp16")):
+            if one in label.split():
+                swapped[label.replace(one, other)] = kind
+    return dict(sorted({**swapped, **measured}.items()))
+
+
+def add_kinds(
+    earlier: Mapping[str, MeasuredKind], added: Mapping[str, MeasuredKind]
+) -> dict[str, MeasuredKind]:
+    """Return what was measured of each label before and since.
+
+    A layer that was measured both before and since counts twice.
+    """
+    nothing = MeasuredKind()
+    found = {}
+    for label in sorted(earlier.keys() | added.keys()):
+        one, two = earlier.get(label, nothing), added.get(label, nothing)
+        found[label] = MeasuredKind(
+            one.energy_points + two.energy_points,
+            one.duration_points + two.duration_points,
+            max(one.largest_flops, two.largest_flops),
+            max(one.largest_bytes, two.largest_bytes),
+        )
+    return found
+
+
+def summarise_networks(observations: Iterable[Observation]) -> dict[str, MeasuredNetwork]:
+    """Return the measured networks by the hash of their layers."""
+    groups: dict[str, list[Observation]] = {}
+    for one in observations:
+        trial = one.trial
+        # An imported run is not the cost of a step: it contains start-up and evaluation.
+        is_step = trial.execution.is_user_step and not is_imported_run(one)
+        if trial.network.layers and is_step and one.energy_j and one.duration_s:
+            groups.setdefault(_hash_trial(trial), []).append(one)
+    found = {}
+    for name, group in sorted(groups.items()):
+        steps = np.array([one.trial.execution.steps for one in group])
+        energies_j = np.sort(np.array([one.energy_j or 0.0 for one in group]) / steps)
+        durations_s = np.sort(np.array([one.duration_s or 0.0 for one in group]) / steps)
+        mean_j = float(energies_j.mean())
+        sd_share = max(_REPEAT_SD_SHARE, float(energies_j.std()) / mean_j)
+        # Measurements of one run share its hour, its clocks and its host.
+        variance = (sd_share * mean_j) ** 2 / len({one.run for one in group})
+        found[name] = MeasuredNetwork(mean_j, variance, float(durations_s.mean()))
+    return found
+
+
+def hash_layers(layers: Iterable[PlacedLayer], is_graph: bool = False) -> str:
+    """Return a hash of a network's layers, the same for equal networks that are run alike."""
+    keys = sorted(f"{one.layer.key} {one.count}" for one in layers)
+    return stable_hash([*keys, "graph"] if is_graph else keys)
+
+
+@cache_on_record
+def _hash_trial(trial: Trial) -> str:
+    return hash_layers(split_layers(trial.network, trial.setup), trial.setup.cuda_graphs)

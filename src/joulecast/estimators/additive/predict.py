@@ -62,10 +62,7 @@ class AdditiveModel:
     Attributes:
         mode: ``graph`` if layers replay graphs, so that host and device time are separate; else
             ``eager``: durations contain both.
-        idle_w: Power of the idle device.
         unit: The unit of the device to estimate for; empty for any.
-        duration: Durations of operators on the device.
-        power: Powers of operators on the device.
         sum_error_sd_share: Standard deviation of a network's total around the sum of its layers, as
             a share of the total.
     """
@@ -90,9 +87,6 @@ class SumPrediction:
     """A process at the operators of sums, and the sums.
 
     Attributes:
-        posterior: The process that they were predicted with.
-        inputs: The operators as inputs of it.
-        log_sums: The sums over these inputs.
         by_operator: Medians at the operators.
         logs: Posterior of the logarithms of the sums.
     """
@@ -119,14 +113,10 @@ class NetworkTotals:
     """Energy and duration of a step of each of n networks.
 
     Attributes:
-        sums: The networks as sums over operators.
         durations: The device alone: durations of operators and sums.
-        powers: Likewise, powers.
         energy_j: Energy, with waiting for the host.
         duration_s: Duration, with waiting for the host.
-        duration_var: Its variance.
         grad_time_j: Derivative of each energy by the logarithm of the time on the device.
-        variance_by_source: Variance of each network's energy by source.
         covariance: Joint covariance of the energies without the error of sums, n x n; None unless
             requested.
     """
@@ -175,14 +165,9 @@ def predict_totals(
 ) -> NetworkTotals:
     """Return energy and duration of networks given by their layers.
 
-    Args:
-        model: The fitted model.
-        networks: Layers of each network and how often a step runs each.
-        sum_error_sd_share: Standard deviation of a total around the sum of its layers, as a share;
-            one for each network, or the same for all.
-        joint: Whether to return the joint covariance of the energies.
-        setups: Setup of each network, which tells how the host issues it; eagerly by default.
-        between_calls: Calls of a batch that are in no layer, for each network; none by default.
+    ``sum_error_sd_share`` is the standard deviation of a total around the sum of its layers, as a
+    share, of each network or of all. ``setups`` tell how the host issues each network, eagerly by
+    default; ``between_calls`` of a batch are in no layer.
     """
     size, sums = len(networks), model.encoder.sum_layers(networks)
     durations = predict_durations(model.encoder, model.duration, sums, joint)

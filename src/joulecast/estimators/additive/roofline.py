@@ -48,9 +48,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulecast.estimators.additive.layers import OVERHEAD
+from joulecast.estimators.additive.layers import AXES, OVERHEAD
 from joulecast.estimators.additive.observations import DecomposedObservation
-from joulecast.estimators.additive.operators import AXES
 from joulecast.gp.linalg import Floats
 from joulecast.gp.logsums.prior import Prior
 from joulecast.records import FLOAT_PRECISIONS, DataSheet
@@ -75,8 +74,6 @@ class Roofline(Record):
 
     Attributes:
         launch_s: Duration of an empty launch.
-        flop_s: Seconds per FLOP, by precision.
-        byte_s: Seconds per byte.
         log_sds: Uncertainty of the logarithms of these: launches, each precision, bytes.
     """
 
@@ -186,9 +183,7 @@ class Hardware(Record):
     """Figures of a device that residuals depend on, beyond its roofline.
 
     Attributes:
-        device: Its name.
         vendor: Its maker, whose libraries it runs.
-        units: Its multiprocessors.
         l2_bytes: Its last cache.
         powers_w: What the data sheet suggests for each basis function of powers.
         is_fitted: Whether the processes were fitted to measurements of this device. Any other one
@@ -338,10 +333,8 @@ class PowerPriors:
 def find_power_priors(sheet: DataSheet, without: Collection[str] = ()) -> PowerPriors:
     """Return what a data sheet says about the powers of its device.
 
-    Args:
-        sheet: The data sheet.
-        without: Devices whose measured powers are not used, by the start of their names: for tests
-            that treat a known device as unknown.
+    Measured powers of devices whose names start with one of ``without`` are not used: for tests
+    that treat a known device as unknown.
     """
     known = [
         shares for name, shares in _KNOWN_SHARES.items() if not name.startswith(tuple(without))

@@ -17,6 +17,7 @@ import numpy as np
 
 from joulecast.estimators.base import Floats
 from joulecast.gp.regression import GaussianProcess
+from joulecast.operators import layer_work
 from joulecast.records import Observation, Setup
 from joulecast.variants import BLOCK, LAYERS, ROLES, Part, Partition, Widths, curve_key, part_widths
 
@@ -73,15 +74,7 @@ def fit_curves(
     partition: Partition = LAYERS,
     carries_variance: bool = True,
 ) -> dict[str, Curve]:
-    """Fit all curves that the observations show, by key.
-
-    Args:
-        observations: What was measured.
-        quantity: One of QUANTITIES.
-        fit: Fits a process.
-        partition: How networks are split into parts.
-        carries_variance: Whether the variance of what is subtracted is added to the point's own.
-    """
+    """Fit all curves that the observations show, by key."""
     groups: dict[str, list[VariantPoint]] = {}
     for observation in observations:
         point = read_point(observation, quantity, partition)
@@ -118,6 +111,9 @@ def read_variant_parts(
     """Return the part that a variant shows, then those to subtract; None if it is no variant."""
     network, setup = observation.trial.network, observation.trial.setup
     if observation.source or setup.loss == "own" or not network.buildable:
+        return None
+    # A graph without weights shows the overhead of a run (``kernels``): every variant has a head.
+    if not any(layer_work(layer, setup).params for layer in network.layers):
         return None
     totals = network.totals
     if totals is not None:

@@ -31,6 +31,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +60,6 @@ from joulecast.estimators.subtractive.network_sums import (
     GroupRates,
     PartCost,
     ProfiledPart,
-    Rates,
     fit_rates,
     sum_networks,
 )
@@ -73,6 +73,7 @@ from joulecast.estimators.subtractive.options import (
 )
 from joulecast.gp.regression import fit_gaussian_process
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
+from joulecast.records.codec import Record, always_stored, not_stored
 from joulecast.system.errors import MissingError
 from joulecast.system.units import format_share
 from joulecast.variants import (
@@ -109,7 +110,7 @@ class SubtractiveEstimator:
         self.options = replace(change_options(type(self).options, changes), kernel=kernel)
         self.partition = self.options.partition
         self.repeats_doubtful = self.options.repair
-        self._fit_process = partial(_fit_process, options=self.options.process)
+        self._fit_process = partial(_fit_process, options=self.options)
 
     def uses(self, observation: Observation) -> bool:
         """Return whether an observation is a variant, run as a whole eager step."""
@@ -146,12 +147,7 @@ class SubtractiveEstimator:
 
     def load(self, data: Json) -> FittedSubtractive:
         """Restore a fit from its JSON."""
-        rates = {
-            quantity: {name: GroupRates.from_dict(group) for name, group in groups.items()}
-            for quantity, groups in data["rates"].items()
-        }
-        share, count = data["off_share"], data["seen"]
-        return FittedSubtractive(data["curves"], rates, share, count, self.options)
+        return replace(FittedSubtractive.from_dict(data), options=self.options)
 
     def _fit_curves(self, observations: Sequence[Observation], quantity: str) -> dict[str, Curve]:
         return fit_curves(
@@ -177,7 +173,7 @@ class PaperEstimator(SubtractiveEstimator):
 
 
 @dataclass(frozen=True)
-class FittedSubtractive:
+class FittedSubtractive(Record):
     """A fit of the subtractive estimator.
 
     Attributes:
@@ -186,14 +182,13 @@ class FittedSubtractive:
         rates: Rates for what no curve shows, by quantity.
         sum_error_sd_share: Standard deviation of a network's total around the sum of its layers, as
             a share of the total.
-        options: How networks are split and added up.
     """
 
-    curves: Mapping[str, Json]
-    rates: Mapping[str, Rates]
-    sum_error_sd_share: float
-    observation_count: int
-    options: SubtractiveOptions = OURS
+    curves: Mapping[str, Any]
+    rates: Mapping[str, Mapping[str, GroupRates]]
+    sum_error_sd_share: float = always_stored(json_name="off_share")
+    observation_count: int = always_stored(json_name="seen")
+    options: SubtractiveOptions = not_stored(OURS)
 
     def predict(
         self,
@@ -219,18 +214,6 @@ class FittedSubtractive:
             for curve in self.curves.values()
         ]
         return tuple(sorted(items, key=lambda item: item.label))
-
-    def to_dict(self) -> Json:
-        """Return JSON from which ``SubtractiveEstimator.load`` restores the fit."""
-        return {
-            "seen": self.observation_count,
-            "off_share": self.sum_error_sd_share,
-            "curves": self.curves,
-            "rates": {
-                quantity: {name: group.to_dict() for name, group in groups.items()}
-                for quantity, groups in self.rates.items()
-            },
-        }
 
     def _predict_setup(
         self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool

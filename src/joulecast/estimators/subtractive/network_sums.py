@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -50,11 +50,8 @@ class PartCost:
 
     Attributes:
         seen: Whether a curve shows it within the profiled widths.
-        curve: Key of its curve; empty if there is none.
-        point_index: Index of its point among those of the curve.
         weight: How often the point counts.
         rate_sd: Standard deviation of what the rates contribute.
-        rate_group: Name of the group whose rates were used.
     """
 
     value: float
@@ -87,52 +84,69 @@ def sum_networks(
 
     Curves are JSON, and ``quantity`` is one of QUANTITIES.
     """
-    keys = {curve_key(placed.part, setup) for parts in networks for placed in parts}
-    stored = {key: curves.get(key, {}).get(quantity) for key in sorted(keys)}
-    processes = {key: GaussianProcess.from_dict(data) for key, data in stored.items() if data}
-    evaluated = _evaluate_curves(
-        processes, (placed.part for parts in networks for placed in parts), setup, options
+    evaluated: dict[str, _EvaluatedCurve] = {}
+    for part in dict.fromkeys(placed.part for parts in networks for placed in parts):
+        key = curve_key(part, setup)
+        if data := curves.get(key, {}).get(quantity):
+            if key not in evaluated:
+                evaluated[key] = _EvaluatedCurve(GaussianProcess.from_dict(data), options)
+            evaluated[key].add(part)
+    costs = tuple(
+        tuple(_find_cost(placed, evaluated, rates, setup, options) for placed in parts)
+        for parts in networks
     )
-    counter = _PartCounter(setup, evaluated, rates, options)
-    costs = tuple(tuple(map(counter.find_cost, parts)) for parts in networks)
+    size = len(networks)
+    counts = {key: np.zeros((size, len(curve.index))) for key, curve in evaluated.items()}
+    rate_sds: dict[str, Floats] = {}
+    for network, row in enumerate(costs):
+        for cost in row:
+            if cost.curve:
+                counts[cost.curve][network, cost.point_index] += cost.weight
+            if cost.rate_sd:
+                rate_sds.setdefault(cost.rate_group, np.zeros(size))[network] += cost.rate_sd
+    cov = np.zeros((size, size))
+    for key, count in counts.items():
+        cov += count @ evaluated[key].posterior[1] @ count.T
+    for sds in rate_sds.values():
+        cov += np.outer(sds, sds)
     totals = np.array([sum(cost.value for cost in row) for row in costs], dtype=float)
-    return NetworkSums(totals, _curve_cov(costs, evaluated) + _rate_cov(costs), costs)
+    return NetworkSums(totals, cov, costs)
 
 
-@dataclass(frozen=True)
 class _EvaluatedCurve:
-    """A curve's posterior at the points that some networks run.
+    """A curve at the points that some networks run; ``index`` numbers these by their widths."""
 
-    Attributes:
-        index: Indices of the points by their widths.
-        lows: Smallest profiled widths; ``highs`` the largest.
-        blends: Whether rates count where the curve is mostly noise.
-        extrapolates: Whether the curve is not evaluated beyond the profiled widths.
-    """
+    def __init__(self, process: GaussianProcess, options: SubtractiveOptions) -> None:
+        self._process, self._options = process, options
+        self._lows, self._highs = process.inputs.min(axis=0), process.inputs.max(axis=0)
+        self.index: dict[Widths, int] = {}
 
-    index: dict[Widths, int]
-    means: Floats
-    cov: Floats
-    lows: Floats
-    highs: Floats
-    blends: bool = True
-    extrapolates: bool = True
+    def clip(self, part: Part) -> Widths:
+        """Return a part's widths, or the nearest profiled ones."""
+        # A part without widths has a curve with one column.
+        bounds = zip(part_widths(part), self._lows, self._highs, strict=False)
+        return tuple(int(min(max(width, low), high)) for width, low, high in bounds)
 
-    def find_point(self, part: Part) -> Widths:
-        """Return the widths at which the curve is evaluated for a part."""
-        return _clip(part, self.lows, self.highs) if self.extrapolates else part_widths(part)
+    def add(self, part: Part) -> Widths:
+        """Return the widths at which the curve is evaluated for a part, and number them."""
+        widths = self.clip(part) if self._options.extrapolation else part_widths(part)
+        self.index.setdefault(widths, len(self.index))
+        return widths
 
-    def is_inside(self, part: Part) -> bool:
-        """Return whether the widths of a part are within the profiled ones."""
-        return _clip(part, self.lows, self.highs) == part_widths(part)
+    @cached_property
+    def posterior(self) -> tuple[Floats, Floats]:
+        """Means and covariance at all points that were added."""
+        means, cov = self._process.predict(width_rows(self.index))
+        return means, cov + self._process.nugget_variance * np.eye(len(means))
 
     def combine(self, index: int, value: float, sd_share: float) -> tuple[float, float, float]:
         """Return the cost at a point, the curve's weight in it, and the deviation of the rates.
 
         The rates' ``value`` only counts where the curve is mostly noise.
         """
-        mean, variance = float(self.means[index]), float(self.cov[index, index])
-        if not self.blends:
+        means, cov = self.posterior
+        mean, variance = float(means[index]), float(cov[index, index])
+        if not self._options.blend:
             return mean, 1.0, 0.0
         if value <= 0 or mean >= variance**0.5:
             return max(mean, 0.0), 1.0, 0.0
@@ -142,106 +156,33 @@ class _EvaluatedCurve:
         return max(combined, 0.0), weight, (1.0 - weight) * rate_sd
 
 
-def _evaluate_curves(
-    processes: Mapping[str, GaussianProcess],
-    parts: Iterable[Part],
+def _find_cost(
+    placed: PlacedPart,
+    evaluated: Mapping[str, _EvaluatedCurve],
+    rates: Rates,
     setup: Setup,
     options: SubtractiveOptions,
-) -> dict[str, _EvaluatedCurve]:
-    bounds = {
-        key: (one.inputs.min(axis=0), one.inputs.max(axis=0)) for key, one in processes.items()
-    }
-    index: dict[str, dict[Widths, int]] = {}
-    for part in parts:
-        key = curve_key(part, setup)
-        if key in processes:
-            points = index.setdefault(key, {})
-            widths = _clip(part, *bounds[key]) if options.extrapolation else part_widths(part)
-            points.setdefault(widths, len(points))
-    evaluated = {}
-    for key, points in index.items():
-        means, cov = processes[key].predict(width_rows(points))
-        cov += processes[key].nugget_variance * np.eye(len(points))
-        evaluated[key] = _EvaluatedCurve(
-            points, means, cov, *bounds[key], options.blend, options.extrapolation
-        )
-    return evaluated
-
-
-def _clip(part: Part, lows: Floats, highs: Floats) -> Widths:
-    """Return a part's widths, or the nearest profiled ones."""
-    # A part without widths has a curve with one column.
-    bounds = zip(part_widths(part), lows, highs, strict=False)
-    return tuple(int(min(max(width, low), high)) for width, low, high in bounds)
-
-
-@dataclass(frozen=True)
-class _PartCounter:
-    """What the costs of parts follow from."""
-
-    setup: Setup
-    evaluated: Mapping[str, _EvaluatedCurve]
-    rates: Rates
-    options: SubtractiveOptions
-
-    def find_cost(self, placed: PlacedPart) -> PartCost:
-        """Return the cost of all calls of a part."""
-        part, key = placed.part, curve_key(placed.part, self.setup)
-        calls = self._count_calls(placed)
-        value, sd_share, group = estimate_part(self.rates, part, self.setup)
-        if key not in self.evaluated:
-            return PartCost(
-                value * calls, seen=False, rate_sd=value * calls * sd_share, rate_group=group
-            )
-        curve = self.evaluated[key]
-        nearest = curve.find_point(part)
-        at = curve.index[nearest]
-        if nearest == part_widths(part):
-            mean, weight, rate_sd = curve.combine(at, value, sd_share)
-            seen = curve.is_inside(part)
-            return PartCost(mean * calls, seen, key, at, weight * calls, rate_sd * calls, group)
-        nearest_value = estimate_part(self.rates, resize_part(part, nearest), self.setup).value
+) -> PartCost:
+    """Return the cost of all calls of a part."""
+    part, key, calls = placed.part, curve_key(placed.part, setup), float(placed.calls)
+    # Further calls and tied weights skip the update.
+    repeats = placed.calls - 1 + any(layer.tied for layer in placed.layers)
+    if repeats and options.updates:
+        calls -= repeats * estimate_update_share(rates, part, setup)
+    value, sd_share, group = estimate_part(rates, part, setup)
+    if key not in evaluated:
+        rate_sd = value * calls * sd_share
+        return PartCost(value * calls, seen=False, rate_sd=rate_sd, rate_group=group)
+    curve = evaluated[key]
+    nearest = curve.add(part)
+    at, ratio, nearest_value = curve.index[nearest], 1.0, value
+    if nearest != part_widths(part):
+        nearest_value = estimate_part(rates, resize_part(part, nearest), setup).value
         ratio = value / (nearest_value or value or 1.0)
-        mean, weight, rate_sd = curve.combine(at, nearest_value, sd_share)
-        rate_sd = ratio * rate_sd + abs(ratio - 1.0) * mean * sd_share
-        weight *= ratio
-        return PartCost(
-            mean * ratio * calls, False, key, at, weight * calls, rate_sd * calls, group
-        )
-
-    def _count_calls(self, placed: PlacedPart) -> float:
-        """Return how often a part's cost counts; further calls and tied weights skip the update."""
-        repeats = placed.calls - 1 + any(layer.tied for layer in placed.layers)
-        if not repeats or not self.options.updates:
-            return placed.calls
-        return placed.calls - repeats * estimate_update_share(self.rates, placed.part, self.setup)
-
-
-def _curve_cov(
-    costs: Sequence[Sequence[PartCost]], evaluated: Mapping[str, _EvaluatedCurve]
-) -> Floats:
-    counts = {key: np.zeros((len(costs), len(curve.means))) for key, curve in evaluated.items()}
-    for network, row in enumerate(costs):
-        for cost in row:
-            if cost.curve:
-                counts[cost.curve][network, cost.point_index] += cost.weight
-    total = np.zeros((len(costs), len(costs)))
-    for key, curve in evaluated.items():
-        total += counts[key] @ curve.cov @ counts[key].T
-    return total
-
-
-def _rate_cov(costs: Sequence[Sequence[PartCost]]) -> Floats:
-    """Return the covariance of what the rates contribute: errors of one group are common."""
-    sds: dict[str, Floats] = {}
-    for network, row in enumerate(costs):
-        for cost in row:
-            if cost.rate_sd:
-                sds.setdefault(cost.rate_group, np.zeros(len(costs)))[network] += cost.rate_sd
-    total = np.zeros((len(costs), len(costs)))
-    for sd in sds.values():
-        total += np.outer(sd, sd)
-    return total
+    mean, weight, rate_sd = curve.combine(at, nearest_value, sd_share)
+    rate_sd = ratio * rate_sd + abs(ratio - 1.0) * mean * sd_share
+    seen, weight = curve.clip(part) == part_widths(part), weight * ratio
+    return PartCost(mean * ratio * calls, seen, key, at, weight * calls, rate_sd * calls, group)
 
 
 _MIN_POINTS = 4
@@ -271,7 +212,6 @@ class GroupRates(Record):
     Attributes:
         rates: Cost per FLOP, byte and launch.
         sd_share: Standard deviation of a part's cost, as a share of it.
-        count: Number of points.
     """
 
     rates: tuple[float, ...] = always_stored(json_name="per")

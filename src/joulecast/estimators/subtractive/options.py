@@ -32,6 +32,7 @@ intervals of a network's total, and what to do when a device refuses a trial.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from joulecast.gp.regression import ProcessOptions
 from joulecast.system.errors import InputError
@@ -46,16 +47,10 @@ its variance over that mean, as plain numbers; or its variance over the variance
 
 
 @dataclass(frozen=True)
-class SubtractiveOptions:
-    """How curves are fitted, chosen and added up.
+class SubtractiveOptions(ProcessOptions):
+    """How curves are fitted (``ProcessOptions``), chosen and added up.
 
     Attributes:
-        kernel: ``matern``, or ``rbf`` for comparison.
-        roots: Points are square roots of widths, each axis scaled by its range; else channels.
-        lengths: One length scale per width; else one for all.
-        priors: Hyper-parameters have priors; else the likelihood alone decides.
-        signal: The signal variance is fitted; else it is 1 for standardised values.
-        noise: The known variance of each measurement counts; else one noise variance is fitted.
         carried: The variance of what is subtracted is added to the point's own.
         stop: One of STOP_RULES.
         limit: Points after which a curve is done; None if only the campaign has a limit.
@@ -77,12 +72,6 @@ class SubtractiveOptions:
         repair: Campaigns measure doubtful trials again.
     """
 
-    kernel: str = "matern"
-    roots: bool = True
-    lengths: bool = True
-    priors: bool = True
-    signal: bool = True
-    noise: bool = True
     carried: bool = True
     stop: str = "sd"
     limit: int | None = None
@@ -98,6 +87,7 @@ class SubtractiveOptions:
     repair: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.stop not in STOP_RULES:
             raise InputError(f"unknown rule {self.stop!r}: choose one of {', '.join(STOP_RULES)}")
 
@@ -107,57 +97,23 @@ class SubtractiveOptions:
         base = LAYERS if self.layers else BLOCKS
         return adapt_partition(base, own_ends=not self.stems, output_gradient=self.gradient)
 
-    @property
-    def process(self) -> ProcessOptions:
-        """How the process of a curve is fitted."""
-        return ProcessOptions(
-            kernel=self.kernel,
-            warps_inputs=self.roots,
-            separates_axes=self.lengths,
-            has_priors=self.priors,
-            fits_signal=self.signal,
-            knows_noise=self.noise,
-        )
-
 
 OURS = SubtractiveOptions()
 """What ``subtractive`` does."""
 
-PAPER = SubtractiveOptions(
-    roots=False,
-    lengths=False,
-    priors=False,
-    signal=False,
-    noise=False,
-    carried=False,
-    stop="variance",
-    limit=20,
-    order=False,
-    corners=False,
-    grid=False,
-    stems=False,
-    gradient=False,
-    blend=False,
-    extrapolation=False,
-    updates=False,
-    layers=False,
-    repair=False,
-)
-"""What the paper says."""
-
 DEVIATIONS = tuple(one.name for one in fields(SubtractiveOptions) if one.name != "kernel")
 """Names of all deviations, which are those of the options."""
+
+_WITHOUT: dict[str, Any] = dict.fromkeys(DEVIATIONS, False)
+PAPER = SubtractiveOptions(**{**_WITHOUT, "stop": "variance", "limit": 20})
+"""What the paper says."""
 
 SEPARATOR = ":"
 """Separates the name of an estimator from deviations that are changed."""
 
 
 def change_options(options: SubtractiveOptions, names: tuple[str, ...]) -> SubtractiveOptions:
-    """Return options with some deviations as in the paper, or as ours where they are the paper's.
-
-    Raises:
-        InputError: There is no deviation of a name.
-    """
+    """Return options with some deviations as in the paper, or as ours if they are the paper's."""
     for name in names:
         if name not in DEVIATIONS:
             raise InputError(

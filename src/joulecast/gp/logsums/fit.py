@@ -62,12 +62,8 @@ def fit_logsums(
     Where there are outliers, they are discounted and everything is fitted again. Without any
     observations, hyper-parameters are the medians of their priors.
 
-    Args:
-        process: The process.
-        inputs: Distinct inputs of the observations.
-        observations: Observed sums of them.
-        max_rows: Number of observations that hyper-parameters are fitted to.
-        max_row_inputs: Hyper-parameters are fitted to sums of at most so many inputs, if given.
+    Hyper-parameters are fitted to ``max_rows`` observations, of sums of at most ``max_row_inputs``
+    inputs if that is given.
     """
     if not observations.size:
         return FittedLogSums.start(process, process.theta_prior[0], inputs, observations)
@@ -92,11 +88,8 @@ def select_subset(
 
     A stratum's number of observations grows with the square root of its size, until it runs out.
 
-    Args:
-        observations: The observations to choose from.
-        max_rows: Number of observations.
-        max_inputs: Number of distinct inputs of all chosen sums together.
-        max_row_inputs: Number of inputs of each chosen sum; None for any.
+    ``max_inputs`` limits the distinct inputs of all chosen sums together, ``max_row_inputs`` those
+    of each sum.
     """
     counts, size = observations.sums.counts, observations.size
     strata = np.zeros(size, np.int64) if observations.strata is None else observations.strata

@@ -134,7 +134,6 @@ class LogObservations(Rows):
     """Observed sums.
 
     Attributes:
-        sums: The sums.
         log_values: Logarithm of each observed value, N.
         log_variance: Variance of each that is known beforehand, N.
         strata: Stratum of each observation, N, so that a subset shows all of them; None for one.

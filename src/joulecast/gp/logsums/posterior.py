@@ -51,9 +51,6 @@ class FittedLogSums:
     """A process with its fitted hyper-parameters and everything it was observed through.
 
     Attributes:
-        theta: The fitted θ.
-        inputs: Inputs of all observations.
-        observations: Observed sums of them.
         linear: Linearisation of the observations, which conditioning on any of them takes over.
         row_weights: C⁻¹·r of all observations under that linearisation, so that means need no
             factor of C; None if that was not found.
@@ -127,8 +124,6 @@ class LogSumPosterior:
 
     Attributes:
         inputs: Inputs of the observations, cell by cell.
-        sums: Observed sums.
-        linear: Their linearisation, with weights W.
         inverse_factor: L⁻¹, N x N.
         row_weights: C⁻¹·r, N: the posterior mean is the prior covariance with the observations
             times these.

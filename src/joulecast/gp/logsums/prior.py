@@ -43,7 +43,6 @@ class KernelTerm(Record):
         axes: Columns of ``LogInputs.points`` that its kernel depends on; none for a level.
         shared_sd: Prior of a_t, the standard deviation that all regimes share.
         regime_sd: Prior of b_t, the standard deviation of each regime.
-        length_scale: Prior of every length scale.
     """
 
     group: int

@@ -50,11 +50,7 @@ _BATCH = 50
 def select_rows(fitted: FittedLogSums, inputs: LogInputs, limit: int | None = None) -> Ints:
     """Return all observations, or those that matter for inputs if there are many, ascending.
 
-    Args:
-        fitted: The process and its observations.
-        inputs: Distinct inputs to predict.
-        limit: Number of observations, unless that leaves an input fewer than ROWS_PER_INPUT;
-            LOCAL_ROWS by default.
+    ``limit`` is their number, unless that leaves an input fewer than ROWS_PER_INPUT.
     """
     limit = limit or LOCAL_ROWS
     if fitted.observations.size <= max(MAX_EXACT_ROWS, limit):
