@@ -536,9 +536,9 @@ FIRST = fake_pynvml.UUIDS[0]
 @pytest.mark.parametrize(
     ("meter", "on", "gpu", "error", "named"),
     [
-        ("nvml:1", "cuda:0", FIRST, InputError, "does not read the GPU .* cuda:0"),
-        (f"nvml:{OTHER}", "cuda:0", FIRST, InputError, "does not read the GPU .* cuda:0"),
-        ("nvml:1+modelled", "cuda:0", FIRST, InputError, "does not read the GPU .* cuda:0"),
+        ("nvml:1", "cuda:0", FIRST, InputError, "does not read the GPU .*cuda:0"),
+        (f"nvml:{OTHER}", "cuda:0", FIRST, InputError, "does not read the GPU .*cuda:0"),
+        ("nvml:1+modelled", "cuda:0", FIRST, InputError, "does not read the GPU .*cuda:0"),
         ("nvml", "cuda:1", None, InputError, "find_gpu"),
         ("nvml:0+nvml:00", "cpu", None, InputError, "twice"),
         ("nvml:0+nvml", "cpu", None, InputError, "twice"),

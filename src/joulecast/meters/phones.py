@@ -233,5 +233,4 @@ def parse_termux(text: str) -> BatteryState:
 def detect_termux() -> tuple[MeterInfo, ...]:
     """Return whether this machine is a phone with Termux:API."""
     meter = make_termux("")
-    reason = f"{_TERMUX}; how often it updates is measured at the start"
-    return (MeterInfo("termux", True, reason, covers=meter.covers),)
+    return (meter.to_info(f"{_TERMUX}; how often it updates is measured at the start"),)

@@ -238,13 +238,5 @@ def detect_rapl(
         meter.begin()
         sleep(_IDLE_S)
         reading = meter.end()
-    row = MeterInfo(
-        meter.name,
-        True,
-        f"counters of {meter.covers} under {root}",
-        covers=meter.covers,
-        update_interval_s=meter.update_interval_s,
-        resolution_j=_RESOLUTION_J,
-        idle_power_w=reading.power_w or None,
-    )
-    return (row,)
+    reason = f"counters of {meter.covers} under {root}"
+    return (meter.to_info(reason, _RESOLUTION_J, reading.power_w or None),)

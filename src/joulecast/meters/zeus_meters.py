@@ -19,7 +19,7 @@ from typing import Any
 
 from joulecast.meters.base import MeterInfo, UnavailableError, report_missing
 from joulecast.meters.sampling import MakeTicker, SampledMeter, Ticker
-from joulecast.system.errors import InputError, MeasurementError
+from joulecast.system.errors import InputError, MeasurementError, arg
 
 _INSTALL = "run: pip install 'joulecast[zeus]'"
 _CHECK = "run python -m zeus.show_env, which lists what it finds"
@@ -223,7 +223,8 @@ def make_amd(argument: str, on: str) -> ZeusMeter:
     loaded = number or "0"
     if kind == "cuda" and argument and int(argument) != int(loaded):
         raise InputError(
-            f"--meter amd:{argument} does not read the GPU behind --on {on}: use --meter amd"
+            f"{arg('meter', f'amd:{argument}')} does not read the GPU behind {arg('on', on)}: give "
+            f"{arg('meter', 'amd')}"
         )
     return open_amd(int(argument or (loaded if kind == "cuda" else 0)))
 
@@ -249,27 +250,13 @@ def _describe_amd(gpus: Any, index: int) -> MeterInfo:
         if not has_counter:
             return error.to_info(f"amd:{index}", "gpu")
         power_w = None
-    return MeterInfo(
-        f"amd:{index}",
-        True,
-        f"{gpus.get_name(index)}, {how}",
-        covers="gpu",
-        update_interval_s=_INTERVAL_S,
-        resolution_j=_RESOLUTION_J if has_counter else None,
-        idle_power_w=power_w,
-    )
+    meter = ZeusMeter(f"amd:{index}", "gpu", f"amd {index}", "", lambda: 0.0)
+    resolution_j = _RESOLUTION_J if has_counter else None
+    return meter.to_info(f"{gpus.get_name(index)}, {how}", resolution_j, power_w)
 
 
 @report_missing("apple", "+".join(_APPLE_PARTS))
 def detect_apple() -> tuple[MeterInfo, ...]:
     """Return the processor of a Mac, or why there is none."""
-    covers = open_apple().covers
-    row = MeterInfo(
-        "apple",
-        True,
-        f"counters of {covers}",
-        covers=covers,
-        update_interval_s=_INTERVAL_S,
-        resolution_j=_RESOLUTION_J,
-    )
-    return (row,)
+    meter = open_apple()
+    return (meter.to_info(f"counters of {meter.covers}", _RESOLUTION_J),)
