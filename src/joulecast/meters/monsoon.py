@@ -99,11 +99,7 @@ def detect_monsoon() -> tuple[MeterInfo, ...]:
 
 
 def _list_serials() -> list[str]:
-    """Return the serial numbers of all monitors that are connected.
-
-    Raises:
-        UnavailableError: There are none, or they cannot be read.
-    """
+    """Return the serial numbers of all monitors that are connected."""
     if find_spec("Monsoon") is None or find_spec("usb") is None:
         raise UnavailableError(
             "the package monsoon is not installed", "run: pip install 'joulecast[monsoon]'"

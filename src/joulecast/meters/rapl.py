@@ -119,11 +119,7 @@ class Zone:
 
 
 def find_zones(root: Path = POWERCAP, read: ReadText = read_text) -> tuple[Zone, ...]:
-    """Return the zones of packages and their memory.
-
-    Raises:
-        UnavailableError: There are none, or they cannot be read.
-    """
+    """Return the zones of packages and their memory."""
     # One zone for each name and parent: a package may appear again under another number.
     packages: dict[str, Path] = {}
     memories: list[Path] = []

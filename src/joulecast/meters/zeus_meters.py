@@ -77,11 +77,7 @@ class ZeusMeter(SampledMeter):
 def open_amd(index: int) -> ZeusMeter:
     """Return the counter of an AMD GPU, or its power where Zeus found the counter to be wrong.
 
-    Args:
-        index: HIP's index, which is that of ``cuda:1`` in PyTorch.
-
-    Raises:
-        UnavailableError: There is no such GPU, or it shows neither.
+    The index is HIP's, which is that of ``cuda:1`` in PyTorch.
     """
     gpus = _list_amd_gpus()
     if index >= len(gpus.gpus):
@@ -95,11 +91,7 @@ def open_amd(index: int) -> ZeusMeter:
 
 
 def open_apple() -> ZeusMeter:
-    """Return the counters of an Apple processor, added up.
-
-    Raises:
-        UnavailableError: This is no Mac with an Apple processor, or Zeus is not installed.
-    """
+    """Return the counters of an Apple processor, added up."""
     if platform.system() != "Darwin":
         raise UnavailableError("this machine is not a Mac", "use another meter")
     apple = _import_zeus("zeus.device.soc.apple")
@@ -119,11 +111,7 @@ def open_apple() -> ZeusMeter:
 
 
 def open_nvidia(index: int) -> ZeusMeter:
-    """Return the counter of an NVIDIA GPU by NVML's index.
-
-    Raises:
-        UnavailableError: Zeus is not installed, or does not see the GPU.
-    """
+    """Return the counter of an NVIDIA GPU by NVML's index."""
     nvidia = _import_zeus("zeus.device.gpu.nvidia")
     with _explain_opening("NVIDIA GPUs"):
         gpus = nvidia.NVIDIAGPUs()
@@ -139,11 +127,7 @@ def open_nvidia(index: int) -> ZeusMeter:
 
 
 def open_rapl() -> ZeusMeter:
-    """Return the counters of all processors and of their memory.
-
-    Raises:
-        UnavailableError: Zeus is not installed, or finds no counter that it may read.
-    """
+    """Return the counters of all processors and of their memory."""
     rapl = _import_zeus("zeus.device.cpu.rapl")
     with _explain_opening("RAPL counters"):
         # Zeus lists the board (psys), which includes the processors, as one more of them.
@@ -177,11 +161,7 @@ def _list_amd_gpus() -> Any:
 
 
 def _find_amd_power(gpus: Any, index: int) -> Callable[[int], int]:
-    """Return the function that reads the power of a GPU in mW.
-
-    Raises:
-        UnavailableError: It shows none, as the second chip of an MI250 does.
-    """
+    """Return the function that reads the power of a GPU in mW."""
     from zeus.device.gpu.common import ZeusGPUNotSupportedError
 
     for read in (gpus.get_average_power_usage, gpus.get_instant_power_usage):
