@@ -1,24 +1,21 @@
-"""Draw records with Hypothesis, for property-based tests.
+"""Draw records with Hypothesis, from the annotations that are their schema.
 
-The strategies draw every value that a record accepts, including networks that make no sense: all of
-them must survive JSON, files and stores.
+The strategies draw what a record accepts, including networks that make no sense: all of them must
+survive JSON, files and stores.
 """
 
 from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
 from joulecast.records import (
     FLOAT_PRECISIONS,
-    INT8_PRECISIONS,
-    JOINS,
-    LOSSES,
-    MODES,
-    OPTIMIZERS,
-    PHASES,
     PROVENANCES,
-    STAGES,
-    UPSTREAMS,
     Device,
     Execution,
     Input,
@@ -27,60 +24,71 @@ from joulecast.records import (
     Observation,
     Op,
     Profile,
+    Record,
     Setup,
     Sizes,
     StepTotals,
     Trial,
 )
+from joulecast.records.codec import Choices, Range
 
 names = st.text(max_size=8)
 # Texts that are columns of the store's tables.
 labels = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
-kinds = st.sampled_from(["conv2d", "linear", "lstm", "elementwise", "pool"])
 whole = st.integers(0, 10**9)
-count = st.integers(1, 2**20)
 amounts = st.just(0.0) | st.floats(1e-60, 1e12)
-shares = st.floats(0, 1)
-times = st.floats(0, 2e11)
-maybe = st.none() | amounts
 size_values = whole | names | amounts | st.lists(whole, max_size=3).map(tuple)
 sizes = st.dictionaries(st.sampled_from(["cin", "cout", "space", "p", "fn"]), size_values).map(
     Sizes
 )
-ops = st.builds(Op, kinds, sizes)
-leaves = st.builds(
+PLAIN = {str: names, int: whole, float: amounts, bool: st.booleans(), Sizes: sizes}
+
+
+def draw_hint(hint: Any, limit: Any = None) -> st.SearchStrategy[Any]:
+    """Return the strategy of an annotation and its limit."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return draw_hint(*args)
+    if isinstance(limit, Choices):
+        return st.sampled_from(limit.values)
+    if isinstance(limit, Range) and hint is int:
+        return st.integers(limit.least, min(limit.most, 2**20))
+    if isinstance(limit, Range):
+        most = min(limit.most, 1e12)
+        return st.just(limit.least) | st.floats(max(limit.least, limit.tiny), most)
+    if hint in PLAIN:
+        return PLAIN[hint]
+    if origin in (Union, types.UnionType):
+        return st.one_of(*(st.none() if one is type(None) else draw_hint(one) for one in args))
+    if origin is tuple and args[-1] is not Ellipsis:
+        return st.tuples(*map(draw_hint, args))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return st.dictionaries(names, draw_hint(args[1]), max_size=2)
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return draw_record(hint)
+    return st.lists(draw_hint(args[0]), max_size=2).map(tuple)
+
+
+def draw_record(cls: type[Record], **known: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Return the strategy of a record, with that of some fields given."""
+    hints = get_type_hints(cls, include_extras=True)
+    others = [one.name for one in fields(cls) if one.name not in known]
+    return st.builds(cls, **{name: draw_hint(hints[name]) for name in others}, **known)
+
+
+kinds = st.sampled_from(["conv2d", "linear", "lstm", "elementwise", "pool"])
+ops = draw_record(Op, kind=kinds)
+leaves = draw_record(
     Layer,
-    kinds,
-    sizes,
+    kind=kinds,
     tail=st.lists(ops, max_size=2).map(tuple),
-    trains=st.booleans(),
-    input_grad=st.booleans(),
     reads=st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple),
-    join=st.sampled_from(JOINS),
-    calls=st.integers(1, 9),
-    tied=st.booleans(),
-    channels_last=st.booleans(),
-    channels_last_weights=st.booleans(),
-    transposed=st.lists(st.integers(0, 2), max_size=2).map(tuple),
-    recomputed=st.booleans(),
-    name=names,
+    parts=st.just(()),
 )
 layers = leaves | st.builds(
     Layer, kinds, sizes, parts=st.lists(leaves, max_size=2).map(tuple), name=names
 )
-inputs = st.builds(Input, st.lists(count, max_size=3).map(tuple), whole)
-totals = st.builds(
-    StepTotals,
-    amounts,
-    amounts,
-    whole,
-    shares,
-    shares,
-    shares,
-    ops_without_rule=st.lists(st.tuples(names, count), max_size=2).map(tuple),
-    uncounted_bytes_share=shares,
-    notes=st.lists(names, max_size=2).map(tuple),
-)
+inputs, totals = draw_record(Input), draw_record(StepTotals)
 
 
 @st.composite
@@ -88,65 +96,20 @@ def networks(draw: st.DrawFn) -> Network:
     """Draw a network whose groups are disjoint ranges of its layers, in order."""
     drawn = draw(st.lists(layers, max_size=4))
     cuts = sorted(draw(st.sets(st.integers(0, len(drawn)), max_size=4)))
-    return Network(
-        tuple(drawn),
-        draw(inputs),
-        tuple(zip(cuts[::2], cuts[1::2], strict=False)),
-        draw(st.booleans()),
-        draw(names),
-        draw(st.none() | totals),
-    )
+    groups = tuple(zip(cuts[::2], cuts[1::2], strict=False))
+    rest = {"buildable": draw(st.booleans()), "name": draw(names)}
+    return Network(tuple(drawn), draw(inputs), groups, **rest, totals=draw(st.none() | totals))
 
 
-_float_setups = st.builds(
-    Setup,
-    count,
-    st.sampled_from(PHASES),
-    st.sampled_from(FLOAT_PRECISIONS),
-    st.sampled_from(OPTIMIZERS),
-    st.sampled_from(LOSSES),
-    st.integers(0, 64),
-    st.booleans(),
-    st.sampled_from(("", "NNAPI")),
-    st.booleans(),
+_floats = st.sampled_from(FLOAT_PRECISIONS)
+setups = draw_record(Setup, phase=st.just("train"), precision=_floats) | draw_record(
+    Setup, phase=st.just("inference"), accumulate=st.just(1)
 )
-_int8_setups = st.builds(
-    Setup, count, phase=st.just("inference"), precision=st.sampled_from(INT8_PRECISIONS)
-)
-_torch_setups = st.builds(
-    Setup, count, accumulate=st.integers(0, 9), compiled=st.booleans(), cuda_graphs=st.booleans()
-)
-setups = _float_setups | _int8_setups | _torch_setups
-executions = st.builds(
-    Execution,
-    st.sampled_from(STAGES),
-    st.sampled_from(MODES),
-    st.integers(1, 9),
-    st.sampled_from(UPSTREAMS),
-    count,
-)
+executions = draw_record(Execution)
 trials = st.builds(Trial, networks(), setups, executions)
-devices = st.builds(Device, labels, names, whole, names, labels)
-observations = st.builds(
-    Observation,
-    trials,
-    energy_j=maybe,
-    energy_sd_j=maybe,
-    duration_s=maybe,
-    duration_sd_s=maybe,
-    issue_s=maybe,
-    issue_sd_s=maybe,
-    count=count,
-    peak_memory_bytes=st.none() | whole,
-    run=labels,
-    device=devices,
-    runtime=labels,
-    meter=names,
-    covers=labels,
-    provenance=st.sampled_from(PROVENANCES),
-    source=names,
-    taken_at_s=times,
-    cost_s=amounts,
+devices = draw_record(Device, name=labels, power_mode=labels)
+observations = draw_record(
+    Observation, trial=trials, device=devices, run=labels, runtime=labels, covers=labels
 )
 json_values = st.recursive(
     st.none() | st.booleans() | whole | amounts | names,
@@ -162,10 +125,6 @@ def profiles(draw: st.DrawFn) -> Profile:
     device, runtime, covers = draw(devices), draw(labels), draw(labels)
     provenance = draw(st.sampled_from(PROVENANCES))
     same = {"device": device, "runtime": runtime, "covers": covers, "provenance": provenance}
-    seen = st.builds(
-        lambda one, drawn: Observation(**{**one.__dict__, **same, "taken_at_s": drawn}),
-        observations,
-        times,
-    )
+    seen = observations.map(lambda one: Observation(**{**one.__dict__, **same}))
     unique = st.lists(seen, max_size=3, unique_by=lambda one: one.taken_at_s)
     return Profile(device, runtime, covers, provenance, tuple(draw(unique)), draw(fits))

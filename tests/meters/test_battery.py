@@ -29,9 +29,6 @@ class BatteryContract(VirtualContract):
     def test_power_of_the_battery_is_measured(self):
         with self.make_meter() as meter:
             assert self.read(meter).power_w == pytest.approx(12.0, rel=0.02)
-
-    def test_window_has_ten_updates(self):
-        with self.make_meter() as meter:
             assert meter.update_interval_s == pytest.approx(self.EVERY_S, abs=0.5)
             assert meter.window_s >= 9 * self.EVERY_S
 
@@ -150,16 +147,11 @@ def test_batteries_add_up_while_one_rests(tmp_path, clock):
     check_power(tmp_path, clock, 17.0)
 
 
-def test_batteries_of_peripherals_are_ignored(tmp_path, clock):
-    Battery(tmp_path, clock, ("power",))
-    mouse = Battery(tmp_path, clock, ("power",), name="hidpp_battery_0")
-    write_files(mouse.folder, scope="Device")
-    check_power(tmp_path, clock, 12.0)
-
-
-def test_power_of_zero_means_unknown(tmp_path, clock):
+def test_peripherals_and_a_power_of_zero_are_ignored(tmp_path, clock):
     battery = Battery(tmp_path, clock, ("energy",))
     write_files(battery.folder, power_now=0)
+    mouse = Battery(tmp_path, clock, ("power",), name="hidpp_battery_0")
+    write_files(mouse.folder, scope="Device")
     check_power(tmp_path, clock, 12.0)
 
 
@@ -228,12 +220,15 @@ def test_slow_updates_are_met_by_longer_windows(every_s, wait_s):
     assert meter.window_s >= 8 * every_s
 
 
-def test_window_of_few_updates_is_too_short():
+def test_window_of_few_updates_is_too_short_and_nothing_can_be_added():
     clock = VirtualClock(step_s=0.5)
     with Gauge(clock, 2.0).make_meter() as meter:
         meter.begin()
         clock.sleep(5.0)
         assert meter.end().faults[0].startswith("too short")
+    meter.name = "battery"
+    with pytest.raises(InputError, match="twice"):
+        SumMeter([ModelledMeter(), meter])
 
 
 def test_charger_is_accepted_if_forced_and_covered_by_name():
@@ -248,10 +243,3 @@ def test_charger_is_accepted_if_forced_and_covered_by_name():
         clock.sleep(30.0)
         assert meter.end().faults == ()
     assert meter.covers == "battery while charging"
-
-
-def test_nothing_is_added_to_a_battery():
-    meter = Gauge(VirtualClock(), 2.0).make_meter()
-    meter.name = "battery"
-    with pytest.raises(InputError, match="twice"):
-        SumMeter([ModelledMeter(), meter])

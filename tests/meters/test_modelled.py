@@ -43,22 +43,9 @@ def test_provenance_is_modelled():
     assert "not measured" in row.reason
 
 
-@pytest.mark.parametrize(
-    ("spec", "power_w"),
-    [
-        ("modelled", CORE_W),
-        ("modelled:65W", 65.0),
-        ("modelled:65", 65.0),
-        ("modelled:2.5", 2.5),
-        ("modelled:800mW", 0.8),
-    ],
-)
-def test_watts_are_parsed(spec, power_w):
-    assert make_meter(spec).power_w == pytest.approx(power_w)
-
-
-def test_different_watts_have_different_coverage():
-    covers = [make_meter(f"modelled{watts}").covers for watts in ("", ":10W", ":100W", ":0.5W")]
-    assert covers[0] == covers[1] == "cpu at 10 W a core"
-    assert covers[2:] == ["cpu at 100 W a core", "cpu at 0.5 W a core"]
+def test_watts_are_parsed_and_part_of_what_is_covered():
+    for text, power_w in (("", CORE_W), (":65W", 65.0), (":2.5", 2.5), (":800mW", 0.8)):
+        meter = make_meter(f"modelled{text}")
+        assert meter.power_w == pytest.approx(power_w)
+        assert meter.covers == f"cpu at {power_w:g} W a core"
     assert ModelledMeter(8.0, 1.5).covers == "cpu at 8 W a core and 1.5 W always"

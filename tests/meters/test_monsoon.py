@@ -1,7 +1,6 @@
 """A Monsoon power monitor: Monsoon's own library on an emulated USB device, and the meter."""
 
 import json
-import queue
 import shutil
 import sys
 import time
@@ -9,7 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
-from virtual_instruments import VirtualContract
+from virtual_instruments import LinePoller, VirtualContract
 
 from joulecast.meters import make_meter
 from joulecast.meters.monsoon import (
@@ -41,26 +40,16 @@ def dispose_resources(device):
 """
 
 
-class VirtualMonsoon:
+class VirtualMonsoon(LinePoller):
     """The lines of a poller for a device of constant power on a virtual clock."""
 
     def __init__(self, clock, power_w=4.0):
-        self.clock, self.power_w, self.dropped = clock, power_w, 0
-        self.lines = queue.Queue()
-        self.lines.put(f"ready {BLOCK_S} samples\n")
-        clock.hooks.append(self.update)
+        super().__init__(clock, f"{BLOCK_S} samples")
+        self.power_w, self.dropped = power_w, 0
         self.update()
 
     def update(self):
-        block = PowerBlock(self.clock.now(), self.power_w, self.dropped)
-        self.lines.put(format_event(block) + "\n")
-
-    def __iter__(self):
-        return iter(self.lines.get, None)
-
-    def stop(self):
-        self.clock.hooks.remove(self.update)
-        self.lines.put(None)
+        self.write(format_event(PowerBlock(self.clock.now(), self.power_w, self.dropped)))
 
 
 class TestMonsoonMeter(VirtualContract):

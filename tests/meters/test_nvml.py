@@ -63,7 +63,7 @@ def read_window(windows=1, source="counter", changes=None, **options):
     with NvmlMeter(now=clock.now, start=lambda gpu: poller, **options) as meter:
         for number in range(1, windows + 1):
             if number == windows:
-                vars(poller).update(changes or {})
+                poller.shown |= changes or {}
             meter.begin()
             clock.sleep(1.0)
             reading = meter.end()
@@ -529,16 +529,15 @@ def test_meter_reads_the_first_gpu_of_another_load(nvml):
     assert make_meter("nvml:1", on="cpu").instrument == nvml.UUIDS[1]
 
 
-OTHER = fake_pynvml.UUIDS[1]
-FIRST = fake_pynvml.UUIDS[0]
+FIRST, OTHER = fake_pynvml.UUIDS
 
 
 @pytest.mark.parametrize(
     ("meter", "on", "gpu", "error", "named"),
     [
-        ("nvml:1", "cuda:0", FIRST, InputError, "does not read the GPU .* cuda:0"),
-        (f"nvml:{OTHER}", "cuda:0", FIRST, InputError, "does not read the GPU .* cuda:0"),
-        ("nvml:1+modelled", "cuda:0", FIRST, InputError, "does not read the GPU .* cuda:0"),
+        ("nvml:1", "cuda:0", FIRST, InputError, "does not read the GPU .*cuda:0"),
+        (f"nvml:{OTHER}", "cuda:0", FIRST, InputError, "does not read the GPU .*cuda:0"),
+        ("nvml:1+modelled", "cuda:0", FIRST, InputError, "does not read the GPU .*cuda:0"),
         ("nvml", "cuda:1", None, InputError, "find_gpu"),
         ("nvml:0+nvml:00", "cpu", None, InputError, "twice"),
         ("nvml:0+nvml", "cpu", None, InputError, "twice"),

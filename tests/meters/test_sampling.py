@@ -16,12 +16,6 @@ def make_samples(power, start_s=0.0, end_s=10.0, update_interval_s=0.1):
     return [Sample(time_s, power(time_s)) for time_s in times]
 
 
-def name_faults(samples, start_s=2.0, end_s=7.0):
-    reading = integrate(samples, start_s, end_s)
-    assert reading.energy_j >= 0
-    return [fault.partition(":")[0] for fault in reading.faults]
-
-
 @given(st.floats(0, 100), st.floats(0, 10), st.floats(1, 4), st.floats(5, 9))
 def test_linear_power_is_integrated(offset_w, slope, start_s, end_s):
     """Exact except for the ends of the window, where the nearest sample is used."""
@@ -37,56 +31,41 @@ def test_samples_outside_the_window_are_ignored():
     assert integrate(samples, 2.0, 7.0).energy_j == pytest.approx(250.0)
 
 
-def test_missing_samples_are_a_gap():
-    samples = make_samples(lambda t: 5.0)
-    assert name_faults(samples[:30] + samples[40:]) == ["gap"]
-    assert name_faults(samples[30:]) == ["gap"]
-    assert name_faults(samples[:60]) == ["gap"]
+STEADY = make_samples(lambda t: 5.0)
 
 
-def test_few_samples_are_too_short():
-    assert name_faults([]) == ["too short"]
-    assert name_faults(make_samples(lambda t: 5.0), 2.05, 2.25) == ["too short"]
+@pytest.mark.parametrize(
+    ("samples", "window_s", "fault"),
+    [
+        (STEADY[:30] + STEADY[40:], (2.0, 7.0), "gap"),
+        (STEADY[30:], (2.0, 7.0), "gap"),
+        (STEADY[:60], (2.0, 7.0), "gap"),
+        ([], (2.0, 7.0), "too short"),
+        (STEADY, (2.05, 2.25), "too short"),
+        # A clock that goes back.
+        (STEADY[:50] + STEADY[45:], (2.0, 7.0), "reset"),
+        (make_samples(lambda t: 5.0 - t), (2.0, 7.0), "negative"),
+    ],
+)
+def test_faults_are_named(samples, window_s, fault):
+    reading = integrate(samples, *window_s)
+    assert reading.energy_j >= 0
+    assert [one.partition(":")[0] for one in reading.faults] == [fault]
 
 
-def test_clock_that_goes_back_is_a_reset():
-    samples = make_samples(lambda t: 5.0)
-    assert name_faults([*samples[:50], *samples[45:]]) == ["reset"]
-
-
-def test_negative_power_is_a_fault():
-    assert name_faults(make_samples(lambda t: 5.0 - t)) == ["negative"]
-
-
-def test_ticker_calls_the_function_until_stopped():
-    many = 3
-    ticks = []
-    enough = threading.Event()
+def test_ticker_calls_the_function_until_stopped_and_raises_its_error():
+    ticks, enough = [], threading.Event()
 
     def tick():
         ticks.append(1)
-        if len(ticks) >= many:
+        if len(ticks) == 3:
             enough.set()
+            raise MeasurementError("the program failed")
 
     ticker = Ticker(0.0, tick)
     ticker.start()
     assert enough.wait(10)
-    ticker.stop()
-    count = len(ticks)
-    ticker.stop()
-    assert len(ticks) == count >= many
-
-
-def test_stop_raises_the_error_of_the_function():
-    ended = threading.Event()
-
-    def tick():
-        ended.set()
-        raise MeasurementError("the program failed")
-
-    ticker = Ticker(0.0, tick)
-    ticker.start()
-    assert ended.wait(10)
     with pytest.raises(MeasurementError, match="the program failed"):
         ticker.stop()
     ticker.stop()
+    assert len(ticks) == 3

@@ -173,7 +173,7 @@ def test_amd_reads_the_gpu_of_the_load(amdsmi):
 @pytest.mark.parametrize(
     ("argument", "on", "error", "named"),
     [
-        ("1", "cuda:0", InputError, "does not read the GPU .* cuda:0"),
+        ("1", "cuda:0", InputError, "does not read the GPU .*cuda:0"),
         ("x", "cpu", InputError, "amd:x"),
         ("2", "cpu", UnavailableError, "no AMD GPU 2; choose from 0 to 1"),
     ],

@@ -65,43 +65,16 @@ class VirtualContract(MeterContract):
         self.clock.sleep(duration_s)
 
 
-class VirtualPoller:
-    """The lines of an NVML poller for a GPU of constant power on a virtual clock.
+class LinePoller:
+    """A poller on a virtual clock: lines that ``update`` writes after every step of it."""
 
-    Set its attributes to change what the next edges show.
-    """
-
-    PERIOD_S = 0.1
-
-    def __init__(self, clock, power_w=400.0, source="counter"):
-        self.clock, self.power_w = clock, power_w
-        self.sensor_w, self.limit_w, self.busy_share = power_w, 700.0, 1.0
-        self.energy_j = 1000.0
-        self.lines = queue.Queue()
-        self.number = int(clock.now() / self.PERIOD_S)
-        self.write(f"ready {self.PERIOD_S} {source}")
-        self.write(f"beat {clock.now()!r}")
+    def __init__(self, clock, ready):
+        self.clock, self.lines = clock, queue.Queue()
+        self.write(f"ready {ready}")
         clock.hooks.append(self.update)
 
     def write(self, line):
         self.lines.put(line + "\n")
-
-    def update(self):
-        while (self.number + 1) * self.PERIOD_S <= self.clock.now():
-            self.number += 1
-            self.energy_j += self.PERIOD_S * self.power_w
-            self.write(format_event(self.make_edge(self.number * self.PERIOD_S + 0.0005)))
-        self.write(f"beat {self.clock.now()!r}")
-
-    def make_edge(self, time_s):
-        return Edge(
-            time_s,
-            self.energy_j,
-            0.001,
-            sensor_w=self.sensor_w,
-            limit_w=self.limit_w,
-            busy_share=self.busy_share,
-        )
 
     def __iter__(self):
         return iter(self.lines.get, None)
@@ -109,6 +82,30 @@ class VirtualPoller:
     def stop(self):
         self.clock.hooks.remove(self.update)
         self.lines.put(None)
+
+
+class VirtualPoller(LinePoller):
+    """The lines of an NVML poller for a GPU of constant power.
+
+    Set its attributes to change what the next edges show.
+    """
+
+    PERIOD_S = 0.1
+
+    def __init__(self, clock, power_w=400.0, source="counter"):
+        super().__init__(clock, f"{self.PERIOD_S} {source}")
+        self.power_w, self.energy_j = power_w, 1000.0
+        self.shown = {"sensor_w": power_w, "limit_w": 700.0, "busy_share": 1.0}
+        self.number = int(clock.now() / self.PERIOD_S)
+        self.write(f"beat {clock.now()!r}")
+
+    def update(self):
+        while (self.number + 1) * self.PERIOD_S <= self.clock.now():
+            self.number += 1
+            self.energy_j += self.PERIOD_S * self.power_w
+            time_s = self.number * self.PERIOD_S + 0.0005
+            self.write(format_event(Edge(time_s, self.energy_j, 0.001, **self.shown)))
+        self.write(f"beat {self.clock.now()!r}")
 
 
 class PowercapTree:

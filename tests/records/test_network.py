@@ -95,23 +95,18 @@ def make_blocks(*widths: int) -> Network:
     return Network(tuple(layers), groups=tuple((2 * at, 2 * at + 2) for at in range(len(widths))))
 
 
-def test_equal_blocks_are_found_once_with_their_positions():
-    (block,) = find_equal_blocks(make_blocks(8, 8, 8))
-    assert (block.name, block.count, block.layer_count) == ("h.0–2", 3, 2)
-    assert block.starts == (0, 2, 4)
-
-
-def test_alternating_blocks_are_two_kinds():
-    one, other = find_equal_blocks(make_blocks(8, 4, 8, 4))
-    assert (one.name, one.starts) == ("h.0…2", (0, 4))
-    assert (other.name, other.starts) == ("h.1…3", (2, 6))
-
-
-def test_a_block_without_equals_is_alone_and_plain_layers_are_none():
-    assert [(one.name, one.count) for one in find_equal_blocks(make_blocks(8, 4, 8, 8))] == [
-        ("h.0…3", 3),
-        ("h.1", 1),
-    ]
+@pytest.mark.parametrize(
+    ("widths", "found"),
+    [
+        ((8, 8, 8), [("h.0–2", (0, 2, 4))]),
+        ((8, 4, 8, 4), [("h.0…2", (0, 4)), ("h.1…3", (2, 6))]),
+        ((8, 4, 8, 8), [("h.0…3", (0, 4, 6)), ("h.1", (2,))]),
+    ],
+)
+def test_equal_blocks_are_found_once_with_their_positions(widths, found):
+    blocks = find_equal_blocks(make_blocks(*widths))
+    assert [(one.name, one.starts) for one in blocks] == found
+    assert all(one.layer_count == 2 and one.count == len(one.starts) for one in blocks)
     assert find_equal_blocks(make_family("cnn5")) == ()
 
 
@@ -128,12 +123,8 @@ def test_blocks_differ_by_what_runs_and_not_by_what_they_read_outside():
 
 def test_names_are_shortened_to_what_differs():
     stages = find_equal_blocks(make_family("resnet50"))
-    assert [block.name for block in stages if block.count > 1] == [
-        "stage1.1–2",
-        "stage2.1–3",
-        "stage3.1–5",
-        "stage4.1–2",
-    ]
+    names = ["stage1.1–2", "stage2.1–3", "stage3.1–5", "stage4.1–2"]
+    assert [block.name for block in stages if block.count > 1] == names
     network = make_blocks(8, 8)
     renamed = [replace(layer, name=layer.name.replace("h.1", "tail")) for layer in network.layers]
     (block,) = find_equal_blocks(replace(network, layers=tuple(renamed)))
@@ -149,17 +140,11 @@ def add(*reads: int, **rest: object) -> Layer:
     return replace(layer, reads=reads, join="add", **rest)
 
 
-def test_the_longest_branch_comes_first() -> None:
+def test_the_longest_branch_comes_first_in_sums() -> None:
     for reads in ((1, 3), (3, 1)):
         assert order_operands([LINEAR, LINEAR, LINEAR, add(*reads)])[-1].reads == (1, 3)
-
-
-def test_transposed_inputs_keep_their_place() -> None:
     (*_, last) = order_operands([LINEAR, LINEAR, LINEAR, add(3, 1, transposed=(0,))])
     assert (last.reads, last.transposed) == ((1, 3), (1,))
-
-
-def test_concatenations_keep_their_order() -> None:
     layer = make_layer("elementwise", fn="concat", shape=(16,))
     joined = replace(layer, reads=(2, 1), join="concat")
     assert order_operands([LINEAR, LINEAR, joined])[-1].reads == (2, 1)
@@ -178,12 +163,9 @@ def test_families_are_in_order(name: str) -> None:
     assert order_operands(layers) == layers
 
 
-def test_network_that_was_not_read_has_no_notes() -> None:
+def test_operators_without_a_rule_are_named_with_their_calls() -> None:
     assert list_reading_notes(Network()) == []
     assert list_reading_notes(Network(totals=StepTotals(1.0, 1.0, 1))) == []
-
-
-def test_operators_without_a_rule_are_named_with_their_calls() -> None:
     ops = (("aten::foo", 3), ("lib::bar", 1), ("lib::baz", 2), ("lib::far", 9), ("lib::few", 1))
     totals = StepTotals(
         1.0, 1.0, 1, ops_without_rule=ops, uncounted_bytes_share=0.25, notes=("Frozen.",)

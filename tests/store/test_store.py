@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -145,9 +145,18 @@ def test_paths_that_cannot_exist_are_refused(tmp_path, monkeypatch, place, reaso
     assert one_line(caught)
 
 
-def test_folders_of_the_usual_store_are_created(tmp_path, no_profiles, monkeypatch):
+def test_only_folders_of_the_usual_store_are_created(tmp_path, no_profiles, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "a b" / "c%d"))
     monkeypatch.delenv("JOULECAST_STORE", raising=False)
+    mistyped = tmp_path / "mistyped" / "store.sqlite"
+    with pytest.raises(StoreError, match=f"no folder {mistyped.parent}: create it") as caught:
+        open_store(mistyped)
+    assert one_line(caught)
+    with open_store(mistyped, create=False, shipped=no_profiles) as store:
+        with pytest.raises(StoreError, match="no store at"):
+            store.add_observation(make_observation())
+        assert store.list_profiles() == ()
+    assert list(tmp_path.iterdir()) == []
     with open_store(shipped=no_profiles) as store:
         store.add_observation(make_observation())
     with open_store(shipped=no_profiles) as store:
@@ -155,23 +164,6 @@ def test_folders_of_the_usual_store_are_created(tmp_path, no_profiles, monkeypat
         folder = Path(store.place).parent
     assert folder == tmp_path / "a b" / "c%d" / "joulecast"
     assert [path.name for path in folder.iterdir()] == ["store.sqlite"]
-
-
-def test_mistyped_folder_is_not_created(tmp_path):
-    with pytest.raises(StoreError, match=f"no folder {tmp_path / 'mistyped'}: create it") as caught:
-        open_store(tmp_path / "mistyped" / "store.sqlite")
-    assert one_line(caught)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_reading_a_missing_store_creates_nothing(tmp_path, no_profiles):
-    place = tmp_path / "none" / "store.sqlite"
-    with open_store(place, create=False, shipped=no_profiles) as store:
-        assert store.list_profiles() == ()
-        with pytest.raises(StoreError, match="no store at"):
-            store.add_observation(make_observation())
-        assert store.list_profiles() == ()
-    assert not place.parent.exists()
 
 
 def test_empty_file_becomes_a_store(place, no_profiles):
@@ -185,47 +177,36 @@ def test_empty_file_becomes_a_store(place, no_profiles):
 
 
 # ---------------------------------------------------------------------------------------------
-# Schema
+# Files that are no store, and errors
 
 
-def test_newer_store_is_refused_and_unchanged(store, place, no_profiles):
-    store.close()
-    connection = sqlite3.connect(place)
-    with connection:
+def make_newer(place):
+    open_store(place).close()
+    with closing(sqlite3.connect(place)) as connection, connection:
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
-    connection.close()
+
+
+def make_foreign(place):
+    with closing(sqlite3.connect(place)) as connection, connection:
+        connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (make_newer, r"newer version of Joulecast \(schema 9999.*upgrade"),
+        (make_foreign, "another program"),
+        (lambda place: place.write_bytes(b"no database, but long enough" * 80), "not a SQLite"),
+    ],
+)
+def test_other_file_is_refused_and_unchanged(place, make, reason, create):
+    make(place)
     before = place.read_bytes()
-    for create in (True, False):
-        with pytest.raises(
-            StoreError, match=r"newer version of Joulecast \(schema 9999.*upgrade"
-        ) as caught:
-            open_store(place, create=create, shipped=no_profiles)
-        assert str(place) in one_line(caught)
-    assert place.read_bytes() == before
-
-
-def test_database_of_another_program_is_refused_and_unchanged(place):
-    connection = sqlite3.connect(place)
-    connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
-    connection.close()
-    before = place.read_bytes()
-    with pytest.raises(StoreError, match="another program") as caught:
-        open_store(place)
-    assert one_line(caught)
-    assert place.read_bytes() == before
-
-
-# ---------------------------------------------------------------------------------------------
-# Errors
-
-
-def test_other_file_is_refused_and_unchanged(place):
-    content = b"no database at all, but long enough to be looked at" * 40
-    place.write_bytes(content)
-    with pytest.raises(StoreError, match="not a SQLite database") as caught:
-        open_store(place)
+    with pytest.raises(StoreError, match=reason) as caught:
+        open_store(place, create=create)
     assert str(place) in one_line(caught)
-    assert place.read_bytes() == content
+    assert place.read_bytes() == before
 
 
 def test_damaged_file_is_reported(store, place, no_profiles):
@@ -314,12 +295,10 @@ def test_locked_store_is_an_error_after_waiting(store, place, no_profiles):
 
 def test_folder_and_path_below_a_file_are_refused(tmp_path):
     (tmp_path / "file").write_text("keep me")
-    with pytest.raises(StoreError, match="cannot be created") as caught:
-        open_store(tmp_path / "file" / "store.sqlite")
-    assert one_line(caught)
-    with pytest.raises(StoreError, match="is a folder: give a file") as caught:
-        open_store(tmp_path)
-    assert one_line(caught)
+    for place, reason in ((tmp_path / "file/store", "cannot be created"), (tmp_path, "a folder")):
+        with pytest.raises(StoreError, match=reason) as caught:
+            open_store(place)
+        assert one_line(caught)
     assert (tmp_path / "file").read_text() == "keep me"
 
 
@@ -386,7 +365,7 @@ def test_read_only_file_is_read_with_what_is_in_the_log(locked_folder, no_profil
             assert len(store.find_profile("board").observations) == 2
 
 
-def test_store_that_cannot_be_written_is_known_before(locked_folder, no_profiles, store):
+def test_store_that_cannot_be_written_or_created_is_known_before(locked_folder, no_profiles):
     place = locked_folder / "store.sqlite"
     with (
         plain_user(),
@@ -394,14 +373,9 @@ def test_store_that_cannot_be_written_is_known_before(locked_folder, no_profiles
         pytest.raises(StoreError, match="read but not written"),
     ):
         read_only.check_writable()
-    store.check_writable(make_profile(make_observation()))
-    assert store.list_profiles() == ()
-
-
-def test_store_cannot_be_created_in_a_read_only_folder(locked_folder):
-    for place in (locked_folder / "new.sqlite", locked_folder / "deep" / "new.sqlite"):
+    for new in (locked_folder / "new.sqlite", locked_folder / "deep" / "new.sqlite"):
         with plain_user(), pytest.raises(StoreError, match="JOULECAST_STORE") as caught:
-            open_store(place)
+            open_store(new)
         assert one_line(caught)
     assert [path.name for path in locked_folder.iterdir()] == ["store.sqlite"]
 
@@ -507,25 +481,6 @@ def test_observation_that_ships_and_is_stored_counts_once(place, shipped):
         assert found.observations == (same, make_observation(1, board="H200"))
         store.save_fit(found.key, "forest", {})
         assert find_fit_count(store.load_profile(found.key).fits, "forest") == 2
-
-
-def test_damage_is_named_when_it_is_read(store, place):
-    seen = make_observation()
-    store.add_observation(seen)
-    store.save_fit(profile_key(seen), "flops", {"slope": 1})
-    connection = sqlite3.connect(place)
-    with connection:
-        connection.execute("UPDATE observations SET payload = '{'")
-        connection.execute("UPDATE fits SET payload = '{'")
-    connection.close()
-    profile = store.load_profile(profile_key(seen))
-    assert len(profile.observations) == len(profile.fits) == 1
-    with pytest.raises(StoreError, match="observation 1 is damaged") as caught:
-        list(profile.observations)
-    assert str(place) in one_line(caught)
-    with pytest.raises(StoreError, match="the fit of flops is damaged") as caught:
-        profile.fits["flops"]
-    assert str(place) in one_line(caught)
 
 
 def test_imported_fit_keeps_the_number_of_its_observations(store):

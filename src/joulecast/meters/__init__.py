@@ -27,14 +27,15 @@ of an instrument is imported when its meter is made or detected.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import cast
+from typing import Any, cast
 
+from joulecast.devices import has_amd_gpus
 from joulecast.devices.detect import has_amd_gpus
 from joulecast.meters.base import GuardedMeter, Meter, MeterInfo, Reading, UnavailableError
-from joulecast.system.errors import InputError, JoulecastError, MissingError
+from joulecast.system.errors import InputError, JoulecastError, MissingError, arg
 from joulecast.system.plugins import METER_GROUP, Plugins, load_plugins
 from joulecast.system.redaction import redact_url
 
@@ -90,9 +91,16 @@ def make_meter(text: str, on: str = "cpu", gpu: str | None = None) -> Meter:
     """
     meters = [_make_one(part, on, gpu) for part in _split_sum(text)]
     if len(meters) > 1 and any(meter.is_recorder for meter in meters):
-        raise InputError(f"--meter {text} adds up with joules that are still to come: give one")
+        raise InputError(f"{arg('meter', text)} adds up with energy still to come: give one")
     if gpu is not None:
-        _check_gpus(meters, text, on, gpu)
+        from joulecast.meters.nvml import NvmlMeter, find_uuid
+
+        read = [meter.instrument for meter in meters if isinstance(meter, NvmlMeter)]
+        if read and find_uuid(gpu) not in read:
+            raise InputError(
+                f"{arg('meter', text)} does not read the GPU behind {arg('on', on)}: give "
+                f"{arg('meter', 'nvml')}, which does"
+            )
     if len(meters) == 1:
         return meters[0]
     from joulecast.meters.sum import SumMeter
@@ -102,20 +110,14 @@ def make_meter(text: str, on: str = "cpu", gpu: str | None = None) -> Meter:
 
 def detect_meters() -> tuple[MeterInfo, ...]:
     """Return all meters of this machine, available or not, in well under a second."""
-    built_in = [info for spec in METERS.values() for info in spec.detect()]
-    added = [info for name in _load_plugins() for info in _detect_plugin(name)]
-    return (*built_in, *added)
-
-
-def _check_gpus(meters: Sequence[Meter], text: str, on: str, gpu: str) -> None:
-    """Raise InputError if GPUs are read, but not the one that runs the load."""
-    from joulecast.meters.nvml import NvmlMeter, find_uuid
-
-    read = [meter.instrument for meter in meters if isinstance(meter, NvmlMeter)]
-    if read and find_uuid(gpu) not in read:
-        raise InputError(
-            f"--meter {text} does not read the GPU behind --on {on}: use --meter nvml, which does"
-        )
+    rows = [info for spec in METERS.values() for info in spec.detect()]
+    for name in _load_plugins():
+        # A plug-in that cannot be loaded must not hide the others.
+        try:
+            rows += _find_spec(name).detect()
+        except JoulecastError as error:
+            rows.append(MeterInfo(name, False, str(error)))
+    return tuple(rows)
 
 
 def _make_auto(request: MeterRequest) -> Meter:
@@ -159,73 +161,54 @@ def _make_amd(request: MeterRequest) -> Meter:
 
 
 def _import_later(
-    name: str,
     form: str,
-    module: str,
+    module: str = "",  # that of the meter's name by default
     make: Callable[[MeterRequest], Meter] | None = None,
     always: str = "",  # what `joulecast detect` says of a meter that every machine has
 ) -> MeterSpec:
     """Return the spec of ``make_NAME`` and ``detect_NAME`` in a module that is not imported yet."""
+    name = re.split(r"\W", form)[0]
+
+    def call(function: str, *args: str) -> Any:
+        return getattr(import_module(f"joulecast.meters.{module or name}"), function)(*args)
 
     def make_by_argument(request: MeterRequest) -> Meter:
         if request.argument and ":" not in form:
             raise InputError(f"{name}:{request.argument} is not a meter: give {form}")
-        found = import_module(f"joulecast.meters.{module}")
-        return cast(Meter, getattr(found, f"make_{name}")(request.argument))
+        return cast(Meter, call(f"make_{name}", request.argument))
 
     def detect() -> tuple[MeterInfo, ...]:
         if always:
             return (MeterInfo(name, True, always, covers="board"),)
-        found = import_module(f"joulecast.meters.{module}")
-        return cast("tuple[MeterInfo, ...]", getattr(found, f"detect_{name}")())
+        return cast("tuple[MeterInfo, ...]", call(f"detect_{name}"))
 
     return MeterSpec(form, make or make_by_argument, detect)
 
 
+_FILE = "give a file of time,watts that an instrument writes: file:power.csv"
+_COMMAND = "give a program that prints joules or watts: command:PROGRAM ARGUMENTS"
+_LATER = "records windows; `joulecast data attach trace.csv` fills the joules in later"
+
 METERS: dict[str, MeterSpec] = {
     "auto": MeterSpec("auto", _make_auto),
-    "nvml": _import_later("nvml", "nvml[:INDEX]", "nvml", _make_nvml),
-    "rapl": _import_later("rapl", "rapl[:FOLDER]", "rapl"),
-    "hwmon": _import_later("hwmon", "hwmon[:RAIL]", "hwmon"),
-    "battery": _import_later("battery", "battery", "battery"),
-    "android": _import_later("android", "android[:SERIAL][,force]", "phones"),
-    "termux": _import_later("termux", "termux[:force]", "phones"),
-    "monsoon": _import_later("monsoon", "monsoon[:SERIAL]", "monsoon"),
-    "amd": _import_later("amd", "amd[:INDEX]", "zeus_meters", _make_amd),
-    "apple": _import_later("apple", "apple", "zeus_meters"),
-    "modelled": _import_later("modelled", "modelled[:WATTS]", "modelled"),
-    "file": _import_later(
-        "file",
-        "file:PATH",
-        "file",
-        always="give a file of time,watts that an instrument writes: file:power.csv",
-    ),
-    "command": _import_later(
-        "command",
-        "command:PROGRAM ...",
-        "command",
-        always="give a program that prints joules or watts: command:PROGRAM ARGUMENTS",
-    ),
-    "later": _import_later(
-        "later",
-        "later[:COVERS]",
-        "file",
-        always="records windows; `joulecast data attach trace.csv` fills the joules in later",
-    ),
+    "nvml": _import_later("nvml[:INDEX]", make=_make_nvml),
+    "rapl": _import_later("rapl[:FOLDER]"),
+    "hwmon": _import_later("hwmon[:RAIL]"),
+    "battery": _import_later("battery"),
+    "android": _import_later("android[:SERIAL][,force]", "phones"),
+    "termux": _import_later("termux[:force]", "phones"),
+    "monsoon": _import_later("monsoon[:SERIAL]"),
+    "amd": _import_later("amd[:INDEX]", "zeus_meters", _make_amd),
+    "apple": _import_later("apple", "zeus_meters"),
+    "modelled": _import_later("modelled[:WATTS]"),
+    "file": _import_later("file:PATH", always=_FILE),
+    "command": _import_later("command:PROGRAM ...", always=_COMMAND),
+    "later": _import_later("later[:COVERS]", "file", always=_LATER),
 }
 
 
 def _load_plugins() -> Plugins:
     return load_plugins(METER_GROUP, frozenset(METERS))
-
-
-def _detect_plugin(name: str) -> Iterator[MeterInfo]:
-    """Yield the meters of a plug-in; one that cannot be loaded must not hide the others."""
-    try:
-        spec: MeterSpec = _load_plugins()[name]
-        yield from spec.detect()
-    except JoulecastError as error:
-        yield MeterInfo(name, False, str(error))
 
 
 def _find_spec(name: str) -> MeterSpec:

@@ -26,18 +26,9 @@ from joulecast.system.errors import MeasurementError, MeterLostError, MissingErr
 
 # Problems that make a reading invalid. A colon and details may follow.
 FAULTS = (
-    "gap",
-    "reset",
-    "stuck",
-    "negative",
-    "invalid",
-    "implausible",
-    "limit changed",
-    "throttled",
-    "other load",
-    "charging",
-    "too short",
-)
+    "gap", "reset", "stuck", "negative", "invalid", "implausible", "limit changed", "throttled",
+    "other load", "charging", "too short",
+)  # fmt: skip
 
 # What a meter may be unable to check: whether other programs use the device, whether its power is
 # within the limit of the device, and whether a second sensor agrees.
@@ -93,6 +84,21 @@ class Meter(ABC):
     @abstractmethod
     def end(self) -> Reading:
         """End the window and return its energy."""
+
+    def to_info(
+        self, reason: str, resolution_j: float | None = None, idle_power_w: float | None = None
+    ) -> MeterInfo:
+        """Return the row of ``joulecast detect`` for a meter that is available."""
+        return MeterInfo(
+            self.name,
+            True,
+            reason,
+            self.covers,
+            self.provenance,
+            self.update_interval_s or None,
+            resolution_j,
+            idle_power_w,
+        )
 
 
 @dataclass(frozen=True)

@@ -281,5 +281,4 @@ def detect_battery(root: Path = SUPPLIES) -> tuple[MeterInfo, ...]:
     _refuse_charger(state.charger)
     names = " + ".join(folder.name for folder in meter.batteries)
     reason = f"{meter.kind} of {names}; how often it updates is measured at the start"
-    row = MeterInfo("battery", True, reason, covers=meter.covers, idle_power_w=state.power_w)
-    return (row,)
+    return (meter.to_info(reason, idle_power_w=state.power_w),)

@@ -35,12 +35,7 @@ RunProgram = Callable[[Sequence[str]], str]
 
 
 def run_program(command: Sequence[str]) -> str:
-    """Run a program and return what it prints.
-
-    Raises:
-        UnavailableError: The program cannot be started.
-        MeasurementError: The program fails, or takes too long.
-    """
+    """Run a program and return what it prints."""
     shown = " ".join(command)
     try:
         done = subprocess.run(
@@ -136,11 +131,7 @@ class Quantity:
 
 
 def read_quantity(text: str) -> Quantity:
-    """Return the last number of joules or watts in a text.
-
-    Raises:
-        InputError: The text contains neither, or a number that no float can hold.
-    """
+    """Return the last number of joules or watts in a text."""
     matches = list(_QUANTITY.finditer(text))
     if not matches:
         shown = " ".join(text.split())[-_SHOWN:]

@@ -164,20 +164,14 @@ def _make_board(board: BoardInput, rails: Sequence[Rail]) -> HwmonMeter:
 
 
 def _describe(meter: HwmonMeter, name: str, board: str = "") -> MeterInfo:
+    meter.name = name
     try:
         power_w = meter.read_power_w()
     except MeasurementError as error:
         return UnavailableError(str(error), "use another rail").to_info(name, meter.covers)
     rails = " + ".join(rail.name for rail in meter.rails)
-    return MeterInfo(
-        name,
-        True,
-        f"{board}: {rails}" if board else str(meter.rails[0].paths[0].parent),
-        covers=meter.covers,
-        update_interval_s=meter.update_interval_s,
-        resolution_j=_RESOLUTION_J if power_w is None else None,
-        idle_power_w=power_w,
-    )
+    reason = f"{board}: {rails}" if board else str(meter.rails[0].paths[0].parent)
+    return meter.to_info(reason, _RESOLUTION_J if power_w is None else None, power_w)
 
 
 @dataclass(frozen=True)

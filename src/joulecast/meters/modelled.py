@@ -80,14 +80,11 @@ def make_modelled(argument: str) -> ModelledMeter:
 
 def detect_modelled() -> tuple[MeterInfo, ...]:
     """Return the one modelled meter, which is always available."""
-    row = MeterInfo(
-        "modelled",
-        True,
+    meter = ModelledMeter()
+    meter.covers = ModelledMeter.covers
+    meter.update_interval_s = time.get_clock_info("process_time").resolution
+    reason = (
         f"CPU time of this process x {CORE_W:g} W per busy core: modelled, not measured "
-        "(modelled:8W uses other watts)",
-        covers=ModelledMeter.covers,
-        provenance=ModelledMeter.provenance,
-        update_interval_s=time.get_clock_info("process_time").resolution,
-        idle_power_w=0.0,
+        "(modelled:8W uses other watts)"
     )
-    return (row,)
+    return (meter.to_info(reason, idle_power_w=0.0),)

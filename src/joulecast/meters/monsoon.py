@@ -61,7 +61,7 @@ class MonsoonMeter(PolledMeter[PowerBlock]):
     # Calibration alone takes some seconds.
     start_limit_s = 30.0
 
-    def _read_events(self, events: tuple[PowerBlock, ...], end_s: float, source: str) -> Reading:
+    def _read_events(self, events: tuple[PowerBlock, ...], end_s: float) -> Reading:
         # A block that began in the window ends a little after it.
         samples = [Sample(block.time_s, block.power_w) for block in events]
         reading = integrate(samples, self._begun_s, end_s)
@@ -90,24 +90,16 @@ def make_monsoon(argument: str) -> MonsoonMeter:
 @report_missing("monsoon", MonsoonMeter.covers)
 def detect_monsoon() -> tuple[MeterInfo, ...]:
     """Return one row per monitor, or one that says why there is none."""
-    return tuple(
-        MeterInfo(
-            f"monsoon:{serial}",
-            True,
-            "power monitor, 5,000 samples a second of its main output",
-            covers=MonsoonMeter.covers,
-            update_interval_s=BLOCK_S,
-        )
-        for serial in _list_serials()
-    )
+    rows = []
+    for serial in _list_serials():
+        meter = MonsoonMeter(serial)
+        meter.name = f"monsoon:{serial}"
+        rows.append(meter.to_info("power monitor, 5,000 samples a second of its main output"))
+    return tuple(rows)
 
 
 def _list_serials() -> list[str]:
-    """Return the serial numbers of all monitors that are connected.
-
-    Raises:
-        UnavailableError: There are none, or they cannot be read.
-    """
+    """Return the serial numbers of all monitors that are connected."""
     if find_spec("Monsoon") is None or find_spec("usb") is None:
         raise UnavailableError(
             "the package monsoon is not installed", "run: pip install 'joulecast[monsoon]'"

@@ -109,7 +109,7 @@ class NvmlMeter(PolledMeter[Edge]):
         self._processes = processes
         self._limit_w = limit_w
 
-    def _read_events(self, events: tuple[Edge, ...], end_s: float, source: str) -> Reading:
+    def _read_events(self, events: tuple[Edge, ...], end_s: float) -> Reading:
         self.edges = events
         reading = read_edges(events, self._begun_s, end_s, self.update_interval_s)
         faults = list(reading.faults)
@@ -124,7 +124,7 @@ class NvmlMeter(PolledMeter[Edge]):
         others = find_other_processes(events, os.getpid(), self._processes)
         faults += [f"other load: {other}" for other in others]
         unchecked = reading.unchecked
-        if source == PowerIntegral.name and SECOND_SENSOR not in unchecked:
+        if self.source == PowerIntegral.name and SECOND_SENSOR not in unchecked:
             unchecked = (*unchecked, SECOND_SENSOR)
         return replace(reading, faults=tuple(faults), unchecked=unchecked)
 
@@ -168,15 +168,10 @@ def _describe_gpu(nvml: object, index: int) -> MeterInfo:
     except UnavailableError as error:
         return error.to_info(name, NvmlMeter.covers)
     how = "energy counter" if gpu.has_counter else "no energy counter: power is integrated"
-    return MeterInfo(
-        name,
-        True,
-        f"{gpu.name}, {how}",
-        covers=NvmlMeter.covers,
-        update_interval_s=_PERIOD_S,
-        resolution_j=_RESOLUTION_J if gpu.has_counter else None,
-        idle_power_w=gpu.sensor_w(),
-    )
+    meter = NvmlMeter(str(index))
+    meter.name = name
+    resolution_j = _RESOLUTION_J if gpu.has_counter else None
+    return meter.to_info(f"{gpu.name}, {how}", resolution_j, gpu.sensor_w())
 
 
 # ---------------------------------------------------------------------------------------------
@@ -227,15 +222,12 @@ class Gpu:
     @property
     def name(self) -> str:
         """The product name."""
-        name: Any = self._try(self._nvml.nvmlDeviceGetName, "NVIDIA GPU")
-        # Bindings from before 2022 return bytes.
-        return name.decode() if isinstance(name, bytes) else str(name)
+        return str(self._try(self._nvml.nvmlDeviceGetName, "NVIDIA GPU"))
 
     @property
     def uuid(self) -> str:
         """The UUID, which identifies the GPU whatever its index."""
-        uuid: Any = self._nvml.nvmlDeviceGetUUID(self._handle)
-        return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+        return str(self._nvml.nvmlDeviceGetUUID(self._handle))
 
     @property
     def has_counter(self) -> bool:
@@ -454,10 +446,8 @@ class EnergyCounter:
         is_exact: The number belongs to the moment of the poll, not to an update before it.
     """
 
-    name = "counter"
-    poll_s = 0.001
-    update_interval_s = _PERIOD_S
-    is_exact = False
+    name, is_exact = "counter", False
+    poll_s, update_interval_s = 0.001, _PERIOD_S
 
     def __init__(self, gpu: Gpu) -> None:
         self.energy_j = gpu.energy_j
@@ -466,10 +456,8 @@ class EnergyCounter:
 class PowerIntegral:
     """The integral of power, for GPUs without an energy counter."""
 
-    name = "sensor"
-    poll_s = 0.02
-    update_interval_s = 0.02
-    is_exact = True
+    name, is_exact = "sensor", True
+    poll_s, update_interval_s = 0.02, 0.02
 
     def __init__(self, gpu: Gpu, now: Callable[[], float]) -> None:
         self._power_w = gpu.power_w

@@ -91,11 +91,7 @@ def list_devices(run: RunProgram = run_program) -> tuple[AdbDevice, ...]:
 
 
 def choose_device(devices: tuple[AdbDevice, ...], serial: str) -> AdbDevice:
-    """Return the phone of a serial number, or the only one; without a cable where possible.
-
-    Raises:
-        UnavailableError: It is not there, not ready, or one of several.
-    """
+    """Return the phone of a serial number, or the only one; without a cable where possible."""
     named = [one for one in devices if serial in ("", one.serial)]
     if not named:
         listed = ", ".join(one.serial for one in devices) or "none"
@@ -118,11 +114,7 @@ def read_adb(serial: str, run: RunProgram = run_program) -> BatteryState:
 
 
 def parse_dumpsys(text: str) -> BatteryState:
-    """Return the state that ``dumpsys battery`` and the files of the battery show.
-
-    Raises:
-        MeasurementError: The text shows no battery, or a made-up one.
-    """
+    """Return the state that ``dumpsys battery`` and the files of the battery show."""
     if "UPDATES STOPPED" in text:
         raise MeasurementError(
             "the phone shows a made-up battery: run adb shell dumpsys battery reset"
@@ -143,11 +135,7 @@ def parse_dumpsys(text: str) -> BatteryState:
 
 
 def make_phone_state(charger: str, current: int, voltage_v: float, charge_uah: int) -> BatteryState:
-    """Return the state of a battery by its current, else by its charge; 0 means unknown.
-
-    Raises:
-        MeasurementError: Both are unknown.
-    """
+    """Return the state of a battery by its current, else by its charge; 0 means unknown."""
     if voltage_v > 0 and current:
         current_a = abs(current) / (1e3 if abs(current) < _LARGEST_MA else 1e6)
         return BatteryState(charger, current_a * voltage_v)
@@ -210,11 +198,7 @@ def make_termux(argument: str, run: RunProgram = run_program) -> DischargeMeter:
 
 
 def parse_termux(text: str) -> BatteryState:
-    """Return the state that ``termux-battery-status`` prints as JSON.
-
-    Raises:
-        MeasurementError: The text is not a battery.
-    """
+    """Return the state that ``termux-battery-status`` prints as JSON."""
     try:
         shown = json.loads(text)
         plugged, status = str(shown["plugged"]), str(shown["status"])
@@ -233,5 +217,4 @@ def parse_termux(text: str) -> BatteryState:
 def detect_termux() -> tuple[MeterInfo, ...]:
     """Return whether this machine is a phone with Termux:API."""
     meter = make_termux("")
-    reason = f"{_TERMUX}; how often it updates is measured at the start"
-    return (MeterInfo("termux", True, reason, covers=meter.covers),)
+    return (meter.to_info(f"{_TERMUX}; how often it updates is measured at the start"),)

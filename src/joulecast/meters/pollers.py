@@ -10,8 +10,8 @@ interpreter's lock while kernels are issued. It writes one line per event:
     event [TIME, …]           what it saw: the fields of a named tuple in JSON
     error MESSAGE             it cannot continue
 
-It ends when its standard input closes or its parent has ended. What it saw is collected only from
-``record`` to ``take``, so that a meter can stay open for days.
+It ends when its standard input closes or its parent has ended. What it saw is collected only while
+a window is open, so that a meter can stay open for days.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ class PollerEvent(Protocol):
     """What a poller saw at a moment of time.monotonic, which all processes share."""
 
     @property
-    def time_s(self) -> float:
-        """When it saw it."""
+    def time_s(self) -> float: ...
 
 
 Event = TypeVar("Event", bound=PollerEvent)
@@ -51,11 +50,9 @@ Wait = Callable[[float], bool]
 class Poller(Protocol):
     """An iterable of lines that can be stopped."""
 
-    def __iter__(self) -> Iterator[str]:
-        """Yield its lines as they come."""
+    def __iter__(self) -> Iterator[str]: ...
 
-    def stop(self) -> None:
-        """Stop it, which ends its lines."""
+    def stop(self) -> None: ...
 
 
 class PollerProcess:
@@ -93,72 +90,94 @@ class PollerProcess:
             self._process.wait()
 
 
-class Listener(Generic[Event]):
-    """A thread that reads a poller's lines and lets callers wait for them.
+class PolledMeter(GuardedMeter, Generic[Event]):
+    """A meter whose instrument a poller reads; a subclass turns events into a reading.
+
+    A thread reads the poller's lines and lets the meter wait for them.
 
     Attributes:
+        module: Runs as the poller, with the instrument as its argument.
+        advice: What to do if it does not respond.
+        start_limit_s: Longest time until it is ready, if that is more than ``limit_s``.
         source: What the poller reads, as it says when it is ready.
     """
 
+    module: str
+    make_event: Callable[..., Event]
+    advice: str
+    start_limit_s = 0.0
+    source = ""
+
     def __init__(
         self,
-        poller: Poller,
-        make_event: Callable[..., Event],
-        name: str,  # what messages call the poller
-        advice: str,  # what to do if it does not respond
+        instrument: str,
+        now: Callable[[], float] = time.monotonic,
+        start: Callable[[str], Poller] | None = None,  # starts another poller
+        limit_s: float = 10.0,  # longest time without a line from the poller
     ) -> None:
-        self.source = ""
-        self._poller = poller
-        self._make_event = make_event
-        self._name = name
-        self._advice = advice
+        self.instrument = instrument
+        self._now = now
+        self._start_poller = start or (lambda argument: PollerProcess(self.module, argument))
+        self._limit_s = limit_s
+        self._begun_s = 0.0
         self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def _connect(self) -> None:
+        self._poller = self._start_poller(self.instrument)
         self._events: list[Event] | None = None
-        self._update_interval_s: float | None = None
+        self._is_ready = self._has_ended = False
         self._reported_s = float("-inf")
-        self._has_ended = False
         self._last_line = "no message"
         self._thread = threading.Thread(target=self._listen, name="joulecast-poller", daemon=True)
         self._thread.start()
+        limit_s = max(self._limit_s, self.start_limit_s)
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_ready or self._has_ended, limit_s)
+            reason = self._last_line if self._has_ended else f"no answer in {limit_s:g} s"
+        if not self._is_ready:
+            self._release()
+            raise UnavailableError(
+                f"the poller of {self.name} did not start ({reason})", self.advice
+            )
 
-    def wait_ready(self, limit_s: float) -> float:
-        """Return the update interval once the poller has started."""
+    def _release(self) -> None:
+        if self._thread is not None:
+            self._poller.stop()
+            self._thread.join()
+            self._thread = None
+
+    def _start(self) -> None:
+        with self._changed:
+            self._check_running()
+            self._events = []
+        self._begun_s = self._now()
+
+    def _stop(self) -> Reading:
+        end_s = self._now()
         with self._changed:
             self._changed.wait_for(
-                lambda: self._update_interval_s is not None or self._has_ended, limit_s
+                lambda: self._reported_s >= end_s or self._has_ended, self._limit_s
             )
-            if self._update_interval_s is not None:
-                return self._update_interval_s
-            reason = self._last_line if self._has_ended else f"no answer in {limit_s:g} s"
-        raise UnavailableError(f"the {self._name} did not start ({reason})", self._advice)
-
-    def record(self) -> None:
-        """Collect events from now on."""
-        with self._changed:
-            if self._has_ended:
-                raise MeasurementError(self._describe_end())
-            self._events = []
-
-    def take(self, until_s: float, limit_s: float) -> tuple[Event, ...]:
-        """Return the collected events once everything up to a moment has been reported."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._reported_s >= until_s or self._has_ended, limit_s)
             events, self._events = tuple(self._events or ()), None
-            if self._reported_s >= until_s:
-                return events
-            if self._has_ended:
-                raise MeasurementError(self._describe_end())
-        raise MeasurementError(
-            f"the {self._name} has not responded for {limit_s:g} s; {self._advice}"
-        )
+            if self._reported_s < end_s:
+                self._check_running()
+                raise MeasurementError(
+                    f"the poller of {self.name} has not responded for {self._limit_s:g} s; "
+                    f"{self.advice}"
+                )
+        return self._read_events(events, end_s)
 
-    def stop(self) -> None:
-        """Stop the poller and the thread."""
-        self._poller.stop()
-        self._thread.join()
+    @abstractmethod
+    def _read_events(self, events: tuple[Event, ...], end_s: float) -> Reading:
+        """Return the energy from the start of the window to its end."""
 
-    def _describe_end(self) -> str:
-        return f"the {self._name} has ended ({self._last_line}); close the meter and open it again"
+    def _check_running(self) -> None:
+        if self._has_ended:
+            raise MeasurementError(
+                f"the poller of {self.name} has ended ({self._last_line}); close the meter and "
+                "open it again"
+            )
 
     def _listen(self) -> None:
         try:
@@ -176,11 +195,12 @@ class Listener(Generic[Event]):
         try:
             if word == "ready":
                 interval_s, self.source = rest.split()
-                self._update_interval_s = float(interval_s)
+                self.update_interval_s = float(interval_s)
+                self._is_ready = True
             elif word == "beat":
                 self._reported_s = float(rest)
             elif word == "event":
-                event = self._make_event(*json.loads(rest))
+                event = type(self).make_event(*json.loads(rest))
                 self._reported_s = event.time_s
                 if self._events is not None:
                     self._events.append(event)
@@ -189,65 +209,6 @@ class Listener(Generic[Event]):
                 self._last_line = rest if word == "error" else line or self._last_line
         except (ValueError, TypeError):
             self._last_line = line
-
-
-class PolledMeter(GuardedMeter, Generic[Event]):
-    """A meter whose instrument a poller reads; a subclass turns events into a reading.
-
-    Attributes:
-        module: Runs as the poller, with the instrument as its argument.
-        advice: What to do if it does not respond.
-        start_limit_s: Longest time until it is ready, if that is more than ``limit_s``.
-    """
-
-    module: str
-    make_event: Callable[..., Event]
-    advice: str
-    start_limit_s = 0.0
-
-    def __init__(
-        self,
-        instrument: str,
-        now: Callable[[], float] = time.monotonic,
-        start: Callable[[str], Poller] | None = None,  # starts another poller
-        limit_s: float = 10.0,  # longest time without a line from the poller
-    ) -> None:
-        self.instrument = instrument
-        self._now = now
-        self._start_poller = start or (lambda argument: PollerProcess(self.module, argument))
-        self._limit_s = limit_s
-        self._listener: Listener[Event] | None = None
-        self._begun_s = 0.0
-
-    def _connect(self) -> None:
-        poller, name = self._start_poller(self.instrument), f"poller of {self.name}"
-        self._listener = Listener(poller, type(self).make_event, name, self.advice)
-        try:
-            limit_s = max(self._limit_s, self.start_limit_s)
-            self.update_interval_s = self._listener.wait_ready(limit_s)
-        except UnavailableError:
-            self._release()
-            raise
-
-    def _release(self) -> None:
-        if self._listener is not None:
-            self._listener.stop()
-            self._listener = None
-
-    def _start(self) -> None:
-        assert self._listener is not None, "only called on an open meter"
-        self._listener.record()
-        self._begun_s = self._now()
-
-    def _stop(self) -> Reading:
-        assert self._listener is not None, "only called on an open meter"
-        end_s = self._now()
-        events = self._listener.take(end_s, self._limit_s)
-        return self._read_events(events, end_s, self._listener.source)
-
-    @abstractmethod
-    def _read_events(self, events: tuple[Event, ...], end_s: float, source: str) -> Reading:
-        """Return the energy from the start of the window to its end."""
 
 
 # ---------------------------------------------------------------------------------------------

@@ -119,11 +119,7 @@ class Zone:
 
 
 def find_zones(root: Path = POWERCAP, read: ReadText = read_text) -> tuple[Zone, ...]:
-    """Return the zones of packages and their memory.
-
-    Raises:
-        UnavailableError: There are none, or they cannot be read.
-    """
+    """Return the zones of packages and their memory."""
     # One zone for each name and parent: a package may appear again under another number.
     packages: dict[str, Path] = {}
     memories: list[Path] = []
@@ -238,13 +234,5 @@ def detect_rapl(
         meter.begin()
         sleep(_IDLE_S)
         reading = meter.end()
-    row = MeterInfo(
-        meter.name,
-        True,
-        f"counters of {meter.covers} under {root}",
-        covers=meter.covers,
-        update_interval_s=meter.update_interval_s,
-        resolution_j=_RESOLUTION_J,
-        idle_power_w=reading.power_w or None,
-    )
-    return (row,)
+    reason = f"counters of {meter.covers} under {root}"
+    return (meter.to_info(reason, _RESOLUTION_J, reading.power_w or None),)

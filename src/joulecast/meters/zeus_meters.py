@@ -19,7 +19,7 @@ from typing import Any
 
 from joulecast.meters.base import MeterInfo, UnavailableError, report_missing
 from joulecast.meters.sampling import MakeTicker, SampledMeter, Ticker
-from joulecast.system.errors import InputError, MeasurementError
+from joulecast.system.errors import InputError, MeasurementError, arg
 
 _INSTALL = "run: pip install 'joulecast[zeus]'"
 _CHECK = "run python -m zeus.show_env, which lists what it finds"
@@ -77,11 +77,7 @@ class ZeusMeter(SampledMeter):
 def open_amd(index: int) -> ZeusMeter:
     """Return the counter of an AMD GPU, or its power where Zeus found the counter to be wrong.
 
-    Args:
-        index: HIP's index, which is that of ``cuda:1`` in PyTorch.
-
-    Raises:
-        UnavailableError: There is no such GPU, or it shows neither.
+    The index is HIP's, which is that of ``cuda:1`` in PyTorch.
     """
     gpus = _list_amd_gpus()
     if index >= len(gpus.gpus):
@@ -95,11 +91,7 @@ def open_amd(index: int) -> ZeusMeter:
 
 
 def open_apple() -> ZeusMeter:
-    """Return the counters of an Apple processor, added up.
-
-    Raises:
-        UnavailableError: This is no Mac with an Apple processor, or Zeus is not installed.
-    """
+    """Return the counters of an Apple processor, added up."""
     if platform.system() != "Darwin":
         raise UnavailableError("this machine is not a Mac", "use another meter")
     apple = _import_zeus("zeus.device.soc.apple")
@@ -119,11 +111,7 @@ def open_apple() -> ZeusMeter:
 
 
 def open_nvidia(index: int) -> ZeusMeter:
-    """Return the counter of an NVIDIA GPU by NVML's index.
-
-    Raises:
-        UnavailableError: Zeus is not installed, or does not see the GPU.
-    """
+    """Return the counter of an NVIDIA GPU by NVML's index."""
     nvidia = _import_zeus("zeus.device.gpu.nvidia")
     with _explain_opening("NVIDIA GPUs"):
         gpus = nvidia.NVIDIAGPUs()
@@ -139,11 +127,7 @@ def open_nvidia(index: int) -> ZeusMeter:
 
 
 def open_rapl() -> ZeusMeter:
-    """Return the counters of all processors and of their memory.
-
-    Raises:
-        UnavailableError: Zeus is not installed, or finds no counter that it may read.
-    """
+    """Return the counters of all processors and of their memory."""
     rapl = _import_zeus("zeus.device.cpu.rapl")
     with _explain_opening("RAPL counters"):
         # Zeus lists the board (psys), which includes the processors, as one more of them.
@@ -177,11 +161,7 @@ def _list_amd_gpus() -> Any:
 
 
 def _find_amd_power(gpus: Any, index: int) -> Callable[[int], int]:
-    """Return the function that reads the power of a GPU in mW.
-
-    Raises:
-        UnavailableError: It shows none, as the second chip of an MI250 does.
-    """
+    """Return the function that reads the power of a GPU in mW."""
     from zeus.device.gpu.common import ZeusGPUNotSupportedError
 
     for read in (gpus.get_average_power_usage, gpus.get_instant_power_usage):
@@ -223,7 +203,8 @@ def make_amd(argument: str, on: str) -> ZeusMeter:
     loaded = number or "0"
     if kind == "cuda" and argument and int(argument) != int(loaded):
         raise InputError(
-            f"--meter amd:{argument} does not read the GPU behind --on {on}: use --meter amd"
+            f"{arg('meter', f'amd:{argument}')} does not read the GPU behind {arg('on', on)}: give "
+            f"{arg('meter', 'amd')}"
         )
     return open_amd(int(argument or (loaded if kind == "cuda" else 0)))
 
@@ -249,27 +230,13 @@ def _describe_amd(gpus: Any, index: int) -> MeterInfo:
         if not has_counter:
             return error.to_info(f"amd:{index}", "gpu")
         power_w = None
-    return MeterInfo(
-        f"amd:{index}",
-        True,
-        f"{gpus.get_name(index)}, {how}",
-        covers="gpu",
-        update_interval_s=_INTERVAL_S,
-        resolution_j=_RESOLUTION_J if has_counter else None,
-        idle_power_w=power_w,
-    )
+    meter = ZeusMeter(f"amd:{index}", "gpu", f"amd {index}", "", lambda: 0.0)
+    resolution_j = _RESOLUTION_J if has_counter else None
+    return meter.to_info(f"{gpus.get_name(index)}, {how}", resolution_j, power_w)
 
 
 @report_missing("apple", "+".join(_APPLE_PARTS))
 def detect_apple() -> tuple[MeterInfo, ...]:
     """Return the processor of a Mac, or why there is none."""
-    covers = open_apple().covers
-    row = MeterInfo(
-        "apple",
-        True,
-        f"counters of {covers}",
-        covers=covers,
-        update_interval_s=_INTERVAL_S,
-        resolution_j=_RESOLUTION_J,
-    )
-    return (row,)
+    meter = open_apple()
+    return (meter.to_info(f"counters of {meter.covers}", _RESOLUTION_J),)

@@ -246,10 +246,9 @@ def fold_blocks(network: Network) -> Network:
 
 
 def group_by_block(blocks: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return the half-open ranges of layers that belong to one block and are more than one.
+    """Return the half-open ranges of layers of one block and more than one, given each one's block.
 
-    Args:
-        blocks: The block of each layer, in call order; -1 for a layer outside of blocks.
+    A layer outside of blocks has -1.
     """
     layers: dict[int, list[int]] = {}
     for index, block in enumerate(blocks):

@@ -134,13 +134,7 @@ def read_network(path: str | Path) -> Network:
 def decode_network(data: Any, name: str, *, is_file: bool = False) -> Network:
     """Return the network of a file's content, or of what ``Network.to_dict`` returns.
 
-    Args:
-        data: JSON values.
-        name: What messages call it.
-        is_file: Accept only the content of a file.
-
-    Raises:
-        FileError: As ``read_network``.
+    With ``is_file``, only the former; ``name`` is what messages call it.
     """
     if is_file or (isinstance(data, dict) and "format" in data):
         _, data = _open_envelope("network", data, name, needs_checksum=False)

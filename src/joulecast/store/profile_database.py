@@ -90,19 +90,16 @@ class ProfileDatabase(Tables):
         self.evaluations = EvaluationTable(transactions, claims, now)
 
     def close(self) -> None:
-        """Close the database. Closing twice is allowed."""
         self.transactions.engine.dispose()
 
     @transaction(writes=True)
     def check_writable(self, connection: sa.Connection, profile: Profile) -> None:
-        """Raise StoreError or InputError if a profile cannot be stored here."""
         trial = connection.begin_nested()
         self._insert_profile(connection, profile)
         trial.rollback()
 
     @transaction(writes=True)
     def add_observation(self, connection: sa.Connection, observation: Observation) -> None:
-        """Append an observation; it is on disk when this returns."""
         profile = find_own_profile(observation)
         self._insert_profile(connection, profile)
         self._insert_observation(connection, profile.key, observation)
@@ -111,7 +108,6 @@ class ProfileDatabase(Tables):
     def claim_trial(
         self, planned: Observation, wait_s: float
     ) -> Iterator[tuple[Observation, ...] | None]:
-        """Claim a trial; yield what is stored of it, or None if another process has claimed it."""
         profile_key, trial_key = find_own_profile(planned).key, planned.trial.key
         claim = self.claims.hold(stable_hash([profile_key, trial_key]), wait_s)
         with ExitStack() as stack:
@@ -190,7 +186,6 @@ class ProfileDatabase(Tables):
 
     @transaction(writes=True)
     def import_profile(self, connection: sa.Connection, profile: Profile) -> int:
-        """Add a profile's observations and fits; return how many observations were new."""
         if profile.data_sheet is not None:
             raise InputError(
                 f"the profile of {profile.device.name} is a data sheet, which a store does not "
@@ -216,7 +211,6 @@ class ProfileDatabase(Tables):
     def complete_observations(
         self, connection: sa.Connection, pairs: Sequence[tuple[Observation, Observation]]
     ) -> int:
-        """Replace recorded observations by the same ones with energies; return how many."""
         count = 0
         for recorded, completed in pairs:
             key, trial_key = find_own_profile(recorded).key, recorded.trial.key
@@ -234,7 +228,6 @@ class ProfileDatabase(Tables):
 
     @transaction(writes=True)
     def remove_profile(self, connection: sa.Connection, key: str) -> None:
-        """Remove a profile with its observations and fits."""
         self._check_profile(connection, key)
         connection.execute(sa.delete(PROFILES).where(PROFILES.c.key == key))
 

@@ -59,16 +59,9 @@ def match_profiles(
 ) -> list[ProfileSummary]:
     """Return the profiles of one device, the best one first.
 
-    Shipped profiles are returned only if no profile of the store matches.
-
-    Args:
-        known: All profiles.
-        device_name: The device's name or the profile's key, or the start of either.
-        prefixes: Required starts of fields (``{"runtime": "torch"}``).
-
-    Raises:
-        InputError: Several devices match.
-        MissingError: None matches.
+    Shipped profiles are returned only if no profile of the store matches. ``prefixes`` are required
+    starts of fields (``{"runtime": "torch"}``). Several devices that match are an InputError, none
+    is a MissingError.
     """
     name = device_name.lower()
     if not name:

@@ -67,11 +67,7 @@ def open_store(
 
 
 def check_place(place: str | Path | None = None) -> None:
-    """Raise StoreError if observations cannot be added to a store; create and change nothing.
-
-    Args:
-        place: A path or a URL, as for ``open_store``.
-    """
+    """Raise StoreError if observations cannot be added to a store; create and change nothing."""
     chosen = choose_place(place)
     if is_missing_file(chosen):
         check_folder(Path(chosen))

@@ -90,16 +90,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def write_atomically(content: bytes, path: Path, *, is_program: bool = False) -> None:
-    """Write a file whole or not at all, and replace one that is there.
-
-    Args:
-        content: What is written.
-        path: Where.
-        is_program: Whether the file can be run.
-
-    Raises:
-        FileError: It cannot be written.
-    """
+    """Write a file whole or not at all, and replace one that is there."""
     # In the same folder, because moving is atomic only within one file system.
     partial = path.parent / f".{path.name[:_LONGEST_PART]}.{secrets.token_hex(8)}.partial"
     try:

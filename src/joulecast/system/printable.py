@@ -13,18 +13,10 @@ def make_printable(text: str, *, keep_newlines: bool = False) -> str:
     """Return a text in which everything that is not printable is escaped as Python does.
 
     A text that is already escaped stays unchanged.
-
-    Args:
-        text: Any text, also with surrogates that no file can hold.
-        keep_newlines: Whether line breaks stay, for a text of several lines.
     """
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() or (keep_newlines and one == "\n") else _escape(one)
+        one if one.isprintable() or (keep_newlines and one == "\n") else ascii(one)[1:-1]
         for one in text
     )
-
-
-def _escape(character: str) -> str:
-    return ascii(character)[1:-1]

@@ -34,13 +34,8 @@ _SECRET_KEYS = re.compile(
 
 
 def redact_url(text: str) -> str:
-    """Return a text without the passwords of the URLs and connection strings in it.
-
-    Args:
-        text: A URL, a connection string of libpq, or a message that contains them.
-    """
-    hidden = "\n".join(map(_hide_credentials, text.split("\n")))
-    return _hide_parameters(hidden)
+    """Return a text without the passwords of the URLs and connection strings in it."""
+    return _hide_parameters("\n".join(map(_hide_credentials, text.split("\n"))))
 
 
 def _hide_credentials(line: str) -> str:

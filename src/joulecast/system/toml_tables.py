@@ -46,16 +46,7 @@ def list_tables(data: Mapping[str, Any], kind: str) -> list[tuple[str, Json]]:
 
 
 def parse_table(where: str, row: Mapping[str, Any], parsers: Mapping[str, Parser]) -> Json:
-    """Return the values of a table by key.
-
-    Args:
-        where: What messages call the table.
-        row: The table.
-        parsers: Parsers of the keys that it may have.
-
-    Raises:
-        InputError: A key is unknown, or a value cannot be used.
-    """
+    """Return the values of a table by key, which ``where`` names in messages."""
     refuse_unknown(where, row, parsers)
     values = {}
     for key, value in row.items():
