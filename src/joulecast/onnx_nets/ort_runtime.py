@@ -16,8 +16,8 @@ import numpy as np
 import onnxruntime
 from onnx import ModelProto
 
-from joulecast.onnx_nets.ort_build import add_network, draw_weights
 from joulecast.onnx_nets.ort_graph import Array, OnnxGraph
+from joulecast.onnx_nets.ort_operators import add_network, draw_weights
 from joulecast.onnx_nets.ort_sessions import (
     PROVIDER,
     is_quantised,
