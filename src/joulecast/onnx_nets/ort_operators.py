@@ -459,13 +459,13 @@ def _attend(s: Sizes, inputs: Sequence[Value]) -> Value:
     key = key.transpose(0, 1, 3, 2)
     # Exporters scale both factors by the root of the scale, and not the product.
     root = float(s["head_dim"]) ** -0.25
-    scores = (query * root) @ (key * root)
+    scores: Value = (query * root) @ (key * root)
     if len(inputs) > 3:
         scores = scores + inputs[3].fit((1, tokens, kv_tokens))
     elif s["causal"]:
         mask = np.triu(np.full((tokens, kv_tokens), _LOWEST_SCORE, dtype="float32"), 1)
         scores = scores + query.graph.share(mask)
-    out = scores.apply("Softmax", axis=-1) @ value
+    out: Value = scores.apply("Softmax", axis=-1) @ value
     return out.transpose(0, 2, 1, 3).reshape(query.shape[0], tokens, s["heads"] * s["head_dim"])
 
 
