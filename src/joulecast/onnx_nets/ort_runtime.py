@@ -29,8 +29,8 @@ from joulecast.onnx_nets.ort_sessions import (
     optimise,
     quantise_model,
 )
-from joulecast.operators import network_work, peak_memory
-from joulecast.operators.setup_checks import refuse_cuda_graphs, refuse_torch_options
+from joulecast.operators import network_work
+from joulecast.operators.setup_checks import refuse_trial
 from joulecast.records import INT8_PRECISIONS, Device, Setup, Trial
 from joulecast.system.errors import (
     FileError,
@@ -40,8 +40,6 @@ from joulecast.system.errors import (
     OutOfMemoryError,
 )
 from joulecast.system.files import read_limited
-
-RUNNABLE_STAGES = ("step", "forward")
 
 _PRECISIONS = ("fp32", *INT8_PRECISIONS)
 # A model without external files is one message of protobuf.
@@ -94,21 +92,13 @@ class OnnxRuntime:
 
     def _check(self, trial: Trial) -> None:
         """Refuse what ONNX Runtime does not do, and what does not fit."""
-        setup, execution = trial.setup, trial.execution
+        setup = trial.setup
         if not trial.network.layers:
             raise NetError("an empty network cannot be run: it has no layers")
         if setup.phase != "inference":
             raise InputError(
                 "ONNX Runtime does not train: give --inference, or another device (--on cpu)"
             )
-        if execution.stage not in RUNNABLE_STAGES:
-            raise InputError(
-                f"inference has no stage {execution.stage!r}: use {' or '.join(RUNNABLE_STAGES)}"
-            )
-        refuse_cuda_graphs(setup, "ONNX Runtime on a processor")
-        refuse_torch_options(setup, trial.network, "ONNX Runtime")
-        if execution.mode != "eager":
-            raise InputError(f"ONNX Runtime cannot run the mode {execution.mode}: use eager")
         if setup.precision not in _PRECISIONS:
             raise InputError(
                 f"ONNX Runtime has no kernels for {setup.precision} on a processor: give "
@@ -120,13 +110,7 @@ class OnnxRuntime:
                 f"--on onnx:cpu runs on {PROVIDER}, not on {setup.processor!r} (this build of ONNX "
                 f"Runtime has {available}): leave --processor out"
             )
-        needed = peak_memory(trial.network, setup) * execution.copies
-        limit = self.device.memory_bytes
-        if limit and needed > limit:
-            raise OutOfMemoryError(
-                f"inference needs {needed / 2**20:.0f} MiB but {self.device.name} has "
-                f"{limit / 2**20:.0f} MiB: use a smaller batch or a narrower network"
-            )
+        refuse_trial(trial, self.device, "ONNX Runtime")
 
 
 class OnnxStep:
