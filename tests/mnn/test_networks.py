@@ -9,9 +9,8 @@ pytest.importorskip("MNN")
 import torch
 
 from joulecast.families import make_family
-from joulecast.mnn import op_builders
-from joulecast.mnn.build import MnnNetwork
 from joulecast.mnn.engine import ENGINE, NN, OPTIM, draw_uniform, make_indices
+from joulecast.mnn.networks import FUNCTIONS, MnnNetwork
 from joulecast.operators import make_layer, make_op, output_shape
 from joulecast.records import Input, Network
 from joulecast.system.errors import NetError
@@ -57,7 +56,7 @@ def compare_with_torch(network: Network) -> None:
         )
 
 
-@pytest.mark.parametrize("fn", op_builders._FUNCTIONS)
+@pytest.mark.parametrize("fn", FUNCTIONS)
 def test_activation_trains_as_in_pytorch(fn):
     layer = make_layer("linear", (make_op("elementwise", fn=fn),), cin=5, cout=6)
     compare_with_torch(Network((layer,), Input((5,))))

@@ -11,9 +11,14 @@ import onnx
 import torch
 
 from joulecast.families import make_family
-from joulecast.onnx_nets.ort_build import add_network, draw_weights
 from joulecast.onnx_nets.ort_graph import OnnxGraph
-from joulecast.onnx_nets.ort_operators import FUNCTIONS, OP_BUILDERS, REDUCTIONS
+from joulecast.onnx_nets.ort_operators import (
+    FUNCTIONS,
+    OP_BUILDERS,
+    REDUCTIONS,
+    add_network,
+    draw_weights,
+)
 from joulecast.onnx_nets.ort_sessions import open_session
 from joulecast.operators import KINDS, input_shape, make_layer, make_op
 from joulecast.records import Input, Network, Setup
@@ -325,13 +330,12 @@ def test_slice_has_the_first_elements():
 def test_what_changes_nothing_adds_no_node_and_numbers_are_shared():
     graph = OnnxGraph(2)
     x = graph.add_input("x", (2, 3))
-    for same in (graph.reshape(x, (2, 3)), graph.transpose(x, (0, 1)), graph.slice(x, 1, 0, 3)):
+    for same in (x.reshape(2, 3), x.transpose(0, 1), x.slice(1, 0, 3), x.fit((3,))):
         assert same == x
-    assert graph.fit(x, (3,)) == x
     assert not graph.nodes
     assert graph.share(2.0) == graph.share(2.0) != graph.share(2)
     weight = np.ones((2, 3), dtype="float32")
-    graph.add("Add", graph.add("Add", x, weight), weight)
+    x + weight + weight
     assert graph.weights_bytes == 4 + 8 + 2 * 24
 
 

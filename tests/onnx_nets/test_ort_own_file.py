@@ -11,9 +11,9 @@ import onnx
 from onnx import TensorProto, helper
 
 from joulecast.families import make_family
-from joulecast.onnx_nets.ort_runtime import build_model
+from joulecast.onnx_nets.net_file import OnnxFile
+from joulecast.onnx_nets.ort_runtime import build_model, check_external_files
 from joulecast.onnx_nets.ort_sessions import open_session, quantise_model
-from joulecast.onnx_nets.own_file import OnnxFile, check_external_files
 from joulecast.records import Input, Network, Setup, Trial
 from joulecast.runtimes import open_runtime
 from joulecast.system.errors import FileError, InputError, NetError

@@ -267,7 +267,6 @@ ALLOWED = (
 OTHER_MEANING = (
     "features/plan",
     "onnx_nets/ort_graph.py",
-    "onnx_nets/own_file.py",
     "onnx_nets/ort_runtime.py",
 )
 

@@ -301,8 +301,7 @@ def _check_input(network: Network, input_shape: Shape | None, hint: str = "") ->
 
 def _read_onnx(name: str, batch: int | None, input_shape: Shape | None, phase: str) -> ResolvedNet:
     require_packages(f"reading {name}", {"onnx": "the package onnx"}, "onnx")
-    from joulecast.onnx_nets.net_file import read_onnx_net
-    from joulecast.onnx_nets.own_file import OnnxFile
+    from joulecast.onnx_nets.net_file import OnnxFile, read_onnx_net
 
     found = read_onnx_net(name, input_shape, batch, choose_batch(phase))
     file = OnnxFile(Path(name), input_shape)

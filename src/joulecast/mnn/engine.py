@@ -26,19 +26,14 @@ Var = Any
 _MOST_SKIPPED = 99_991
 
 
-def make_constant(values: Sequence[float], shape: Sequence[int]) -> Var:
-    """Return a variable of given numbers."""
-    return ENGINE.const(list(values), list(shape), ENGINE.NCHW, ENGINE.float)
-
-
 def make_scalar(value: float) -> Var:
     """Return a number that is broadcast to any shape."""
-    return make_constant([value], [])
+    return ENGINE.const([value], [], ENGINE.NCHW, ENGINE.float)
 
 
 def make_filled(value: float, shape: Sequence[int]) -> Var:
     """Return a variable of one number."""
-    return ENGINE.fill(_make_integers(shape), make_scalar(value))
+    return ENGINE.fill(make_indices(shape, [len(shape)]), make_scalar(value))
 
 
 def make_indices(values: Sequence[int], shape: Sequence[int]) -> Var:
@@ -55,11 +50,6 @@ def draw_uniform(shape: Sequence[int], bound: float, seed: int) -> Var:
     # What is read lies in the memory of the variable.
     values = drawn.read()[skipped:].copy()
     return ENGINE.const(values, list(shape), ENGINE.NCHW, ENGINE.float)
-
-
-def set_threads(count: int) -> None:
-    """Set how many threads compute."""
-    ENGINE.set_thread_number(count)
 
 
 def to_plain(x: Var, shape: Sequence[int]) -> Var:
@@ -86,10 +76,6 @@ def to_image(x: Var, shape: Sequence[int]) -> Var:
 def lift_sizes(sizes: Sequence[int], missing: int) -> list[int]:
     """Return height and width: a signal is an image of one row."""
     return [*[missing] * (2 - len(sizes)), *sizes]
-
-
-def _make_integers(values: Sequence[int]) -> Var:
-    return make_indices(values, [len(values)])
 
 
 class Weights:

@@ -10,35 +10,23 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from math import prod
 from typing import Any
 
-from joulecast.mnn.build import MnnNetwork
-from joulecast.mnn.engine import (
-    ENGINE,
-    NN,
-    OPTIM,
-    Var,
-    draw_uniform,
-    make_indices,
-    make_scalar,
-    set_threads,
-)
-from joulecast.operators import peak_memory
+from joulecast.mnn.engine import ENGINE, NN, OPTIM, Var, draw_uniform, make_indices, make_scalar
+from joulecast.mnn.networks import MnnNetwork
 from joulecast.operators.building import needs_input_gradient
 from joulecast.operators.setup_checks import (
     count_threads,
-    refuse_cuda_graphs,
     refuse_int8,
     refuse_processor,
-    refuse_torch_options,
+    refuse_trial,
 )
 from joulecast.records import Device, Execution, Network, Setup, Trial
-from joulecast.system.errors import InputError, NotTrainingError, OutOfMemoryError
-
-RUNNABLE_STAGES = ("step", "forward")
+from joulecast.system.errors import InputError, NotTrainingError
 
 _LEARNING_RATES = {"sgd": 0.01, "adam": 1e-3, "adamw": 1e-3}
 _ADAMW_DECAY = 0.01
@@ -64,11 +52,9 @@ class MnnRuntime:
 
     def prepare(self, trial: Trial) -> MnnStep:
         """Build a trial's network and return its checked step."""
-        setup, execution = trial.setup, trial.execution
+        setup = trial.setup
         refuse_int8(setup, "MNN")
         refuse_processor(setup, "MNN")
-        refuse_cuda_graphs(setup, "MNN")
-        refuse_torch_options(setup, trial.network, "MNN")
         if setup.precision != "fp32":
             verb = "trains" if setup.phase == "train" else "runs"
             raise InputError(f"MNN {verb} in fp32 only, not in {setup.precision}: give fp32")
@@ -76,43 +62,31 @@ class MnnRuntime:
             raise InputError(
                 "a loss of your own needs PyTorch: use --on cpu, or give cross_entropy"
             )
-        if execution.mode != "eager":
-            raise InputError(f"MNN cannot run the mode {execution.mode}: use eager")
-        if execution.stage not in RUNNABLE_STAGES:
-            raise InputError(
-                f"MNN cannot run the stage {execution.stage} alone: measure "
-                f"{' or '.join(RUNNABLE_STAGES)}, or choose an estimator that does"
-            )
-        self._check_memory(trial)
+        # MNN would end the process where a trial does not fit.
+        refuse_trial(trial, self.device, "MNN")
         seed = int(trial.key[:6], 16)
-        for attempt in range(_MAX_SEEDS):
-            try:
+        # A narrow network may start with a dead ReLU.
+        for attempt in range(_MAX_SEEDS - 1):
+            with suppress(NotTrainingError):
                 return _prepare_seeded(trial, seed + 1000 * attempt)
-            except NotTrainingError:
-                # A narrow network may start with a dead ReLU.
-                if attempt == _MAX_SEEDS - 1:
-                    raise
-        raise AssertionError("unreachable")
+        return _prepare_seeded(trial, seed + 1000 * (_MAX_SEEDS - 1))
 
-    def _check_memory(self, trial: Trial) -> None:
-        """Refuse a trial that does not fit: MNN would end the process."""
-        needed = peak_memory(trial.network, trial.setup) * trial.execution.copies
-        limit = self.device.memory_bytes
-        if limit and needed > limit:
-            raise OutOfMemoryError(
-                f"the step needs {needed / 2**20:.0f} MiB but {self.device.name} has "
-                f"{limit / 2**20:.0f} MiB: use a smaller batch or a narrower network"
-            )
+
+@dataclass
+class MnnReplica:
+    """A network with its own batch and loss."""
+
+    net: MnnNetwork
+    inputs: Callable[[], Var]
+    loss: Callable[[Var], Var]
 
 
 def _prepare_seeded(trial: Trial, seed: int) -> MnnStep:
     replicas = []
-    for copy in range(trial.execution.copies):
-        first = seed + 100_000 * copy
+    for first in (seed + 100_000 * copy for copy in range(trial.execution.copies)):
         net = MnnNetwork(trial.network, first)
         inputs = _draw_inputs(trial.network, trial.setup, net, first)
-        loss = _make_loss(trial, net.output_shape, first)
-        replicas.append(MnnReplica(net, inputs, loss))
+        replicas.append(MnnReplica(net, inputs, _make_loss(trial, net.output_shape, first)))
     step = MnnStep(replicas, trial.setup, trial.execution, count_threads(trial.setup))
     step.check()
     return step
@@ -122,9 +96,7 @@ def _draw_inputs(network: Network, setup: Setup, net: MnnNetwork, seed: int) -> 
     """Return a function that gives the batch, as part of the graph of a step."""
     shape = [setup.batch, *network.input.shape]
     if network.input.vocabulary:
-        draw = random.Random(seed)
-        tokens = [draw.randrange(network.input.vocabulary) for _ in range(prod(shape))]
-        indices = make_indices(tokens, shape)
+        indices = _draw_indices(network.input.vocabulary, shape, seed)
         return lambda: indices
     batch = draw_uniform(shape, _UNIT_BOUND, seed)
     if setup.phase != "train" or not needs_input_gradient(network):
@@ -136,36 +108,28 @@ def _draw_inputs(network: Network, setup: Setup, net: MnnNetwork, seed: int) -> 
     return lambda: batch + offset
 
 
+def _draw_indices(limit: int, shape: list[int], seed: int) -> Var:
+    draw = random.Random(seed)
+    return make_indices([draw.randrange(limit) for _ in range(prod(shape))], shape)
+
+
 def _make_loss(trial: Trial, output_shape: tuple[int, ...], seed: int) -> Callable[[Var], Var]:
     """Return the loss, or a product with random numbers: its gradient is those numbers."""
     setup, elements = trial.setup, trial.setup.batch * prod(output_shape)
+    row = [1, elements]
     if trial.execution.upstream == "random":
-        upstream = draw_uniform([1, elements], (3.0 / elements) ** 0.5, seed + 1)
-        return lambda out: ENGINE.reduce_sum(
-            ENGINE.reshape(out, [1, elements]) * upstream, [1], False
-        )
+        upstream = draw_uniform(row, (3.0 / elements) ** 0.5, seed + 1)
+        return lambda out: ENGINE.reduce_sum(ENGINE.reshape(out, row) * upstream, [1], False)
     if setup.loss == "mse":
-        values = draw_uniform([1, elements], _UNIT_BOUND, seed + 1)
-        mean = make_scalar(1.0 / elements)
-        return lambda out: NN.loss.mse(ENGINE.reshape(out, [1, elements]), values) * mean
+        values, mean = draw_uniform(row, _UNIT_BOUND, seed + 1), make_scalar(1.0 / elements)
+        return lambda out: NN.loss.mse(ENGINE.reshape(out, row), values) * mean
     classes = output_shape[-1] if output_shape else 1
     rows = elements // classes
-    draw = random.Random(seed)
-    labels = make_indices([draw.randrange(classes) for _ in range(rows)], [rows])
-    targets = ENGINE.one_hot(labels, classes, 1.0, 0.0, -1)
+    targets = ENGINE.one_hot(_draw_indices(classes, [rows], seed), classes, 1.0, 0.0, -1)
     targets.fix_as_const()
     return lambda out: NN.loss.cross_entropy(
         ENGINE.softmax(ENGINE.reshape(out, [rows, classes]), -1), targets
     )
-
-
-@dataclass
-class MnnReplica:
-    """A network with its own batch and loss."""
-
-    net: MnnNetwork
-    inputs: Callable[[], Var]
-    loss: Callable[[Var], Var]
 
 
 class MnnStep:
@@ -195,7 +159,7 @@ class MnnStep:
 
     def run(self, count: int) -> None:
         """Run ``count`` steps; MNN returns when they are finished."""
-        set_threads(self._threads)
+        ENGINE.set_thread_number(self._threads)
         for _ in range(count):
             self._run_once()
 
@@ -219,7 +183,7 @@ class MnnStep:
         Raises:
             NotTrainingError: With the reason and the name of the weight.
         """
-        set_threads(self._threads)
+        ENGINE.set_thread_number(self._threads)
         for replica in self._replicas:
             replica.net.check_shapes(replica.inputs())
         if not self._is_training:
@@ -232,10 +196,6 @@ class MnnStep:
         loss = float(self._make_loss().read().sum())
         if not math.isfinite(loss):
             raise NotTrainingError(f"the loss is {loss} after two steps: not measured")
-        self._check_weights_changed(before)
-        self._optimizer.learning_rate *= _MEASURED_LEARNING_RATE_SHARE
-
-    def _check_weights_changed(self, before: dict[str, Any]) -> None:
         changed = {
             name for name, weight in self._weights.items() if (weight.read() != before[name]).any()
         }
@@ -248,6 +208,7 @@ class MnnStep:
                     f"weight {name.partition('.')[2]} did not change in two steps of MNN: not "
                     "measured"
                 )
+        self._optimizer.learning_rate *= _MEASURED_LEARNING_RATE_SHARE
 
     # -- stages ----------------------------------------------------------------------------
 
@@ -265,11 +226,8 @@ class MnnStep:
 
     def _make_loss(self) -> Var:
         """Return the sum of the losses, whose gradients are those of each network alone."""
-        total = None
-        for replica in self._replicas:
-            loss = replica.loss(replica.net.run(replica.inputs()))
-            total = loss if total is None else total + loss
-        return total
+        losses = [one.loss(one.net.run(one.inputs())) for one in self._replicas]
+        return sum(losses[1:], losses[0])
 
     def _decay_weights(self) -> None:
         """Shrink every weight, as AdamW does before its update: MNN has only Adam."""

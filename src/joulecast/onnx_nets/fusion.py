@@ -500,8 +500,8 @@ def _describe_kernel(
     main = next(heavy, 0)
     node, sizes = nodes[members[main]], nodes[members[main]].op.sizes
     shape, out = node.in_shape, node.out_shape
-    own = {"batch": float(batch)}
-    work = {"FLOPs": flops, "params": float(params), **own}
+    whole = {"batch": float(batch)}
+    work = {"FLOPs": flops, "params": float(params), **whole}
     image = {"HW": math.sqrt(_count_positions(shape)), "C_in": float(_count_channels(shape))}
     if kinds[main].is_convolution or "kernel" in sizes:
         kernel = sizes["kernel"]
@@ -513,13 +513,13 @@ def _describe_kernel(
         image.update(C_out=float(cout), KS=_geometric_mean(kernel), S=stride)
         return {**image, **groups, **work}
     if node.name == "concat":
-        return {"HW": image["HW"], **_list_concatenated(nodes, node), **own}
-    if node.op.kind in _SIZES:
+        return {"HW": image["HW"], **_list_concatenated(nodes, node), **whole}
+    if names := _SIZES.get(node.op.kind):
         rows = {"rows": float(math.prod(sizes["lead"]))} if "lead" in sizes else {}
-        names = _SIZES[node.op.kind].items()
-        return {**rows, **{name: float(sizes[one]) for name, one in names if one in sizes}, **work}
+        own = {name: float(sizes[one]) for name, one in names.items() if one in sizes}
+        return {**rows, **own, **work}
     changed = {"out": float(math.prod(out))} if math.prod(out) != math.prod(shape) else {}
-    return {**image, **changed, **own}
+    return {**image, **changed, **whole}
 
 
 def _list_concatenated(nodes: Sequence[OpNode], node: OpNode) -> Features:

@@ -13,8 +13,10 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from joulecast.records import Network
+from joulecast.records import Network, Trial
+from joulecast.records.runtime import Step
 from joulecast.system.errors import FileError, NetError
 from joulecast.system.files import read_limited
 
@@ -45,6 +47,26 @@ class OnnxNet:
     batch: int
     precision: str
     fixed_batch: int = 0
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """An ONNX file, as a user's own net that ONNX Runtime runs itself.
+
+    Attributes:
+        path: The file; weights that it keeps elsewhere are in its folder.
+        sample: Shape of one sample, where the file leaves it open.
+        loss: It has none.
+    """
+
+    path: Path
+    sample: Shape | None = None
+    loss: None = None
+
+    def prepare(self, runtime: Any, trial: Trial) -> Step:
+        """Return the file as a checked step of ONNX Runtime."""
+        step: Step = runtime.prepare_file(self, trial)
+        return step
 
 
 def read_onnx_net(

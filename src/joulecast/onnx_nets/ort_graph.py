@@ -7,9 +7,9 @@ results are those that ``onnx.shape_inference`` gives.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper, shape_inference
@@ -25,8 +25,9 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Value:
-    """A result in the graph: its name, its shape with the batch first, and its element type."""
+    """A result in a graph: its name, its shape with the batch first, and its element type."""
 
+    graph: OnnxGraph = field(repr=False, compare=False)
     name: str
     shape: Shape
     type: int = TensorProto.FLOAT
@@ -36,16 +37,54 @@ class Value:
         """The shape of one sample."""
         return self.shape[1:]
 
+    def apply(self, op_type: str, *others: Operand, **attributes: Any) -> Value:
+        """Add a node that reads this value first, and return its result."""
+        return self.graph.add(op_type, self, *others, **attributes)
+
+    def __add__(self, other: Operand) -> Value:
+        return self.apply("Add", other)
+
+    def __mul__(self, other: Operand) -> Value:
+        return self.apply("Mul", other)
+
+    def __matmul__(self, other: Operand) -> Value:
+        return self.apply("MatMul", other)
+
+    def reshape(self, *shape: int) -> Value:
+        """Return its elements in another shape."""
+        return self if self.shape == shape else self.apply("Reshape", shape)
+
+    def transpose(self, *order: int) -> Value:
+        """Return it with its axes in another order."""
+        is_same = order == tuple(range(len(self.shape)))
+        return self if is_same else self.apply("Transpose", perm=list(order))
+
+    def slice(self, axis: int, begin: int, end: int) -> Value:
+        """Return a range of an axis."""
+        is_whole = (begin, end) == (0, self.shape[axis])
+        return self if is_whole else self.apply("Slice", [begin], [end], [axis])
+
+    def flatten(self) -> Value:
+        """Return the elements of each sample in a row."""
+        return self.reshape(self.shape[0], math.prod(self.sample))
+
+    def fit(self, sample: Shape) -> Value:
+        """Return its elements in another sample shape, repeated or cut to fit."""
+        x, size, wanted = self, math.prod(self.sample), math.prod(sample)
+        if size != wanted:
+            x = x.flatten()
+            if size < wanted:
+                x = x.apply("Tile", [1, -(-wanted // size)])
+            x = x.slice(1, 0, wanted)
+        return x.reshape(x.shape[0], *sample)
+
+    def take_first(self, axes: int) -> Value:
+        """Return the first element of each sample, to be broadcast over so many axes."""
+        return self.flatten().slice(1, 0, 1).reshape(self.shape[0], *(1,) * axes)
+
 
 Operand = Value | Array | float | Sequence[int] | None
 """An input of a node: a result, a weight of its own, numbers that are shared, or none."""
-
-
-class WeightSource(Protocol):
-    """Gives the weights of an operator by the names that PyTorch's modules have for them."""
-
-    def __call__(self, name: str, shape: Shape, start: float | None = None) -> Array:
-        """Return a weight: drawn, or ``start`` in every element if that is given."""
 
 
 class OnnxGraph:
@@ -55,10 +94,11 @@ class OnnxGraph:
         batch: Samples of the input.
 
     Attributes:
-        weights: Gives the weights of the operator that is being added.
+        weights: Gives the weights of the operator that is being added, by the names that PyTorch's
+            modules have for them: drawn, or with one number in every element.
     """
 
-    weights: WeightSource
+    weights: Callable[[str, Shape, float | None], Array]
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
@@ -72,9 +112,12 @@ class OnnxGraph:
 
     def add_input(self, name: str, shape: Shape, is_tokens: bool = False) -> Value:
         """Return a new input of the graph."""
-        value = Value(name, shape, TensorProto.INT64 if is_tokens else TensorProto.FLOAT)
-        self.inputs.append(value)
-        return value
+        self.inputs.append(Value(self, name, shape, TensorProto.INT64 if is_tokens else 1))
+        return self.inputs[-1]
+
+    def draw(self, name: str, *shape: int, start: float | None = None) -> Array:
+        """Return a weight of the operator that is being added."""
+        return self.weights(name, shape, start)
 
     def add(self, op_type: str, *operands: Operand, **attributes: Any) -> Value:
         """Add a node and return its result."""
@@ -100,12 +143,10 @@ class OnnxGraph:
             schema, node, types, numbers, opset_imports=opsets, ir_version=_IR_VERSION
         )
         self.nodes.append(node)
-        values = []
-        for name in outputs:
-            tensor = found[name].tensor_type
-            shape = tuple(size.dim_value for size in tensor.shape.dim)
-            values.append(Value(name, shape, tensor.elem_type))
-        return values
+        tensors = [found[name].tensor_type for name in outputs]
+        shapes = [tuple(size.dim_value for size in one.shape.dim) for one in tensors]
+        results = zip(outputs, shapes, tensors, strict=True)
+        return [Value(self, name, shape, one.elem_type) for name, shape, one in results]
 
     def share(self, numbers: Any) -> Value:
         """Return an initializer of numbers; equal ones are shared."""
@@ -116,34 +157,6 @@ class OnnxGraph:
             value = self._constants[key] = self._add_weight(array)
             self._numbers[value.name] = self._initializers[-1]
         return self._constants[key]
-
-    def reshape(self, x: Value, shape: Shape) -> Value:
-        """Return the elements of a value in another shape."""
-        return x if x.shape == tuple(shape) else self.add("Reshape", x, shape)
-
-    def transpose(self, x: Value, order: Sequence[int]) -> Value:
-        """Return a value with its axes in another order."""
-        is_same = list(order) == list(range(len(x.shape)))
-        return x if is_same else self.add("Transpose", x, perm=list(order))
-
-    def slice(self, x: Value, axis: int, begin: int, end: int) -> Value:
-        """Return a range of an axis."""
-        is_whole = (begin, end) == (0, x.shape[axis])
-        return x if is_whole else self.add("Slice", x, [begin], [end], [axis])
-
-    def flatten(self, x: Value) -> Value:
-        """Return the elements of each sample in a row."""
-        return self.reshape(x, (x.shape[0], math.prod(x.sample)))
-
-    def fit(self, x: Value, sample: Shape) -> Value:
-        """Return the elements of a value in another sample shape, repeated or cut to fit."""
-        size, wanted = math.prod(x.sample), math.prod(sample)
-        if size != wanted:
-            x = self.flatten(x)
-            if size < wanted:
-                x = self.add("Tile", x, [1, -(-wanted // size)])
-            x = self.slice(x, 1, 0, wanted)
-        return self.reshape(x, (x.shape[0], *sample))
 
     def make_model(self, outputs: Sequence[Value], name: str = "network") -> ModelProto:
         """Return the model that computes these results."""
@@ -158,15 +171,13 @@ class OnnxGraph:
     def _add_operand(self, operand: Value | Array | float | Sequence[int]) -> Value:
         if isinstance(operand, Value):
             return operand
-        if isinstance(operand, np.ndarray):
-            return self._add_weight(operand)
-        return self.share(operand)
+        return self._add_weight(operand) if isinstance(operand, np.ndarray) else self.share(operand)
 
     def _add_weight(self, array: Array) -> Value:
         name = self._make_name("weight")
         self._initializers.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         self.weights_bytes += array.nbytes
-        return Value(name, array.shape, self._initializers[-1].data_type)
+        return Value(self, name, array.shape, self._initializers[-1].data_type)
 
     def _make_name(self, base: str) -> str:
         self._count += 1

@@ -1,4 +1,4 @@
-"""Add the nodes of operators to an ONNX graph: one builder per kind.
+"""Build an ONNX graph from a Network: one builder per kind of operator.
 
 Nodes are those that PyTorch's exporter writes, so that ONNX Runtime fuses them as it fuses an
 exported file. Operators that move elements by index move arbitrary ones, as many as in the network
@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from functools import partial, reduce
+from itertools import cycle, pairwise
+from typing import Any
 
 import numpy as np
 
 from joulecast.onnx_nets.ort_graph import Array, OnnxGraph, Shape, Value
-from joulecast.operators import count_operand, find_kind
-from joulecast.operators.building import find_operand_shape
-from joulecast.records import Op, Sizes
-from joulecast.system.errors import NetError
+from joulecast.operators import count_operand, find_kind, output_shape
+from joulecast.operators.building import (
+    InputFit,
+    concat_channels_to_fit,
+    find_operand_shape,
+    is_op_join,
+    plan_input_fits,
+    plan_wiring,
+)
+from joulecast.records import Layer, Network, Op, Sizes
+from joulecast.system.errors import InputError, NetError
 
-OpBuilder = Callable[[OnnxGraph, Op, Sequence[Value]], Value]
-Function = Callable[[OnnxGraph, Value], Value]
+NetworkWeights = Callable[[int, str, Shape, "float | None"], Array]
+"""Gives a weight by the number of its layer and its name in the module that PyTorch builds."""
 
 _EPSILON = 1e-5
 # Those of PyTorch's modules: fused, and spelled out in elementary operators.
@@ -28,82 +37,145 @@ _RMS_EPSILONS = (1.1920929e-07, 1e-6)
 # ONNX's order of gates, as positions in PyTorch's.
 _GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 _LOWEST_SCORE = -1e9
+# Other kinds read one result; what they select by, such as indices, is drawn.
+_READING_SEVERAL = ("elementwise", "matmul", "sdpa", "scatter")
 
 
-def build_op(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
-    """Add the nodes of an operator with its weights, and return its result.
+def add_network(graph: OnnxGraph, network: Network, x: Value, weights: NetworkWeights) -> Value:
+    """Add the layers of a network, and return the result of the last one.
 
     Raises:
-        NetError: ONNX has no such operator.
+        NetError: The network is empty, cannot be rebuilt, or has a layer that ONNX lacks.
     """
-    return OP_BUILDERS[op.kind](graph, op, inputs)
+    if not network.layers:
+        raise NetError("an empty network cannot be built: it has no layers")
+    if not network.buildable:
+        raise NetError(
+            f"{network.name or 'this network'} was read from a file or module that cannot be "
+            "rebuilt from its layers: export it to ONNX and give the file (net.onnx)"
+        )
+    results = [x]
+    for number, wiring in enumerate(plan_wiring(network)):
+        layer, inputs = network.layers[number], [results[read] for read in wiring.reads]
+        name = layer.name or f"{number}.{layer.kind}"
+        try:
+            inputs = _fit_inputs(layer, inputs)
+            if layer.join != "none" and not is_op_join(layer):
+                inputs = [_join(layer.join, inputs)]
+            for place, op in enumerate((Op(layer.kind, layer.sizes), *layer.tail)):
+                prefix = f"tail.{place - 1}." if place else "op."
+                graph.weights = partial(_read_weight, weights, number, prefix)
+                inputs = inputs if op.kind in _READING_SEVERAL else inputs[:1]
+                inputs = [OP_BUILDERS[op.kind](op, *inputs)]
+        except (NetError, InputError) as error:
+            raise NetError(f"layer {name}: {error}") from error
+        if inputs[0].sample != output_shape(layer):
+            raise NetError(
+                f"layer {name} gives {inputs[0].sample} in ONNX instead of {output_shape(layer)}: "
+                "run it in PyTorch (--on cpu)"
+            )
+        results += inputs
+    return results[-1]
+
+
+def draw_weights(seed: int) -> NetworkWeights:
+    """Return weights drawn from a seed, each uniform in the range of PyTorch's layers."""
+    draw = np.random.default_rng(seed)
+
+    def weights(number: int, name: str, shape: Shape, start: float | None) -> Array:
+        if start is not None:
+            return _fill(shape, start)
+        bound = 1.0 / math.sqrt(max(1, math.prod(shape[1:]) if shape[1:] else math.prod(shape)))
+        return draw.random(shape, dtype="float32") * np.float32(2.0 * bound) - np.float32(bound)
+
+    return weights
+
+
+def _read_weight(
+    weights: NetworkWeights, number: int, prefix: str, name: str, shape: Shape, start: float | None
+) -> Array:
+    return weights(number, prefix + name, shape, start)
+
+
+def _fit_inputs(layer: Layer, inputs: list[Value]) -> list[Value]:
+    shapes = [x.sample for x in inputs]
+    fits = plan_input_fits(layer, shapes)
+    for place, (how, shape) in enumerate(fits):
+        if how is InputFit.ELEMENTS:
+            inputs[place] = inputs[place].fit(shape)
+        elif how is InputFit.ONE_ELEMENT:
+            inputs[place] = inputs[place].take_first(len(shape))
+    wanted = concat_channels_to_fit(layer, shapes)
+    if not wanted:
+        return inputs
+    # Some are repeated or cut, to have as many channels in total.
+    fitted: list[Value] = []
+    for x in cycle(inputs):
+        fitted.append(x.slice(1, 0, min(wanted, x.shape[1])))
+        wanted -= fitted[-1].shape[1]
+        if not wanted:
+            break
+    return fitted
 
 
 # -- layers with weights, and pooling --------------------------------------------------------
 
 
-def _build_conv(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
-    s = op.sizes
-    is_transposed = "transpose" in op.kind
+def _build_conv(op: Op, x: Value) -> Value:
+    s, is_transposed = op.sizes, "transpose" in op.kind
     ends = (s["cin"], s["cout"]) if is_transposed else (s["cout"], s["cin"])
-    arrays = [graph.weights("weight", (ends[0], ends[1] // s["groups"], *s["kernel"]))]
+    arrays = [x.graph.draw("weight", ends[0], ends[1] // s["groups"], *s["kernel"])]
     if s["bias"]:
-        arrays.append(graph.weights("bias", (s["cout"],)))
-    return graph.add(
-        "ConvTranspose" if is_transposed else "Conv",
-        inputs[0],
-        *arrays,
-        kernel_shape=list(s["kernel"]),
-        strides=list(s["stride"]),
-        pads=[*s["padding"], *s["padding"]],
-        dilations=list(s["dilation"]),
-        group=s["groups"],
-        **({"output_padding": list(s["output_padding"])} if is_transposed else {}),
-    )
+        arrays.append(x.graph.draw("bias", s["cout"]))
+    more = {"output_padding": list(s["output_padding"])} if is_transposed else {}
+    return x.apply(
+        "ConvTranspose" if is_transposed else "Conv", *arrays,
+        kernel_shape=list(s["kernel"]), strides=list(s["stride"]),
+        pads=[*s["padding"], *s["padding"]], dilations=list(s["dilation"]), group=s["groups"],
+        **more,
+    )  # fmt: skip
 
 
-def _build_linear(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
-    x, cin, cout = inputs[0], op.sizes["cin"], op.sizes["cout"]
-    weight = graph.weights("weight", (cout, cin))
-    bias = graph.weights("bias", (cout,)) if op.sizes["bias"] else None
+def _build_linear(op: Op, x: Value) -> Value:
+    cin, cout = op.sizes["cin"], op.sizes["cout"]
+    weight = x.graph.draw("weight", cout, cin)
+    bias = x.graph.draw("bias", cout) if op.sizes["bias"] else None
     if len(x.shape) == 2 and bias is not None:
-        return graph.add("Gemm", x, weight, bias, transB=1)
-    out = graph.add("MatMul", x, weight.T)
-    return out if bias is None else graph.add("Add", bias, out)
+        return x.apply("Gemm", weight, bias, transB=1)
+    out = x @ weight.T
+    return out if bias is None else x.graph.add("Add", bias, out)
 
 
-def _build_grouped_linear(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
+def _build_grouped_linear(op: Op, x: Value) -> Value:
     """Add the experts of a mixture, each multiplying an equal share of the rows."""
-    s, x = op.sizes, inputs[0]
-    experts, cin, cout = s["experts"], s["cin"], s["cout"]
-    weight = graph.weights("weight", (experts, cout, cin))
-    rows = graph.reshape(x, (math.prod(x.shape[:-1]), cin))
+    experts, cin, cout = (op.sizes[name] for name in ("experts", "cin", "cout"))
+    weight = x.graph.draw("weight", experts, cout, cin)
+    rows = x.reshape(math.prod(x.shape[:-1]), cin)
     ends = [rows.shape[0] * one // experts for one in range(experts + 1)]
     products = [
-        graph.add("MatMul", graph.slice(rows, 0, begin, end), weight[expert].T)
+        rows.slice(0, begin, end) @ weight[expert].T
         for expert, (begin, end) in enumerate(pairwise(ends))
         if end > begin
     ]
-    return graph.reshape(graph.add("Concat", *products, axis=0), (*x.shape[:-1], cout))
+    return x.graph.add("Concat", *products, axis=0).reshape(*x.shape[:-1], cout)
 
 
-def _build_matmul(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
+def _build_matmul(op: Op, left: Value, *others: Value) -> Value:
     second_shape = find_kind(op.kind).second_shape
     assert second_shape is not None
-    left = inputs[0]
-    right = inputs[1] if len(inputs) > 1 else graph.fit(left, second_shape(op.sizes))
-    return graph.add("MatMul", left, right)
+    return left @ (others[0] if others else left.fit(second_shape(op.sizes)))
 
 
-def _build_pool(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
-    s, x = op.sizes, inputs[0]
-    out = find_kind(op.kind).out_shape(s, x.sample)
+def _build_pool(op: Op, x: Value) -> Value:
+    s, out = op.sizes, find_kind(op.kind).out_shape(op.sizes, x.sample)
     is_max = s["fn"].endswith("max")
+    kernel, stride, padding = ([*s[name]] for name in ("kernel", "stride", "padding"))
+    ceil = s["ceil"]
     if s["fn"].startswith("adaptive"):
         if set(out[1:]) == {1}:
-            return graph.add("GlobalMaxPool" if is_max else "GlobalAveragePool", x)
+            return x.apply("GlobalMaxPool" if is_max else "GlobalAveragePool")
         if set(x.sample[1:]) == {1}:
-            return graph.add("Expand", x, (graph.batch, *out))
+            return x.apply("Expand", (x.shape[0], *out))
         pairs = [*zip(x.sample[1:], out[1:], strict=True)]
         if any(size % steps for size, steps in pairs):
             raise NetError(
@@ -112,153 +184,119 @@ def _build_pool(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
             )
         kernel = stride = [size // steps for size, steps in pairs]
         padding, ceil = [0] * len(kernel), 0
-    else:
-        kernel, stride, padding = ([*s[name]] for name in ("kernel", "stride", "padding"))
-        ceil = s["ceil"]
     windows = {"kernel_shape": kernel, "strides": stride, "pads": padding * 2, "ceil_mode": ceil}
     if is_max:
-        return graph.add("MaxPool", x, **windows)
-    return graph.add("AveragePool", x, count_include_pad=1, **windows)
+        return x.apply("MaxPool", **windows)
+    return x.apply("AveragePool", count_include_pad=1, **windows)
 
 
 # -- norms ---------------------------------------------------------------------------------------
 
 
-def _build_batch_norm(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
-    channels = (inputs[0].shape[1],)
+def _build_batch_norm(op: Op, x: Value) -> Value:
     starts = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
     arrays = [
-        graph.weights(name, channels, start)
+        x.graph.draw(name, x.shape[1], start=start)
         if op.sizes["affine"] or name.startswith("running")
-        else _fill(channels, start)
+        else _fill((x.shape[1],), start)
         for name, start in starts.items()
     ]
-    return graph.add("BatchNormalization", inputs[0], *arrays, epsilon=_EPSILON)
+    return x.apply("BatchNormalization", *arrays, epsilon=_EPSILON)
 
 
-def _build_layer_norm(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
-    x, dims, affine = inputs[0], op.sizes["dims"], op.sizes["affine"]
+def _build_layer_norm(op: Op, x: Value) -> Value:
+    dims, affine = op.sizes["dims"], op.sizes["affine"]
     features = x.shape[len(x.shape) - dims :]
-    arrays = [graph.weights("weight", features, 1.0) if affine else _fill(features, 1.0)]
-    if affine and op.sizes["bias"]:
-        arrays.append(graph.weights("bias", features, 0.0))
-    return graph.add("LayerNormalization", x, *arrays, axis=-dims, epsilon=_EPSILON)
+    scale = x.graph.draw("weight", *features, start=1.0) if affine else _fill(features, 1.0)
+    has_bias = affine and op.sizes["bias"]
+    bias = [x.graph.draw("bias", *features, start=0.0)] if has_bias else []
+    return x.apply("LayerNormalization", scale, *bias, axis=-dims, epsilon=_EPSILON)
 
 
-def _build_group_norm(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
-    x, groups = inputs[0], op.sizes["groups"]
+def _build_group_norm(op: Op, x: Value) -> Value:
+    groups = op.sizes["groups"]
     # As exporters write it: groups are the channels of an instance norm.
-    rows = graph.reshape(x, (x.shape[0], groups, math.prod(x.sample) // groups))
+    rows = x.reshape(x.shape[0], groups, math.prod(x.sample) // groups)
     ends = [_fill((groups,), start) for start in (1.0, 0.0)]
-    out = graph.add("InstanceNormalization", rows, *ends, epsilon=_EPSILON)
-    out = graph.reshape(out, x.shape)
+    out = rows.apply("InstanceNormalization", *ends, epsilon=_EPSILON).reshape(*x.shape)
     if not op.sizes["affine"]:
         return out
-    shape = (x.shape[1], *(1,) * (len(x.shape) - 2))
+    channels, *space = x.sample
     scale, bias = (
-        graph.weights(name, shape[:1], start).reshape(shape)
+        x.graph.draw(name, channels, start=start).reshape(channels, *(1 for _ in space))
         for name, start in (("weight", 1.0), ("bias", 0.0))
     )
-    return graph.add("Add", graph.add("Mul", out, scale), bias)
+    return out * scale + bias
 
 
-def _build_rms_norm(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
-    x = inputs[0]
+def _build_rms_norm(op: Op, x: Value) -> Value:
     # The spelling that ONNX Runtime fuses to one kernel.
-    mean = graph.add("ReduceMean", graph.add("Pow", x, 2.0), [-1], keepdims=1)
-    shifted = graph.add("Add", mean, _RMS_EPSILONS[op.sizes.get("spelled", 0)])
-    out = graph.add("Div", x, graph.add("Sqrt", shifted))
-    if not op.sizes["affine"]:
-        return out
-    return graph.add("Mul", out, graph.weights("weight", x.shape[-1:], 1.0))
+    mean = x.apply("Pow", 2.0).apply("ReduceMean", [-1], keepdims=1)
+    out = x.apply("Div", (mean + _RMS_EPSILONS[op.sizes.get("spelled", 0)]).apply("Sqrt"))
+    return out * x.graph.draw("weight", x.shape[-1], start=1.0) if op.sizes["affine"] else out
 
 
 # -- functions of elements -----------------------------------------------------------------------
 
 
-def _build_function(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
+def _build_function(op: Op, x: Value, *others: Value) -> Value:
     """Add a function; one that ONNX lacks becomes as many passes over the elements."""
-    s, x, fn = op.sizes, inputs[0], op.sizes["fn"]
-    out = find_kind(op.kind).out_shape(s, x.sample)
+    s, fn, inputs = op.sizes, op.sizes["fn"], (x, *others)
+    kind = find_kind(op.kind)
+    out = kind.out_shape(s, x.sample)
+    size = count_operand(s)
     if fn.startswith("concat along"):
-        whole = find_kind(op.kind).out_shape(s, tuple(s.get("shape", x.sample)))
-        return _concat_flat(graph, inputs, whole)
-    if count_operand(s) and s["inputs"] == 1:
-        operand = graph.weights("operand", find_operand_shape(count_operand(s), x.sample), 1.0)
-        return graph.add(fn.capitalize(), x, operand)
-    if fn in JOINS and len(inputs) > 1:
-        return JOINS[fn](graph, inputs)
+        return _concat_flat(inputs, kind.out_shape(s, tuple(s.get("shape", x.sample))))
+    if size and s["inputs"] == 1:
+        operand = x.graph.draw("operand", *find_operand_shape(size, x.sample), start=1.0)
+        return x.apply(fn.capitalize(), operand)
+    if fn in _JOINS and others:
+        return _join(fn, inputs)
     if fn == "mean" and s["axes"]:
-        return _reduce_axes(graph, "ReduceMean", x, s["axes"])
-    if fn in REDUCTIONS and (found := _reduce_to(graph, REDUCTIONS[fn], x, out)):
+        return x.apply("ReduceMean", [axis + 1 for axis in s["axes"]], keepdims=0)
+    if fn in REDUCTIONS and (found := _reduce_to(REDUCTIONS[fn], x, out)):
         return found
-    if fn in FUNCTIONS and out == x.sample and len(inputs) == 1:
-        return FUNCTIONS[fn](graph, x)
+    if fn in FUNCTIONS and out == x.sample and not others:
+        return FUNCTIONS[fn](x)
     if fn in _RESIZES and len(out) == len(x.sample) and out[0] == x.sample[0]:
-        mode = _RESIZES[fn]
+        mode, sizes = _RESIZES[fn], (x.shape[0], *out)
         more = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         more = more if mode == "nearest" else {}
-        sizes = (x.shape[0], *out)
-        return graph.add("Resize", x, None, None, sizes, mode=mode, cubic_coeff_a=-0.75, **more)
-    if fn == "repeat_interleave" and (found := _repeat(graph, x, out)):
+        return x.apply("Resize", None, None, sizes, mode=mode, cubic_coeff_a=-0.75, **more)
+    if fn == "repeat_interleave" and (found := _repeat(x, out)):
         return found
     # The traffic of a function that ONNX lacks, not its values.
-    x = _join(graph, "Add", inputs)
-    for _ in range(s["passes"] - (len(inputs) > 1)):
-        x = graph.add("Mul", x, 0.5)
-    return graph.fit(x, out)
+    x = _join("add", inputs)
+    for _ in range(s["passes"] - bool(others)):
+        x = x * 0.5
+    return x.fit(out)
 
 
-def _join(graph: OnnxGraph, op_type: str, inputs: Sequence[Value]) -> Value:
-    """Add a sum or product of inputs, which may be broadcast."""
-    x = inputs[0]
-    for other in inputs[1:]:
-        x = graph.add(op_type, x, other)
-    return x
+_JOINS = {"add": "Add", "mul": "Mul", "concat": "Concat"}
 
 
-JOINS: dict[str, Callable[[OnnxGraph, Sequence[Value]], Value]] = {
-    "add": lambda graph, inputs: _join(graph, "Add", inputs),
-    "mul": lambda graph, inputs: _join(graph, "Mul", inputs),
-    "concat": lambda graph, inputs: graph.add("Concat", *inputs, axis=1),
-}
-"""What puts the inputs of a layer together."""
+def _join(fn: str, inputs: Sequence[Value]) -> Value:
+    """Put inputs together, which may be broadcast."""
+    if fn == "concat":
+        return inputs[0].apply("Concat", *inputs[1:], axis=1)
+    return reduce(lambda x, other: x.apply(_JOINS[fn], other), inputs)
 
 
-def _apply(*op_types: str, **attributes: float) -> Function:
-    """Return what applies operators one after another; attributes are those of each."""
-
-    def build(graph: OnnxGraph, x: Value) -> Value:
-        for op_type in op_types:
-            x = graph.add(op_type, x, **attributes)
-        return x
-
-    return build
-
-
-def _apply_numbers(op_type: str, *numbers: float) -> Function:
-    return lambda graph, x: graph.add(op_type, x, *numbers)
-
-
-def _multiply_by_sigmoid(scale: float) -> Function:
-    def build(graph: OnnxGraph, x: Value) -> Value:
-        inner = x if scale == 1.0 else graph.add("Mul", x, scale)
-        return graph.add("Mul", x, graph.add("Sigmoid", inner))
-
-    return build
-
-
-def _build_new_gelu(graph: OnnxGraph, x: Value) -> Value:
+def _spell_gelu(x: Value) -> Value:
     """Add GELU with the tanh approximation as model libraries spell it."""
-    cube = graph.add("Mul", graph.add("Pow", x, 3.0), 0.044715)
-    inner = graph.add("Mul", graph.add("Add", x, cube), math.sqrt(2.0 / math.pi))
-    half = graph.add("Mul", x, 0.5)
-    return graph.add("Mul", half, graph.add("Add", graph.add("Tanh", inner), 1.0))
+    cube = x.apply("Pow", 3.0) * 0.044715
+    inner = (x + cube) * math.sqrt(2.0 / math.pi)
+    half = x * 0.5
+    return half * (inner.apply("Tanh") + 1.0)
 
 
-FUNCTIONS: dict[str, Function] = {
+def _node(op_type: str, *numbers: float, **attributes: float) -> Callable[[Value], Value]:
+    return lambda x: x.apply(op_type, *numbers, **attributes)
+
+
+FUNCTIONS: dict[str, Callable[[Value], Value]] = {
     **{
-        name: _apply(op_type)
+        name: _node(op_type)
         for name, op_type in {
             "relu": "Relu", "gelu": "Gelu", "sigmoid": "Sigmoid", "tanh": "Tanh", "elu": "Elu",
             "celu": "Celu", "selu": "Selu", "hardswish": "HardSwish", "softplus": "Softplus",
@@ -266,24 +304,24 @@ FUNCTIONS: dict[str, Function] = {
             "sqrt": "Sqrt", "abs": "Abs", "sin": "Sin", "cos": "Cos", "erf": "Erf",
         }.items()
     },
-    "newgeluactivation": _build_new_gelu,
-    "quickgeluactivation": _multiply_by_sigmoid(1.702),
-    "silu": _multiply_by_sigmoid(1.0),
-    "leaky_relu": _apply("LeakyRelu", alpha=0.01),
-    "hardsigmoid": _apply("HardSigmoid", alpha=1.0 / 6.0, beta=0.5),
-    "softmax": _apply("Softmax", axis=-1),
-    "log_softmax": _apply("LogSoftmax", axis=-1),
-    "logsigmoid": _apply("Sigmoid", "Log"),
-    "rsqrt": _apply("Sqrt", "Reciprocal"),
-    "log1p": lambda graph, x: graph.add("Log", graph.add("Add", x, 1.0)),
-    "relu6": _apply_numbers("Clip", 0.0, 6.0),
-    "hardtanh": _apply_numbers("Clip", -1.0, 1.0),
-    "clamp": _apply_numbers("Clip", -1.0, 1.0),
-    "add": _apply_numbers("Add", 1.0),
-    "mul": _apply_numbers("Mul", 0.5),
-    "pow": _apply_numbers("Pow", 2.0),
-    "square": _apply_numbers("Pow", 2.0),
-    "cumsum": lambda graph, x: graph.add("CumSum", x, len(x.shape) - 1),
+    "newgeluactivation": _spell_gelu,
+    "quickgeluactivation": lambda x: x * (x * 1.702).apply("Sigmoid"),
+    "silu": lambda x: x * x.apply("Sigmoid"),
+    "leaky_relu": _node("LeakyRelu", alpha=0.01),
+    "hardsigmoid": _node("HardSigmoid", alpha=1.0 / 6.0, beta=0.5),
+    "softmax": _node("Softmax", axis=-1),
+    "log_softmax": _node("LogSoftmax", axis=-1),
+    "logsigmoid": lambda x: x.apply("Sigmoid").apply("Log"),
+    "rsqrt": lambda x: x.apply("Sqrt").apply("Reciprocal"),
+    "log1p": lambda x: (x + 1.0).apply("Log"),
+    "relu6": _node("Clip", 0.0, 6.0),
+    "hardtanh": _node("Clip", -1.0, 1.0),
+    "clamp": _node("Clip", -1.0, 1.0),
+    "add": _node("Add", 1.0),
+    "mul": _node("Mul", 0.5),
+    "pow": _node("Pow", 2.0),
+    "square": _node("Pow", 2.0),
+    "cumsum": lambda x: x.apply("CumSum", len(x.shape) - 1),
 }  # fmt: skip
 """Functions that keep the shape of their only input."""
 
@@ -300,11 +338,7 @@ _RESIZES = {
 }  # fmt: skip
 
 
-def _reduce_axes(graph: OnnxGraph, op_type: str, x: Value, axes: Sequence[int]) -> Value:
-    return graph.add(op_type, x, [axis + 1 for axis in axes], keepdims=0)
-
-
-def _reduce_to(graph: OnnxGraph, op_type: str, x: Value, out: Shape) -> Value | None:
+def _reduce_to(op_type: str, x: Value, out: Shape) -> Value | None:
     """Add a reduction of the one axis that is missing or 1 in the output, or of all axes."""
     shape = x.sample
     axes: Sequence[int] = range(len(shape)) if math.prod(out) == 1 else ()
@@ -314,143 +348,130 @@ def _reduce_to(graph: OnnxGraph, op_type: str, x: Value, out: Shape) -> Value | 
             axes = [axis]
     if not axes:
         return None
-    return graph.reshape(_reduce_axes(graph, op_type, x, axes), (x.shape[0], *out))
+    return x.apply(op_type, [axis + 1 for axis in axes], keepdims=0).reshape(x.shape[0], *out)
 
 
-def _repeat(graph: OnnxGraph, x: Value, out: Shape) -> Value | None:
+def _repeat(x: Value, out: Shape) -> Value | None:
     """Add an expansion that repeats every element of one axis."""
     axes = [axis for axis, size in enumerate(x.sample) if size != out[axis]]
     if len(out) != len(x.sample) or len(axes) != 1:
         return None
-    end = axes[0] + 2
-    inner = graph.reshape(x, (*x.shape[:end], 1, *x.shape[end:]))
+    before, after = x.shape[: axes[0] + 2], x.shape[axes[0] + 2 :]
     times = out[axes[0]] // x.sample[axes[0]]
-    wide = graph.add("Expand", inner, (*x.shape[:end], times, *x.shape[end:]))
-    return graph.reshape(wide, (x.shape[0], *out))
+    wide = x.reshape(*before, 1, *after).apply("Expand", (*before, times, *after))
+    return wide.reshape(x.shape[0], *out)
 
 
-def _concat_flat(graph: OnnxGraph, inputs: Sequence[Value], out: Shape) -> Value:
+def _concat_flat(inputs: Sequence[Value], out: Shape) -> Value:
     """Add a concatenation along an axis that the record does not name: the same elements."""
-    flat = [graph.flatten(x) for x in inputs]
+    flat = [x.flatten() for x in inputs]
     if len(flat) == 1:
-        return graph.fit(graph.add("Identity", flat[0]), out)
+        return flat[0].apply("Identity").fit(out)
     wanted = math.prod(out)
     if sum(x.shape[1] for x in flat) > wanted:
         # The module concatenated only slices of them.
         share = max(1, wanted // len(flat))
-        flat = [graph.slice(x, 1, 0, min(share, x.shape[1])) for x in flat]
-    return graph.fit(graph.add("Concat", *flat, axis=1), out)
+        flat = [x.slice(1, 0, min(share, x.shape[1])) for x in flat]
+    return _join("concat", flat).fit(out)
 
 
 # -- embeddings, recurrent layers and attention --------------------------------------------------
 
 
-def _build_embedding(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
-    table = graph.weights("weight", (op.sizes["vocabulary"], op.sizes["width"]))
-    return graph.add("Gather", table, inputs[0])
+def _build_embedding(op: Op, x: Value) -> Value:
+    table = x.graph.draw("weight", op.sizes["vocabulary"], op.sizes["width"])
+    return x.graph.add("Gather", table, x)
 
 
-def _build_embedding_bag(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
+def _build_embedding_bag(op: Op, tokens: Value) -> Value:
     """Add sums of rows, ``bags`` for each sample."""
-    tokens, width, bags = inputs[0], op.sizes["width"], op.sizes["bags"]
-    table = graph.weights("inner.weight", (op.sizes["vocabulary"], width))
+    width, bags = op.sizes["width"], op.sizes["bags"]
+    table = tokens.graph.draw("inner.weight", op.sizes["vocabulary"], width)
     per_bag = max(1, math.prod(tokens.sample) // bags)
-    rows = graph.add("Gather", table, graph.fit(tokens, (bags, per_bag)))
-    sums = graph.add("ReduceSum", rows, [2], keepdims=0)
-    return sums if bags > 1 else graph.reshape(sums, (graph.batch, width))
+    rows = tokens.graph.add("Gather", table, tokens.fit((bags, per_bag)))
+    sums = rows.apply("ReduceSum", [2], keepdims=0)
+    return sums if bags > 1 else sums.reshape(tokens.shape[0], width)
 
 
-def _build_recurrent(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
+def _build_recurrent(op: Op, x: Value) -> Value:
     """Add an LSTM, GRU or plain RNN that returns its output sequence."""
-    s = op.sizes
-    is_both = bool(s["bidirectional"])
-    x = graph.transpose(inputs[0], (1, 0, 2))
+    s, order = op.sizes, _GATES[op.kind]
+    hidden, suffixes = s["hidden"], ("", "_reverse")[: 1 + s["bidirectional"]]
+    x = x.transpose(1, 0, 2)
     tokens, batch = x.shape[:2]
-    # PyTorch multiplies by the reset gate after the product.
-    more = {"linear_before_reset": 1} if op.kind == "gru" else {}
-    direction = "bidirectional" if is_both else "forward"
+    more: dict[str, Any] = {"direction": "bidirectional" if s["bidirectional"] else "forward"}
+    if op.kind == "gru":
+        # PyTorch multiplies by the reset gate after the product.
+        more["linear_before_reset"] = 1
     for level in range(s["depth"]):
-        weights = _read_recurrent(graph, op, x.shape[-1], level)
-        x = graph.add(
-            op.kind.upper(), x, *weights, hidden_size=s["hidden"], direction=direction, **more
-        )
-        x = graph.transpose(x, (0, 2, 1, 3))
-        x = graph.reshape(x, (tokens, batch, (1 + is_both) * s["hidden"]))
-    return graph.transpose(x, (1, 0, 2))
+        # The weights of the input and of the state, and the biases, of each direction.
+        rows = len(order) * hidden
+        shapes: dict[str, Shape]
+        shapes = {"weight_ih": (rows, x.shape[-1]), "weight_hh": (rows, hidden)}
+        if s["bias"]:
+            shapes.update(bias_ih=(rows,), bias_hh=(rows,))
+        arrays = []
+        for name, shape in shapes.items():
+            drawn = [x.graph.draw(f"inner.{name}_l{level}{one}", *shape) for one in suffixes]
+            split = [np.split(weight, len(order)) for weight in drawn]
+            arrays.append(np.stack([np.concatenate([one[i] for i in order]) for one in split]))
+        biases = [np.concatenate(arrays[2:], axis=1)] if s["bias"] else []
+        x = x.apply(op.kind.upper(), *arrays[:2], *biases, hidden_size=hidden, **more)
+        x = x.transpose(0, 2, 1, 3).reshape(tokens, batch, len(suffixes) * hidden)
+    return x.transpose(1, 0, 2)
 
 
-def _read_recurrent(graph: OnnxGraph, op: Op, width: int, level: int) -> list[Array]:
-    """Return the weights of one level: those of the input, of the state, and the biases."""
-    order, hidden = _GATES[op.kind], op.sizes["hidden"]
-    rows = len(order) * hidden
-    shapes: dict[str, Shape] = {"weight_ih": (rows, width), "weight_hh": (rows, hidden)}
-    if op.sizes["bias"]:
-        shapes.update(bias_ih=(rows,), bias_hh=(rows,))
-    stacked = []
-    for name, shape in shapes.items():
-        directions = []
-        for suffix in ("", "_reverse")[: 1 + op.sizes["bidirectional"]]:
-            weight = graph.weights(f"inner.{name}_l{level}{suffix}", shape)
-            gates = np.split(weight, len(order))
-            directions.append(np.concatenate([gates[gate] for gate in order]))
-        stacked.append(np.stack(directions))
-    return [*stacked[:2], np.concatenate(stacked[2:], axis=1)] if stacked[2:] else stacked
-
-
-def _build_sdpa(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
+def _build_sdpa(op: Op, *inputs: Value) -> Value:
     """Add scaled dot-product attention on one packed input, or on query, key and value."""
-    s = op.sizes
+    s, batch = op.sizes, inputs[0].graph.batch
     windows, tokens = s.get("windows", 1), s["tokens"]
     if windows == 1:
-        return _attend(graph, s, inputs)
+        return _attend(s, inputs)
     # A window attends only to itself: windows are samples.
     rows = []
     for x in inputs:
         if len(x.shape) != 4 or x.shape[1] != windows:
-            x = graph.fit(x, (windows, tokens, s["heads"] * s["head_dim"]))
-        rows.append(graph.reshape(x, (x.shape[0] * windows, *x.shape[2:])))
-    out = _attend(graph, s, rows)
-    return graph.reshape(out, (graph.batch, windows, tokens, out.shape[-1]))
+            x = x.fit((windows, tokens, s["heads"] * s["head_dim"]))
+        rows.append(x.reshape(x.shape[0] * windows, *x.shape[2:]))
+    out = _attend(s, rows)
+    return out.reshape(batch, windows, tokens, out.shape[-1])
 
 
-def _build_attention(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
+def _build_attention(op: Op, x: Value) -> Value:
     """Add multi-head attention: one product for query, key and value, attention, one product."""
-    s, x = op.sizes, inputs[0]
-    heads, rows = s["heads"], x.shape
+    s, rows = op.sizes, x.shape
+    heads, width = s["heads"], s["width"]
 
     def project(x: Value, weight: str, bias: str, cout: int) -> Value:
-        product = graph.add("MatMul", x, graph.weights(weight, (cout, x.shape[-1])).T)
-        return graph.add("Add", graph.weights(bias, (cout,)), product) if s["bias"] else product
+        product = x @ x.graph.draw(weight, cout, x.shape[-1]).T
+        return x.graph.add("Add", x.graph.draw(bias, cout), product) if s["bias"] else product
 
-    x = graph.reshape(x, (math.prod(rows[:-2]), *rows[-2:]))
-    packed = project(x, "inner.in_proj_weight", "inner.in_proj_bias", 3 * s["width"])
-    inner = {"heads": heads, "kv_heads": heads, "head_dim": s["width"] // heads, "causal": 0}
-    out = _attend(graph, Sizes({**inner, "tokens": rows[-2], "kv_tokens": rows[-2]}), [packed])
-    out = project(out, "inner.out_proj.weight", "inner.out_proj.bias", s["width"])
-    return graph.reshape(out, rows)
+    x = x.reshape(math.prod(rows[:-2]), *rows[-2:])
+    packed = project(x, "inner.in_proj_weight", "inner.in_proj_bias", 3 * width)
+    inner = {"heads": heads, "kv_heads": heads, "head_dim": width // heads, "causal": 0}
+    out = _attend(Sizes({**inner, "tokens": rows[-2], "kv_tokens": rows[-2]}), [packed])
+    return project(out, "inner.out_proj.weight", "inner.out_proj.bias", width).reshape(*rows)
 
 
-def _attend(graph: OnnxGraph, s: Sizes, inputs: Sequence[Value]) -> Value:
+def _attend(s: Sizes, inputs: Sequence[Value]) -> Value:
     tokens, kv_tokens = s["tokens"], s["kv_tokens"]
-    query, key, value = _split_inputs(graph, s, inputs)
-    key = graph.transpose(key, (0, 1, 3, 2))
+    query, key, value = _split_inputs(s, inputs)
+    key = key.transpose(0, 1, 3, 2)
     # Exporters scale both factors by the root of the scale, and not the product.
-    root = s["head_dim"] ** -0.25
-    query, key = graph.add("Mul", query, root), graph.add("Mul", key, root)
-    scores = graph.add("MatMul", query, key)
+    root = float(s["head_dim"]) ** -0.25
+    scores: Value = (query * root) @ (key * root)
     if len(inputs) > 3:
-        scores = graph.add("Add", scores, graph.fit(inputs[3], (1, tokens, kv_tokens)))
+        scores = scores + inputs[3].fit((1, tokens, kv_tokens))
     elif s["causal"]:
         mask = np.triu(np.full((tokens, kv_tokens), _LOWEST_SCORE, dtype="float32"), 1)
-        scores = graph.add("Add", scores, graph.share(mask))
-    out = graph.add("MatMul", graph.add("Softmax", scores, axis=-1), value)
-    out = graph.transpose(out, (0, 2, 1, 3))
-    return graph.reshape(out, (query.shape[0], tokens, s["heads"] * s["head_dim"]))
+        scores = scores + query.graph.share(mask)
+    out: Value = scores.apply("Softmax", axis=-1) @ value
+    return out.transpose(0, 2, 1, 3).reshape(query.shape[0], tokens, s["heads"] * s["head_dim"])
 
 
-def _split_inputs(graph: OnnxGraph, s: Sizes, inputs: Sequence[Value]) -> list[Value]:
+def _split_inputs(s: Sizes, inputs: Sequence[Value]) -> list[Value]:
     """Return query, key and value by heads, from one packed input or from several."""
-    heads, head_dim = s["heads"], s["head_dim"]
+    heads, head_dim, graph = s["heads"], s["head_dim"], inputs[0].graph
     counts = (heads, s["kv_heads"], s["kv_heads"])
     lengths = (s["tokens"], s["kv_tokens"], s["kv_tokens"])
     widths = [count * head_dim for count in counts]
@@ -460,21 +481,18 @@ def _split_inputs(graph: OnnxGraph, s: Sizes, inputs: Sequence[Value]) -> list[V
     values = []
     for position, (count, length) in enumerate(zip(counts, lengths, strict=True)):
         x = inputs[min(position, len(inputs) - 1)]
-        by_heads, by_rows = (count, length, head_dim), (length, count * head_dim)
+        batch, by_heads, by_rows = x.shape[0], (count, length, head_dim), (length, count * head_dim)
         if length > s["tokens"] and x.sample not in (by_rows, by_heads):
             # Keys and values of earlier tokens, which inference has computed before.
-            x = graph.add_input(f"cache_{len(graph.inputs)}", (x.shape[0], *by_heads))
+            x = graph.add_input(f"cache_{len(graph.inputs)}", (batch, *by_heads))
         if x.sample != by_heads:
             # Another sequence, or a view was lost on reading: any elements will do.
-            x = graph.fit(x, by_rows)
-            x = graph.reshape(x, (x.shape[0], length, count, head_dim))
-            x = graph.transpose(x, (0, 2, 1, 3))
+            x = x.fit(by_rows).reshape(batch, length, count, head_dim).transpose(0, 2, 1, 3)
         if count != heads:
             # Several heads read each: repeated as exporters do.
-            batch, _, *rest = x.shape
-            x = graph.reshape(x, (batch, count, 1, *rest))
-            x = graph.add("Expand", x, (batch, count, heads // count, *rest))
-            x = graph.reshape(x, (batch, heads, *rest))
+            x = x.reshape(batch, count, 1, length, head_dim)
+            x = x.apply("Expand", (batch, count, heads // count, length, head_dim))
+            x = x.reshape(batch, heads, length, head_dim)
         values.append(x)
     return values
 
@@ -482,82 +500,67 @@ def _split_inputs(graph: OnnxGraph, s: Sizes, inputs: Sequence[Value]) -> list[V
 # -- elements by index, and views ----------------------------------------------------------------
 
 
-def _build_index(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
+def _build_index(op: Op, x: Value) -> Value:
     """Add a selection by constant indices along an axis, across samples, or for each element."""
-    s, x = op.sizes, inputs[0]
-    batch, out = x.shape[0], tuple(s["out"])
+    s, batch, out = op.sizes, x.shape[0], tuple(op.sizes["out"])
     wanted = batch * math.prod(out)
     if s["params"]:
         width = out[-1] if s["params"] % out[-1] == 0 else 1
-        table = graph.weights("table", (s["params"],)).reshape(-1, width)
-        found = graph.add("Gather", table, _draw(len(table), wanted // width), axis=0)
-        return graph.reshape(found, (batch, *out))
+        table = x.graph.draw("table", s["params"]).reshape(-1, width)
+        found = x.graph.add("Gather", table, _draw(len(table), wanted // width), axis=0)
+        return found.reshape(batch, *out)
     if s["across"] and len(x.shape) > 1:
-        rows = graph.reshape(x, (batch * x.shape[1], math.prod(x.shape[2:])))
-        found = graph.add("Gather", rows, _draw(rows.shape[0], batch * out[0]), axis=0)
-        return graph.fit(graph.reshape(found, (batch, out[0] * rows.shape[1])), out)
+        rows = x.reshape(batch * x.shape[1], math.prod(x.shape[2:]))
+        found = rows.apply("Gather", _draw(rows.shape[0], batch * out[0]), axis=0)
+        return found.reshape(batch, out[0] * rows.shape[1]).fit(out)
     if not s["axes"] or max(s["axes"]) + 1 >= len(x.shape):
-        flat = graph.flatten(x)
+        flat = x.flatten()
         index = _draw(flat.shape[1], wanted).reshape(batch, math.prod(out))
-        return graph.reshape(graph.add("GatherElements", flat, index, axis=1), (batch, *out))
+        return flat.apply("GatherElements", index, axis=1).reshape(batch, *out)
     # Elements along some axes of a sample, which become its first axis.
     rest = [axis for axis in range(len(x.sample)) if axis not in s["axes"]]
-    moved = graph.transpose(x, [0, *(axis + 1 for axis in (*s["axes"], *rest))])
+    moved = x.transpose(0, *(axis + 1 for axis in (*s["axes"], *rest)))
     places, width = (math.prod(x.sample[axis] for axis in one) for one in (s["axes"], rest))
-    rows = graph.reshape(moved, (batch, places, width))
     index = _draw(places, max(1, math.prod(out) // width))
-    return graph.fit(graph.add("Gather", rows, index, axis=1), out)
+    found = moved.reshape(batch, places, width).apply("Gather", index, axis=1)
+    return found.fit(out)
 
 
-def _build_scatter(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
+def _build_scatter(op: Op, x: Value, *others: Value) -> Value:
     """Add an addition of elements to arbitrary places."""
-    target = graph.flatten(inputs[0])
-    source = graph.fit(inputs[-1], (math.prod(op.sizes["source"]),))
+    target = x.flatten()
+    source = (x, *others)[-1].fit((math.prod(op.sizes["source"]),))
     index = _draw(target.shape[1], math.prod(source.shape)).reshape(source.shape)
-    out = graph.add("ScatterElements", target, index, source, axis=1, reduction="add")
-    return graph.reshape(out, inputs[0].shape)
+    out = target.apply("ScatterElements", index, source, axis=1, reduction="add")
+    return out.reshape(*x.shape)
 
 
-def _build_sort(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
+def _build_sort(op: Op, x: Value) -> Value:
     """Add a sort of the last axis, or of its largest elements."""
-    x, out = inputs[0], tuple(op.sizes["out"])
+    out = tuple(op.sizes["out"])
     is_part = op.sizes["fn"] == "topk" and out[-1] < x.shape[-1]
     kept = out[-1] if is_part else x.shape[-1]
     # PyTorch sorts upwards, and its topk returns the largest.
-    values, _ = graph.add_split("TopK", [x, [kept]], 2, axis=-1, largest=int(is_part))
-    return graph.fit(values, out)
+    values, _ = x.graph.add_split("TopK", [x, [kept]], 2, axis=-1, largest=int(is_part))
+    return values.fit(out)
 
 
-def _build_slice(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
-    """Add a copy of the first elements of each sample: ONNX has no views of a part."""
-    x, out = graph.flatten(inputs[0]), tuple(op.sizes["out"])
-    return graph.fit(x, out)
+def _build_copy(op: Op, x: Value) -> Value:
+    """Add a copy of the first elements of each sample, or an expansion of the first one.
+
+    ONNX has no views of a part.
+    """
+    out = tuple(op.sizes["out"])
+    if op.kind == "slice" or math.prod(out) <= math.prod(x.sample):
+        return x.flatten().fit(out)
+    return x.take_first(len(out)).apply("Expand", (x.shape[0], *out))
 
 
-def _build_gradient_copy(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
-    """Add a reshape, a copy of a part, or an expansion of the first element of each sample."""
-    x, out = inputs[0], tuple(op.sizes["out"])
-    if math.prod(out) <= math.prod(x.sample):
-        return _build_slice(graph, op, inputs)
-    one = graph.slice(graph.flatten(x), 1, 0, 1)
-    one = graph.reshape(one, (x.shape[0], *(1 for _ in out)))
-    return graph.add("Expand", one, (x.shape[0], *out))
-
-
-def _build_view(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
-    x = inputs[0]
+def _build_view(op: Op, x: Value) -> Value:
     out = find_kind(op.kind).out_shape(op.sizes, x.sample)
     if math.prod(out) != math.prod(x.sample):
         raise NetError(f"a tensor of shape {x.sample} cannot be viewed as {out}")
-    return graph.reshape(x, (x.shape[0], *out))
-
-
-def _build_permute(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
-    return graph.transpose(inputs[0], [0, *(axis + 1 for axis in op.sizes["order"])])
-
-
-def _build_last(graph: OnnxGraph, op: Op, inputs: Sequence[Value]) -> Value:
-    return graph.add("Gather", inputs[0], inputs[0].shape[1] - 1, axis=1)
+    return x.reshape(x.shape[0], *out)
 
 
 def _fill(shape: Shape, value: float) -> Array:
@@ -569,7 +572,7 @@ def _draw(limit: int, count: int) -> Array:
     return np.random.default_rng(0).integers(0, limit, count)
 
 
-OP_BUILDERS: dict[str, OpBuilder] = {
+OP_BUILDERS: dict[str, Callable[..., Value]] = {
     **{f"conv{dims}d": _build_conv for dims in (1, 2, 3)},
     **{f"conv_transpose{dims}d": _build_conv for dims in (1, 2, 3)},
     "linear": _build_linear,
@@ -586,14 +589,14 @@ OP_BUILDERS: dict[str, OpBuilder] = {
     "rms_norm": _build_rms_norm,
     "elementwise": _build_function,
     "pool": _build_pool,
-    "dropout": lambda graph, op, inputs: inputs[0],
+    "dropout": lambda op, x: x,
     "index": _build_index,
     "scatter": _build_scatter,
     "sort": _build_sort,
-    "slice": _build_slice,
-    "gradient_copy": _build_gradient_copy,
+    "slice": _build_copy,
+    "gradient_copy": _build_copy,
     "flatten": _build_view,
     "view": _build_view,
-    "permute": _build_permute,
-    "last": _build_last,
+    "permute": lambda op, x: x.transpose(0, *(axis + 1 for axis in op.sizes["order"])),
+    "last": lambda op, x: x.apply("Gather", x.shape[1] - 1, axis=1),
 }

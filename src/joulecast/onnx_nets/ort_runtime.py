@@ -6,32 +6,40 @@ two runs build the same graph.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
-from onnx import ModelProto
+from onnx import ModelProto, helper
 
-from joulecast.onnx_nets.ort_build import add_network, draw_weights
+from joulecast.onnx_nets.model_file import bind_shapes, list_inputs, list_tensors, parse_model
+from joulecast.onnx_nets.net_file import MOST_MODEL_BYTES, OnnxFile
 from joulecast.onnx_nets.ort_graph import Array, OnnxGraph
+from joulecast.onnx_nets.ort_operators import add_network, draw_weights
 from joulecast.onnx_nets.ort_sessions import (
     PROVIDER,
     is_quantised,
     list_integer_kernels,
     open_session,
     open_without_conversions,
+    optimise,
     quantise_model,
 )
-from joulecast.operators import network_work, peak_memory
-from joulecast.operators.setup_checks import refuse_cuda_graphs, refuse_torch_options
-from joulecast.records import INT8_PRECISIONS, Device, Network, Setup, Trial
-from joulecast.system.errors import InputError, JoulecastError, NetError, OutOfMemoryError
-
-RUNNABLE_STAGES = ("step", "forward")
+from joulecast.operators import network_work
+from joulecast.operators.setup_checks import refuse_trial
+from joulecast.records import INT8_PRECISIONS, Device, Setup, Trial
+from joulecast.system.errors import (
+    FileError,
+    InputError,
+    JoulecastError,
+    NetError,
+    OutOfMemoryError,
+)
+from joulecast.system.files import read_limited
 
 _PRECISIONS = ("fp32", *INT8_PRECISIONS)
 # A model without external files is one message of protobuf.
@@ -53,25 +61,56 @@ class OnnxRuntime:
 
     def prepare(self, trial: Trial) -> OnnxStep:
         """Build a trial's graph and return its checked step."""
-        check_trial(trial)
-        self.check_memory(trial)
-        with explain_errors():
+        self._check(trial)
+        with _explain_errors():
             model, inputs = build_model(trial)
-            if is_isolated(trial):
-                return prepare_isolated(model, inputs, trial.setup)
+            if _is_isolated(trial):
+                return _prepare_isolated(model, inputs, trial.setup)
             # A graph without products, such as an empty one, has nothing to compute in integers.
             has_products = bool(network_work(trial.network, trial.setup).forward.flops)
-            return prepare_model(model, inputs, trial.setup, needs_integers=has_products)
+            return _prepare_model(model, inputs, trial.setup, needs_integers=has_products)
 
-    def check_memory(self, trial: Trial) -> None:
-        """Raise OutOfMemoryError for a trial that does not fit."""
-        needed = peak_memory(trial.network, trial.setup) * trial.execution.copies
-        limit = self.device.memory_bytes
-        if limit and needed > limit:
-            raise OutOfMemoryError(
-                f"inference needs {needed / 2**20:.0f} MiB but {self.device.name} has "
-                f"{limit / 2**20:.0f} MiB: use a smaller batch or a narrower network"
+    def prepare_file(self, file: OnnxFile, trial: Trial) -> OnnxStep:
+        """Return a checked step that runs a file itself, with inputs drawn for it.
+
+        Raises:
+            FileError: The file is damaged, or keeps weights outside of its folder.
+            InputError: It is in 8 bits and the setup is not, or the setup cannot be run.
+            NetError: ONNX Runtime cannot run it, or its output is not finite.
+        """
+        self._check(trial)
+        model = parse_model(read_limited(file.path, MOST_MODEL_BYTES), str(file.path))
+        check_external_files(model, file.path)
+        inputs = _draw_for_file(model.graph, file, trial)
+        in_int8 = trial.setup.precision in INT8_PRECISIONS
+        if is_quantised(model) and not in_int8:
+            raise InputError(f"{file.path} computes in 8 bits already: give --precision int8")
+        with _explain_errors():
+            if in_int8:
+                return _prepare_model(onnx.load(file.path), inputs, trial.setup)
+            return _check_finite(OnnxStep(open_session(str(file.path), trial.setup), inputs))
+
+    def _check(self, trial: Trial) -> None:
+        """Refuse what ONNX Runtime does not do, and what does not fit."""
+        setup = trial.setup
+        if not trial.network.layers:
+            raise NetError("an empty network cannot be run: it has no layers")
+        if setup.phase != "inference":
+            raise InputError(
+                "ONNX Runtime does not train: give --inference, or another device (--on cpu)"
             )
+        if setup.precision not in _PRECISIONS:
+            raise InputError(
+                f"ONNX Runtime has no kernels for {setup.precision} on a processor: give "
+                f"{', '.join(_PRECISIONS[:-1])} or {_PRECISIONS[-1]}"
+            )
+        if setup.processor not in ("", PROVIDER):
+            available = ", ".join(onnxruntime.get_available_providers())
+            raise InputError(
+                f"--on onnx:cpu runs on {PROVIDER}, not on {setup.processor!r} (this build of ONNX "
+                f"Runtime has {available}): leave --processor out"
+            )
+        refuse_trial(trial, self.device, "ONNX Runtime")
 
 
 class OnnxStep:
@@ -110,41 +149,6 @@ class OnnxStep:
         return [np.asarray(one) for one in self._binding.copy_outputs_to_cpu()]
 
 
-def check_trial(trial: Trial) -> None:
-    """Refuse what ONNX Runtime does not do.
-
-    Raises:
-        InputError: It is training, or in a precision, mode, stage or processor that is missing.
-        NetError: The network is empty.
-    """
-    setup, execution = trial.setup, trial.execution
-    if not trial.network.layers:
-        raise NetError("an empty network cannot be run: it has no layers")
-    if setup.phase != "inference":
-        raise InputError(
-            "ONNX Runtime does not train: give --inference, or another device (--on cpu)"
-        )
-    if execution.stage not in RUNNABLE_STAGES:
-        raise InputError(
-            f"inference has no stage {execution.stage!r}: use {' or '.join(RUNNABLE_STAGES)}"
-        )
-    refuse_cuda_graphs(setup, "ONNX Runtime on a processor")
-    refuse_torch_options(setup, trial.network, "ONNX Runtime")
-    if execution.mode != "eager":
-        raise InputError(f"ONNX Runtime cannot run the mode {execution.mode}: use eager")
-    if setup.precision not in _PRECISIONS:
-        raise InputError(
-            f"ONNX Runtime has no kernels for {setup.precision} on a processor: give "
-            f"{', '.join(_PRECISIONS[:-1])} or {_PRECISIONS[-1]}"
-        )
-    if setup.processor not in ("", PROVIDER):
-        available = ", ".join(onnxruntime.get_available_providers())
-        raise InputError(
-            f"--on onnx:cpu runs on {PROVIDER}, not on {setup.processor!r} (this build of ONNX "
-            f"Runtime has {available}): leave --processor out"
-        )
-
-
 def build_model(trial: Trial) -> tuple[ModelProto, dict[str, Array]]:
     """Return the graph of a trial and its inputs: copies are side by side in one graph.
 
@@ -155,26 +159,49 @@ def build_model(trial: Trial) -> tuple[ModelProto, dict[str, Array]]:
     seed = int(trial.key[:8], 16)
     network, setup = trial.network, trial.setup
     graph, outputs = OnnxGraph(setup.batch), []
-    shares_input = is_isolated(trial) and setup.precision != "int8_dynamic"
-    shape, is_tokens = (setup.batch, *network.input.shape), bool(network.input.vocabulary)
+    shares_input = _is_isolated(trial) and setup.precision != "int8_dynamic"
+    shape, vocabulary = (setup.batch, *network.input.shape), network.input.vocabulary
     for copy in range(trial.execution.copies):
         if copy == 0 or not shares_input:
-            x = graph.add_input(f"input_{copy}", shape, is_tokens)
+            x = graph.add_input(f"input_{copy}", shape, bool(vocabulary))
         outputs.append(add_network(graph, network, x, draw_weights(seed + copy)))
         if graph.weights_bytes > _LARGEST_MODEL_BYTES:
             raise NetError(
                 "an ONNX graph holds at most 2 GiB of weights: use a smaller network, or give it "
                 "as a file with external data (net.onnx)"
             )
-    return graph.make_model(outputs), _draw_inputs(graph, network, seed)
+    draw = np.random.default_rng(seed)
+    inputs: dict[str, Array] = {
+        value.name: draw.integers(0, vocabulary, value.shape)
+        if vocabulary and value.name.startswith("input")
+        else draw.standard_normal(value.shape, dtype="float32")
+        for value in graph.inputs
+    }
+    return graph.make_model(outputs), inputs
 
 
-def is_isolated(trial: Trial) -> bool:
+def check_external_files(model: ModelProto, path: Path) -> None:
+    """Check that weights in other files are in the folder of the model, whatever links say.
+
+    Raises:
+        FileError: One is missing, or elsewhere.
+    """
+    folder = path.resolve().parent
+    entries = [entry for tensor in list_tensors(model) for entry in tensor.external_data]
+    for location in {entry.value for entry in entries if entry.key == "location"}:
+        found = (folder / location).resolve()
+        if not found.is_relative_to(folder):
+            raise FileError(f"{path} keeps weights in {location!r}, outside of its folder: not run")
+        if not found.is_file():
+            raise FileError(f"{path} keeps weights in {location!r}, which is missing: copy it too")
+
+
+def _is_isolated(trial: Trial) -> bool:
     """Return whether a trial runs a part of a network alone."""
     return trial.execution.upstream == "random"
 
 
-def prepare_isolated(model: ModelProto, inputs: Mapping[str, Array], setup: Setup) -> OnnxStep:
+def _prepare_isolated(model: ModelProto, inputs: Mapping[str, Array], setup: Setup) -> OnnxStep:
     """Return the step of a layer alone, run as inside a network.
 
     It may have no integer kernel, and its random input may lie outside of what its function is
@@ -182,18 +209,18 @@ def prepare_isolated(model: ModelProto, inputs: Mapping[str, Array], setup: Setu
     """
     if setup.precision in INT8_PRECISIONS:
         model = quantise_model(model, inputs, setup.precision)
-    session = open_without_conversions(model, setup)
-    draw = np.random.default_rng(0)
-    return OnnxStep(
-        session,
-        {
-            one.name: _draw_converted(one, draw) if one.name not in inputs else inputs[one.name]
-            for one in session.get_inputs()
-        },
-    )
+    session, draw = open_without_conversions(model, setup), np.random.default_rng(0)
+    given = dict(inputs)
+    for one in session.get_inputs():
+        # Others are in the inner format of a network.
+        if one.name not in given and "uint8" in one.type:
+            given[one.name] = draw.integers(0, 256, one.shape, dtype="uint8")
+        elif one.name not in given:
+            given[one.name] = draw.standard_normal(one.shape, dtype="float32")
+    return OnnxStep(session, {one.name: given[one.name] for one in session.get_inputs()})
 
 
-def prepare_model(
+def _prepare_model(
     model: ModelProto, inputs: Mapping[str, Array], setup: Setup, *, needs_integers: bool = True
 ) -> OnnxStep:
     """Return the checked step of a model, in 8 bits if the setup says so.
@@ -208,27 +235,19 @@ def prepare_model(
         NetError: Its output is not finite, or it has no integer kernels.
     """
     if setup.precision not in INT8_PRECISIONS:
-        session = open_session(model.SerializeToString(), setup)
-        return check_finite(OnnxStep(session, inputs))
+        return _check_finite(OnnxStep(open_session(model.SerializeToString(), setup), inputs))
     if not is_quantised(model):
         model = quantise_model(model, inputs, setup.precision)
-    with tempfile.TemporaryDirectory() as folder:
-        optimised = Path(folder) / "optimised.onnx"
-        session = open_session(model.SerializeToString(), setup, optimised)
-        if needs_integers and not list_integer_kernels(optimised):
-            raise NetError(
-                "ONNX Runtime runs no layer of the network with integers: measure it in fp32, not "
-                f"in {setup.precision}"
-            )
-    return check_finite(OnnxStep(session, inputs))
+    optimised, session = optimise(model, setup)
+    if needs_integers and not list_integer_kernels(optimised):
+        raise NetError(
+            "ONNX Runtime runs no layer of the network with integers: measure it in fp32, not "
+            f"in {setup.precision}"
+        )
+    return _check_finite(OnnxStep(session, inputs))
 
 
-def check_finite(step: OnnxStep) -> OnnxStep:
-    """Return a step whose results are numbers.
-
-    Raises:
-        NetError: One is not.
-    """
+def _check_finite(step: OnnxStep) -> OnnxStep:
     for result in step.read_outputs():
         if result.dtype.kind == "f" and not np.isfinite(result).all():
             raise NetError("the network's output is not finite: not measured")
@@ -236,7 +255,7 @@ def check_finite(step: OnnxStep) -> OnnxStep:
 
 
 @contextmanager
-def explain_errors() -> Iterator[None]:
+def _explain_errors() -> Iterator[None]:
     """Raise one line that says why ONNX Runtime cannot run a graph."""
     try:
         yield
@@ -251,23 +270,25 @@ def explain_errors() -> Iterator[None]:
         raise NetError(f"ONNX Runtime cannot run the network: {text}") from error
 
 
-def _draw_converted(value: Any, draw: np.random.Generator) -> Array:
-    """Return numbers for an input that is in the inner format of a network."""
-    is_integer = "uint8" in value.type
-    drawn: Array = (
-        draw.integers(0, 256, value.shape, dtype="uint8")
-        if is_integer
-        else draw.standard_normal(value.shape, dtype="float32")
-    )
-    return drawn
+def _draw_for_file(graph: onnx.GraphProto, file: OnnxFile, trial: Trial) -> dict[str, Array]:
+    """Return a batch for every input of a file.
 
-
-def _draw_inputs(graph: OnnxGraph, network: Network, seed: int) -> dict[str, Array]:
-    draw = np.random.default_rng(seed)
-    vocabulary = network.input.vocabulary
-    return {
-        value.name: draw.integers(0, vocabulary, value.shape)
-        if vocabulary and value.name.startswith("input")
-        else draw.standard_normal(value.shape, dtype="float32")
-        for value in graph.inputs
-    }
+    Tokens are drawn from the vocabulary; masks are ones and other integers zeros, such as the types
+    of tokens, because a file does not say which numbers it accepts.
+    """
+    draw, inputs = np.random.default_rng(0), list_inputs(graph)
+    shapes, _ = bind_shapes(inputs, trial.setup.batch, file.sample)
+    vocabulary = trial.network.input.vocabulary
+    arrays: dict[str, Array] = {}
+    for place, (one, shape) in enumerate(zip(inputs, shapes, strict=True)):
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(one.type))
+        if dtype.kind == "f":
+            arrays[one.name] = draw.standard_normal(shape).astype(dtype)
+        elif dtype.kind not in "iub":
+            raise NetError(f"its input {one.name!r} holds neither numbers nor truth values")
+        elif place == 0 and vocabulary:
+            arrays[one.name] = draw.integers(0, vocabulary, shape).astype(dtype)
+        else:
+            fill = np.ones if "mask" in one.name or dtype.kind == "b" else np.zeros
+            arrays[one.name] = fill(shape, dtype)
+    return arrays

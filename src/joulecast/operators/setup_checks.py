@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from joulecast.records import INT8_PRECISIONS, Network, Setup
-from joulecast.system.errors import InputError
+from joulecast.operators.cost import peak_memory
+from joulecast.records import INT8_PRECISIONS, Device, Network, Setup, Trial
+from joulecast.system.errors import InputError, OutOfMemoryError
 
 
 def refuse_int8(setup: Setup, framework: str) -> None:
@@ -39,6 +40,31 @@ def refuse_torch_options(setup: Setup, network: Network, framework: str) -> None
         raise InputError(f"{framework} does not accumulate gradients: leave --accumulate out")
     if setup.phase == "train" and any(layer.recomputed for layer in network.layers):
         raise InputError(f"{framework} keeps all activations: leave --checkpoint out")
+
+
+def refuse_trial(trial: Trial, device: Device, framework: str) -> None:
+    """Raise an error for a trial that no framework but PyTorch runs, or that does not fit.
+
+    Raises:
+        InputError: It is compiled, captured, or a stage that only PyTorch runs alone.
+        OutOfMemoryError: It needs more memory than the device has.
+    """
+    setup, execution = trial.setup, trial.execution
+    refuse_cuda_graphs(setup, framework)
+    refuse_torch_options(setup, trial.network, framework)
+    if execution.mode != "eager":
+        raise InputError(f"{framework} cannot run the mode {execution.mode}: use eager")
+    if execution.stage not in ("step", "forward"):
+        raise InputError(
+            f"{framework} cannot run the stage {execution.stage} alone: measure step or forward, "
+            "or choose an estimator that does"
+        )
+    needed = peak_memory(trial.network, setup) * execution.copies
+    if device.memory_bytes and needed > device.memory_bytes:
+        raise OutOfMemoryError(
+            f"the step needs {needed / 2**20:.0f} MiB but {device.name} has "
+            f"{device.memory_bytes / 2**20:.0f} MiB: use a smaller batch or a narrower network"
+        )
 
 
 def count_threads(setup: Setup) -> int:
