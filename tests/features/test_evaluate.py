@@ -22,16 +22,15 @@ from joulecast.features.evaluation import (
     EvaluationPlan,
     compute_noise_percent,
     cut_to_budget,
-    draw_nets,
     evaluate_stored,
     is_budget_spent,
     list_estimators,
+    measure_and_evaluate,
     name_campaign,
     name_evaluation,
     score_estimator,
     sum_work_s,
 )
-from joulecast.features.evaluation_run import measure_and_evaluate
 from joulecast.features.progress_report import ProgressReport
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.measurer import MeasureClock, make_measurer
@@ -316,7 +315,7 @@ def make_refusing_runtime(error, where):
 
 
 def test_refused_network_is_listed_and_the_others_are_scored(store):
-    bad = draw_nets(PLAN).test[1]
+    bad = PLAN.drawn.test[1]
     error = NotTrainingError("no weight moved")
     result = run(store, runtime=make_refusing_runtime(error, lambda network: network == bad))
     assert len(result.nets) == 3 and bad.name not in {net.name for net in result.nets}
@@ -329,7 +328,7 @@ def test_refused_network_is_listed_and_the_others_are_scored(store):
 
 
 def test_disturbed_windows_do_not_end_the_evaluation(store):
-    bad, disturbed = draw_nets(PLAN).test[0], [2]
+    bad, disturbed = PLAN.drawn.test[0], [2]
 
     def disturb(network):
         if network != bad or not disturbed[0]:
@@ -343,7 +342,7 @@ def test_disturbed_windows_do_not_end_the_evaluation(store):
 
 
 def test_disturbed_campaign_is_scored_by_its_observations(store):
-    learn = draw_nets(PLAN).campaign[1]
+    learn = PLAN.drawn.campaign[1]
     error = ContaminatedError("other load")
     result = run(store, runtime=make_refusing_runtime(error, lambda network: network == learn))
     assert any("campaign of exact ended early" in line for line in result.left_out)
@@ -426,12 +425,11 @@ LENET = replace(PLAN, estimators=("additive", "additive-noprobe"))
 
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_test_networks_are_distinct_and_not_for_campaigns(family):
-    drawn = draw_nets(EvaluationPlan(family, SETUP, nets=8))
-    assert len(set(drawn.test)) == 8
-    assert not set(drawn.test) & set(drawn.campaign)
-    fewer = draw_nets(EvaluationPlan(family, SETUP, nets=3))
-    assert fewer.test == drawn.test[:3] and fewer.campaign == drawn.campaign
-    assert draw_nets(EvaluationPlan(family, SETUP, nets=3, seed=2)).test != fewer.test
+    drawn = EvaluationPlan(family, SETUP, nets=8).drawn
+    assert len(set(drawn.test)) == 8 and not set(drawn.test) & set(drawn.campaign)
+    fewer = EvaluationPlan(family, SETUP, nets=3)
+    assert fewer.drawn.test == drawn.test[:3] and fewer.drawn.campaign == drawn.campaign
+    assert replace(fewer, seed=2).drawn.test != fewer.drawn.test
 
 
 def test_name_depends_on_what_is_measured():
@@ -447,7 +445,7 @@ def test_name_depends_on_what_is_measured():
 @pytest.mark.parametrize(
     ("wrong", "error", "part"),
     [
-        ({"family": "nix"}, NetError, "cnn5"),
+        ({"family": "nix"}, InputError, "cnn5"),
         ({"family": "cnn5:3,4"}, NetError, "cnn5 alone"),
         ({"estimators": ("nix",)}, InputError, "subtractive"),
         ({"estimators": ()}, InputError, "at least one"),
@@ -465,7 +463,7 @@ def test_invalid_plans_are_rejected(wrong, error, part):
 def test_family_has_a_limited_number_of_networks():
     with pytest.raises(InputError, match="at most 104"):
         EvaluationPlan("lstm", SETUP, nets=105)
-    assert len(set(draw_nets(EvaluationPlan("lstm", SETUP, nets=104)).test)) == 104
+    assert len(set(EvaluationPlan("lstm", SETUP, nets=104).drawn.test)) == 104
 
 
 def test_all_estimators_but_ampere_are_evaluated_by_default():
@@ -487,8 +485,8 @@ def test_estimators_that_propose_the_same_trials_share_a_campaign():
 
 
 def test_a_second_pass_may_have_fewer_networks():
-    assert [LENET.count_nets(number) for number in (0, 1)] == [4, 4]
-    assert [replace(LENET, repeated=3).count_nets(number) for number in (0, 1)] == [4, 3]
+    assert [len(LENET.list_trials(number)) for number in (0, 1)] == [4, 4]
+    assert [len(replace(LENET, repeated=3).list_trials(number)) for number in (0, 1)] == [4, 3]
 
 
 NETWORK = make_family("lenet5")

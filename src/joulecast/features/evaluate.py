@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, choose_setup_fields, parse_list, verb
-from joulecast.features.nets import NetRequest
+from joulecast.features.nets import NetRequest, check_family
 from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ReportProgress
 from joulecast.records import Device, Json, Setup, name_step
@@ -97,11 +97,11 @@ def evaluate(
     from joulecast.campaign import find_profile_key
     from joulecast.features.evaluation import (
         EvaluationPlan,
-        check_family,
         evaluate_stored,
         list_estimators,
+        make_profile,
+        measure_and_evaluate,
     )
-    from joulecast.features.evaluation_run import make_profile, measure_and_evaluate
     from joulecast.features.measurers import lock_device, open_any_measurer
     from joulecast.features.profiles import find_observed_profile
     from joulecast.store import open_store
@@ -127,15 +127,14 @@ def evaluate(
             result = measure_and_evaluate(measurer, opened, plan, on_progress)
             opened.evaluations.save(result.name, find_profile_key(measurer), result.to_dict())
             return replace(result, store=str(opened.place))
-    if device:
-        profile = find_observed_profile(device, store)
-    else:
-        # Never opened: it only identifies the device and the meter.
-        measurer = open_any_measurer(measuring)
-        with open_store(store, create=False) as opened:
-            observations = opened.load_observations(find_profile_key(measurer))
-        profile = make_profile(measurer, observations)
     with open_store(store, create=False) as opened:
+        if device:
+            profile = find_observed_profile(device, store)
+        else:
+            # Never opened: it only identifies the device and the meter.
+            measurer = open_any_measurer(measuring)
+            observations = opened.load_observations(find_profile_key(measurer))
+            profile = make_profile(measurer, observations)
         return replace(evaluate_stored(profile, plan), store=str(opened.place))
 
 
