@@ -618,7 +618,7 @@ def test_text_has_one_table_and_the_provenance(evaluated):
     assert "subtractive has the smallest error: MAPE" in text
     (row,) = [line for line in lines if line.startswith("subtractive  ")]
     error = data["scores"][0]["mape_percent"]
-    assert row.split()[1] == (f"{error:.1f}" if error < 99.95 else f"{error:,.0f}")
+    assert row.split()[1] == f"{error:.1f}"
     assert "Two measurements of the same net differ by" in text
     assert "simulated, not a real device" in text and "store.sqlite" in text
     assert max(map(len, lines)) <= 100

@@ -25,7 +25,7 @@ from joulecast.features.device_score import (
     draw_label,
     format_number,
     read_scores,
-    score_published,
+    score_phones,
 )
 from joulecast.features.reference_applications import (
     build_reference_application,
@@ -278,7 +278,7 @@ def test_a_wrong_file_is_one_clear_line(tmp_path: Path, name: str, text: str, re
 # The published phones
 
 
-PUBLISHED = {one.score.name: one for one in score_published()}
+PUBLISHED = {one.score.name: one for one in score_phones()}
 
 
 def test_all_published_pcs_are_reproduced_with_the_other_order_of_tdp() -> None:

@@ -29,7 +29,8 @@ from statistics import fmean, median
 
 import numpy as np
 
-from joulecast.campaign import ObservationLog, Progress, find_profile_key, run_campaign
+from joulecast.campaign import ObservationLog, Progress, run_campaign
+from joulecast.campaign.trial_log import describe_profile
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
 from joulecast.families import IMAGE_FAMILIES, count_members, draw_family, make_family
@@ -71,16 +72,13 @@ def measure_and_evaluate(
     The measurer is open; it measures ``rounds`` windows of each test network per pass.
     """
     failures = measure_evaluation(measurer, store, plan, on_progress)
-    observations = store.load_observations(find_profile_key(measurer))
-    return evaluate_stored(make_profile(measurer, observations), plan, failures)
+    return evaluate_stored(load_measured(measurer, store), plan, failures)
 
 
-def make_profile(measurer: TrialMeasurer, observations: Sequence[Observation]) -> Profile:
-    """Return a profile of the device and meter of a measurer."""
-    runtime, meter = measurer.runtime, measurer.meter
-    return Profile(
-        runtime.device, runtime.name, meter.covers, meter.provenance, tuple(observations)
-    )
+def load_measured(measurer: TrialMeasurer, store: ObservationLog) -> Profile:
+    """Return the profile of the device and meter of a measurer."""
+    own = describe_profile(measurer)
+    return replace(own, observations=tuple(store.load_observations(own.key)))
 
 
 def evaluate_stored(
@@ -564,8 +562,8 @@ def measure_evaluation(
     on_progress: ReportProgress | None = None,
 ) -> tuple[str, ...]:
     """Measure what an evaluation lacks; return the trials that failed, with the reasons."""
-    key = find_profile_key(measurer)
-    log = EvaluationLog(plan, key, store.load_observations(key), store.add_observation)
+    profile = load_measured(measurer, store)
+    log = EvaluationLog(plan, profile.key, profile.observations, store.add_observation)
     # Units of a device differ by more than estimates do.
     if {one.device.unit for one in log.observations} - {measurer.runtime.device.unit}:
         raise InputError(
