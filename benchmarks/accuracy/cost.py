@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.accuracy.run import COST, OWN, OWN_SECONDS, RESULTS, SETTINGS, Setting
 from benchmarks.common import find_commit, pack_profile, read_profiles, write_json
-from joulecast.campaign import find_profile_key, run_campaign
+from joulecast.campaign import run_campaign
 from joulecast.estimators import find_estimator
 from joulecast.features.evaluate import NetEstimate, NetResult
 from joulecast.features.evaluation import (
@@ -33,6 +33,7 @@ from joulecast.features.evaluation import (
     EvaluationPlan,
     compute_noise_percent,
     cut_to_budget,
+    load_measured,
     measure_and_evaluate,
     score_estimator,
 )
@@ -109,10 +110,10 @@ def main() -> None:
 
 def measure(measurer: Measurer, store: Store, setting: Setting) -> None:
     """Measure the test networks, run each arm's campaign and time the layers of the networks."""
-    plan, key = setting.plan(OWN, OWN_SECONDS), find_profile_key(measurer)
-    if EvaluationLog(plan, key, store.load_observations(key)).summarise_nets()[1]:
+    plan = setting.plan(OWN, OWN_SECONDS)
+    if EvaluationLog(plan, load_measured(measurer, store)).summarise_nets()[1]:
         measure_and_evaluate(measurer, store, plan)
-    log = EvaluationLog(plan, key, store.load_observations(key), store.add_observation)
+    log = EvaluationLog(plan, load_measured(measurer, store), store)
     target = plan.make_target(measurer.runtime.modes)
     with suppress(MeasurementError, NetError):
         # The first load on a cold device is slower and is not recorded.

@@ -87,7 +87,7 @@ class Setting:
 
     def open_log(self, profile: Profile) -> EvaluationLog:
         """Return a profile's observations of this setting."""
-        return EvaluationLog(self.plan(OWN, OWN_SECONDS), profile.key, profile.observations)
+        return EvaluationLog(self.plan(OWN, OWN_SECONDS), profile)
 
     def count_tests(self, profile: Profile) -> int:
         """Return how many windows of its test networks a profile has."""

@@ -383,7 +383,8 @@ class Lab:
         """Return the kept observations that an estimator is fitted to in an evaluation."""
         plan = self.settings.plan_family(family)
         name = self.settings.ampere if estimator == AMPERE else estimator
-        return EvaluationLog(plan, self.key, self.list_all()).find_training(name)
+        profile = self.identity.make_profile(self.list_all())
+        return EvaluationLog(plan, profile).find_training(name)
 
     def name_method(self, estimator: str) -> str:
         """Return the estimator that a name of results stands for."""

@@ -88,7 +88,7 @@ def evaluate_stored(
 
     ``left_out`` names the trials that are known to have failed, with the reason.
     """
-    log = EvaluationLog(plan, profile.key, profile.observations)
+    log = EvaluationLog(plan, profile)
     nets, missing = log.summarise_nets()
     if not nets:
         if left_out:
@@ -303,23 +303,19 @@ class EvaluationLog:
     """The observations of one evaluation among all of a device; ``store`` keeps new ones."""
 
     def __init__(
-        self,
-        plan: EvaluationPlan,
-        profile_key: str,
-        observations: Iterable[Observation],
-        store: Callable[[Observation], None] | None = None,
+        self, plan: EvaluationPlan, profile: Profile, store: ObservationLog | None = None
     ) -> None:
-        self.plan = plan
-        self.name = name_evaluation(plan, profile_key)
-        self.observations = [one for one in observations if one.run.startswith(f"{self.name}.")]
-        self._store = store
+        self.plan, self._store = plan, store
+        self.name = name_evaluation(plan, profile.key)
+        own = f"{self.name}."
+        self.observations = [one for one in profile.observations if one.run.startswith(own)]
 
     def make_tag(self, role: str) -> str:
         return f"{self.name}.{role}"
 
     def add(self, observation: Observation) -> None:
         if self._store is not None:
-            self._store(observation)
+            self._store.add_observation(observation)
         self.observations.append(observation)
 
     def list_for(self, role: str) -> tuple[Observation, ...]:
@@ -562,8 +558,7 @@ def measure_evaluation(
     on_progress: ReportProgress | None = None,
 ) -> tuple[str, ...]:
     """Measure what an evaluation lacks; return the trials that failed, with the reasons."""
-    profile = load_measured(measurer, store)
-    log = EvaluationLog(plan, profile.key, profile.observations, store.add_observation)
+    log = EvaluationLog(plan, load_measured(measurer, store), store)
     # Units of a device differ by more than estimates do.
     if {one.device.unit for one in log.observations} - {measurer.runtime.device.unit}:
         raise InputError(
