@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.accuracy.run import COST, OWN, OWN_SECONDS, RESULTS, SETTINGS, Setting
 from benchmarks.common import find_commit, pack_profile, read_profiles, write_json
-from joulecast.campaign import find_profile_key, run_campaign
+from joulecast.campaign import run_campaign
 from joulecast.estimators import find_estimator
 from joulecast.features.evaluate import NetEstimate, NetResult
 from joulecast.features.evaluation import (
@@ -30,15 +30,13 @@ from joulecast.features.evaluation import (
     BudgetedEstimator,
     CampaignObservations,
     EvaluationLog,
-    EvaluationNets,
+    EvaluationPlan,
     compute_noise_percent,
     cut_to_budget,
-    draw_nets,
-    name_evaluation,
+    load_measured,
+    measure_and_evaluate,
     score_estimator,
-    summarise_test_nets,
 )
-from joulecast.features.evaluation_run import measure_and_evaluate
 from joulecast.features.measurers import open_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.gp.lognormal import lognormal_interval
@@ -112,15 +110,14 @@ def main() -> None:
 
 def measure(measurer: Measurer, store: Store, setting: Setting) -> None:
     """Measure the test networks, run each arm's campaign and time the layers of the networks."""
-    plan, key = setting.plan(OWN, OWN_SECONDS), find_profile_key(measurer)
-    drawn, name = draw_nets(plan), name_evaluation(plan, key)
-    if summarise_test_nets(EvaluationLog(name, store.load_observations(key)), plan, drawn)[1]:
+    plan = setting.plan(OWN, OWN_SECONDS)
+    if EvaluationLog(plan, load_measured(measurer, store)).summarise_nets()[1]:
         measure_and_evaluate(measurer, store, plan)
-    log = EvaluationLog(name, store.load_observations(key), store.add_observation)
-    target = replace(drawn.make_target(setting.setup, drawn.campaign), modes=measurer.runtime.modes)
+    log = EvaluationLog(plan, load_measured(measurer, store), store)
+    target = plan.make_target(measurer.runtime.modes)
     with suppress(MeasurementError, NetError):
         # The first load on a cold device is slower and is not recorded.
-        measurer.time(Trial(drawn.widest, setting.setup))
+        measurer.time(Trial(plan.drawn.widest, setting.setup))
     for arm in (one for one in ARMS if not one.probed):
         # Use the whole budget, even if the estimator is certain earlier.
         own = replace(target, acquisition=arm.acquisition, uncertainty_share=0.0)
@@ -129,8 +126,7 @@ def measure(measurer: Measurer, store: Store, setting: Setting) -> None:
         if method.propose(own, log.list_for(arm.role)).trial is not None:
             found = run_campaign(tagged, CampaignObservations(log, arm.role), method, own)
             print(f"{arm.role}: {found.stopped}", flush=True)
-    tests = replace(drawn.make_target(setting.setup, drawn.test), acquisition="probe")
-    tests = replace(tests, modes=measurer.runtime.modes)
+    tests = plan.make_target(measurer.runtime.modes, "probe")
     known = {one.trial.key for one in list_probes(log)}
     for trial in find_estimator("additive").propose(tests, ()).probes:
         if trial.key not in known:
@@ -144,9 +140,8 @@ def score(profile: Profile, setting: Setting) -> Json:
     Raises:
         MissingError: No test network or no campaign is stored.
     """
-    log, plan = setting.open_log(profile), setting.plan(OWN, OWN_SECONDS)
-    drawn = draw_nets(plan)
-    nets, missing = summarise_test_nets(log, plan, drawn)
+    log = setting.open_log(profile)
+    nets, missing = log.summarise_nets()
     if not nets or not any(log.list_for(arm.role) for arm in ARMS):
         raise MissingError(f"{setting.name} has no measurements: run measure first")
     arms: dict[str, list[Json]] = {}
@@ -154,9 +149,9 @@ def score(profile: Profile, setting: Setting) -> Json:
         campaign = log.list_for(arm.role)
         for budget_s in BUDGETS_S if campaign else ():
             used = cut_to_budget(campaign, budget_s)
-            probes = find_probes(log, setting, drawn, used) if arm.probed else ()
+            probes = find_probes(log, used) if arm.probed else ()
             with suppress(MissingError):
-                point = score_arm(arm, setting, drawn, nets, (*used, *probes))
+                point = score_arm(arm, log.plan, nets, (*used, *probes))
                 arms.setdefault(arm.name, []).append({"budget_s": budget_s, **point})
     taken_at_s = max(one.taken_at_s for one in list_used(log))
     return {
@@ -174,17 +169,16 @@ def score(profile: Profile, setting: Setting) -> Json:
 
 def score_arm(
     arm: Arm,
-    setting: Setting,
-    drawn: EvaluationNets,
+    plan: EvaluationPlan,
     nets: Sequence[NetResult],
     observations: Sequence[Observation],
 ) -> Json:
     """Return the score of an arm fitted to observations, without those of test networks."""
-    training = [one for one in observations if one.trial.network not in drawn.test]
-    by_name = {network.name: network for network in drawn.test}
+    training = [one for one in observations if one.trial.network not in plan.drawn.test]
+    by_name = {network.name: network for network in plan.drawn.test}
     networks = [by_name[net.name] for net in nets]
     fitted = find_estimator(arm.estimator).fit(training)
-    found = fitted.predict(networks, [setting.setup] * len(networks))
+    found = fitted.predict(networks, [plan.setup] * len(networks))
     estimated = []
     for net, mean_j, sd_j, duration_s in zip(
         nets,
@@ -203,14 +197,11 @@ def score_arm(
     return {"device_seconds": spent_s, "observations": len(observations), **numbers}
 
 
-def find_probes(
-    log: EvaluationLog, setting: Setting, drawn: EvaluationNets, campaign: Sequence[Observation]
-) -> tuple[Observation, ...]:
+def find_probes(log: EvaluationLog, campaign: Sequence[Observation]) -> tuple[Observation, ...]:
     """Return the probes of layers that the campaign did not time itself."""
     stored = list_probes(log)
     modes = tuple(dict.fromkeys(["eager", *(one.trial.execution.mode for one in stored)]))
-    target = drawn.make_target(setting.setup, drawn.test)
-    tests = replace(target, modes=modes, acquisition="probe")
+    tests = log.plan.make_target(modes, "probe")
     wanted = {trial.key for trial in find_estimator("additive").propose(tests, campaign).probes}
     return tuple(one for one in stored if one.trial.key in wanted)
 
@@ -225,7 +216,7 @@ def list_used(log: EvaluationLog) -> tuple[Observation, ...]:
     """Return the observations that a result is based on."""
     tags = {log.make_tag(role) for role in (*PASSES, OWN_PROBE_ROLE)}
     prefix = log.make_tag(f"{COST}.")
-    return tuple(s for s in log.list_all() if s.run in tags or s.run.startswith(prefix))
+    return tuple(s for s in log.observations if s.run in tags or s.run.startswith(prefix))
 
 
 def draw(result: Json, file: Path) -> None:

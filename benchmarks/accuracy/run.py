@@ -40,11 +40,10 @@ from joulecast.features.evaluation import (
     EvaluationLog,
     EvaluationPlan,
     evaluate_stored,
+    measure_and_evaluate,
     name_campaign,
-    name_evaluation,
     score_estimator,
 )
-from joulecast.features.evaluation_run import measure_and_evaluate
 from joulecast.features.measurers import open_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.records import Observation, Profile, Setup, weakest_provenance
@@ -88,8 +87,7 @@ class Setting:
 
     def open_log(self, profile: Profile) -> EvaluationLog:
         """Return a profile's observations of this setting."""
-        name = name_evaluation(self.plan(OWN, OWN_SECONDS), profile.key)
-        return EvaluationLog(name, profile.observations)
+        return EvaluationLog(self.plan(OWN, OWN_SECONDS), profile)
 
     def count_tests(self, profile: Profile) -> int:
         """Return how many windows of its test networks a profile has."""
@@ -238,7 +236,7 @@ def evaluate_setting(profile: Profile, setting: Setting) -> SettingResult:
 def list_used(log: EvaluationLog) -> tuple[Observation, ...]:
     """Return the observations of a setting without those of cost.py."""
     prefix = log.make_tag(f"{COST}.")
-    return tuple(one for one in log.list_all() if not one.run.startswith(prefix))
+    return tuple(one for one in log.observations if not one.run.startswith(prefix))
 
 
 def describe_run(results: Sequence[SettingResult]) -> Json:

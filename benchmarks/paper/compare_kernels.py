@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import fmean
 
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
-from joulecast.features.evaluation import draw_nets
 from papers.ampere.experiment import compute_mape, list_errors
 from papers.ampere.lab import Folder, Lab
 from papers.ampere.settings import AMPERE, SIZES
@@ -36,7 +35,7 @@ def score(lab: Lab, family: str, kernel: str) -> float:
     plan = lab.settings.plan_family(family)
     measured_j = {net.name: net.measured_j for net in lab.evaluate(family).nets}
     fitted = SubtractiveEstimator(kernel).fit(lab.find_training(family, AMPERE).campaign)
-    networks = [net for net in draw_nets(plan).test if net.name in measured_j]
+    networks = [net for net in plan.drawn.test if net.name in measured_j]
     estimates_j = fitted.predict(networks, [plan.setup] * len(networks)).energy_j.tolist()
     return compute_mape(list_errors(estimates_j, [measured_j[net.name] for net in networks]))
 

@@ -33,10 +33,8 @@ from joulecast.features.evaluate import Evaluation
 from joulecast.features.evaluation import (
     EvaluationLog,
     TrainingObservations,
-    draw_nets,
-    find_training_observations,
+    measure_evaluation,
 )
-from joulecast.features.evaluation_run import measure_evaluation
 from joulecast.features.measurers import lock_device, open_any_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ProgressReport, ReportProgress
@@ -390,9 +388,9 @@ class Lab:
     def find_training(self, family: str, estimator: str) -> TrainingObservations:
         """Return the kept observations that an estimator is fitted to in an evaluation."""
         plan = self.settings.plan_family(family)
-        log = EvaluationLog(evaluation.name_evaluation(plan, self.key), self.list_all())
         name = self.settings.ampere if estimator == AMPERE else estimator
-        return find_training_observations(log, plan, draw_nets(plan), name)
+        profile = self.identity.make_profile(self.list_all())
+        return EvaluationLog(plan, profile).find_training(name)
 
     def name_method(self, estimator: str) -> str:
         """Return the estimator that a name of results stands for."""

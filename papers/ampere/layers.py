@@ -21,7 +21,6 @@ from joulecast import variants
 from joulecast.estimators.base import Target
 from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.estimators.subtractive import curves as paper
-from joulecast.features.evaluation import draw_nets
 from joulecast.gp.regression import GaussianProcess, fit_gaussian_process
 from joulecast.operators import make_layer, make_op, network_work
 from joulecast.records import Input, Network, Observation, Setup, Trial
@@ -406,7 +405,7 @@ def _sample(process: GaussianProcess) -> _Sampled:
 
 def plan_surfaces(settings: Settings) -> list[Work]:
     plan, rng, trials = settings.plan_family("cnn5"), random.Random(_SEED), []
-    widest, partition = draw_nets(plan).widest, settings.paper_options.partition
+    widest, partition = plan.drawn.widest, settings.paper_options.partition
     for found in _list_hidden(settings):
         for _ in range(settings.choose(10, 4)):
             ends = zip(found.lows, found.highs, strict=True)
@@ -418,7 +417,7 @@ def plan_surfaces(settings: Settings) -> list[Work]:
 def _list_hidden(settings: Settings) -> list[variants.CurveRange]:
     """Return the hidden convolutions of the family, the largest image first."""
     partition = settings.paper_options.partition
-    widest = draw_nets(settings.plan_family("cnn5")).widest
+    widest = settings.plan_family("cnn5").drawn.widest
     curves = variants.plan_curves(widest, partition.split, partition.make_variant)
     hidden = [found for found in curves if len(found.lows) == 2]
     return sorted(hidden, key=lambda found: -math.prod(_get_space(found)))

@@ -16,7 +16,6 @@ import numpy as np
 from joulecast.estimators import find_estimator
 from joulecast.estimators.subtractive.curves import QUANTITIES
 from joulecast.families import make_family, parse_params
-from joulecast.features.evaluation import draw_nets
 from joulecast.operators import network_work
 from joulecast.records import Trial
 from joulecast.system.errors import MissingError
@@ -329,8 +328,7 @@ def _time_estimator(lab: Lab, family: str, name: str) -> Json:
     if not training.campaign:
         return {}
     plan = lab.settings.plan_family(family)
-    nets = draw_nets(plan)
-    target = nets.make_target(plan.setup, nets.campaign)
+    target = plan.make_target()
     return {
         "profiling_s": training.device_seconds,
         "fitting_s": fitting_s,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from joulecast.features.data.attach import attach_trace
     from joulecast.features.data.export import export_dataset, export_observations
     from joulecast.features.data.import_runs import import_runs, predict_run
+    from joulecast.features.device_score import score_phones
     from joulecast.features.estimate import estimate, estimate_run, update
     from joulecast.features.evaluate import evaluate
     from joulecast.features.fleet_verbs import estimate_fleet
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
         Setup,
     )
     from joulecast.features.report import report
-    from joulecast.features.score import score, score_phones
+    from joulecast.features.score import score
     from joulecast.features.search import search
 
 __all__ = [
@@ -99,7 +100,7 @@ _MODULES = {
     "load_profile": "profiles",
     "load_pruned": "prune",
     "predict_run": "data.import_runs",
-    "score_phones": "score",
+    "score_phones": "device_score",
     "update": "estimate",
 }
 

@@ -31,7 +31,7 @@ def make_net():
         ("features.profile", "probe_layers", ("estimate", "lenet5", "--probe"), KEPT),
         ("features.profile", "run_profiling", ("profile", "lenet5"), KEPT),
         ("features.atlas", "profile_atlas", ("profile", "--atlas"), KEPT),
-        ("features.evaluation_run", "measure_and_evaluate", ("evaluate", "lenet5"), KEPT),
+        ("features.evaluation", "measure_and_evaluate", ("evaluate", "lenet5"), KEPT),
         ("features.measure", "measure_net", ("measure", "lenet5"), "interrupted"),
         ("features.prune", "load_profile", ("prune", "lenet5", "--budget", "50%"), "interrupted"),
         ("features.prune", "_make_probe", ("prune", "lenet5", "--budget", "50%", "--probe"), KEPT),

@@ -14,7 +14,7 @@ from joulecast.features.device_score import (
     ENERGY_SCALE,
     POWER_SCALE,
     list_published_notes,
-    score_published,
+    score_phones,
 )
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -39,7 +39,7 @@ def test_the_picture_is_what_the_command_draws(tmp_path: Path) -> None:
     assert command is not None and "score-label.svg" in command[1]
     run("score", "--published", "--devices", "P40 Pro", "--svg", "score-label.svg")
     assert (tmp_path / "score-label.svg").read_text() == (DOCS / "score-label.svg").read_text()
-    score = {one.score.name: one.score for one in score_published()}["P40 Pro"]
+    score = {one.score.name: one.score for one in score_phones()}["P40 Pro"]
     shown = f"letter {score.label}, PCS {score.pcs}, IECS {score.iecs:.0f}"
     assert f"{shown}, {score.wh_per_1000_inferences:.3f} Wh per 1,000 inferences" in TEXT
 
@@ -69,7 +69,7 @@ def test_thresholds_are_those_of_the_program() -> None:
         for letter, least in POWER_SCALE.items()
     ]
     assert rows == [*expected, ("G", "below", "below")]
-    phones = [one.score for one in score_published()]
+    phones = [one.score for one in score_phones()]
     assert {one.pcs_label for one in phones} == set("CDE")
     assert {one.iecs_label for one in phones} == set("CD")
     counts = re.findall(r"^\| \*\*([A-G])\*\* .*\| (\d) of ", TEXT, re.M)
@@ -77,7 +77,7 @@ def test_thresholds_are_those_of_the_program() -> None:
 
 
 def test_what_follows_from_the_published_tables_is_on_the_page() -> None:
-    *printed, last = [str(one.pcs_printed_tdp) for one in score_published()]
+    *printed, last = [str(one.pcs_printed_tdp) for one in score_phones()]
     prose = " ".join(TEXT.split())
     assert f"{', '.join(printed)} and {last}" in prose
     notes = " ".join(list_published_notes())

@@ -13,7 +13,7 @@ import pytest
 import joulecast
 from benchmarks.robustness.hostile_inputs import damage_value
 from joulecast.features.campaigns import CampaignDetails
-from joulecast.features.device_score import DeviceScores, score_published
+from joulecast.features.device_score import DeviceScores, score_phones
 from joulecast.features.fleet import FleetStatus
 from joulecast.features.report import RESULT_KINDS, recognise_result, report_profile, report_result
 from joulecast.records import Estimate, Profile
@@ -96,7 +96,7 @@ def test_content(kind, plots, cells, lead):
 
 
 def test_scores_of_several_devices_are_compared():
-    phones = DeviceScores(tuple(phone.score for phone in score_published())).report()
+    phones = DeviceScores(tuple(phone.score for phone in score_phones())).report()
     assert sum(isinstance(one, Picture) for one in phones.blocks) == 8
     assert phones.provenance == "imported"
     assert "performance" in [plot.name for plot in phones.plots]

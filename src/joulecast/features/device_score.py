@@ -312,6 +312,7 @@ PHONES = {
     "RedmiK30Ultra": ("Redmi K30 Ultra", 10.0),
     "MotoOneMacro": ("Moto One Macro", 6.0),
 }
+_REORDERED = "published, re-ordered"
 _DOUBTFUL_PHONE, _PRINTED_J, _CORRECTED_J = "Redmi Note 8", 0.0265, 0.265
 
 
@@ -340,14 +341,23 @@ class PublishedScore:
         return (self.score.iecs or 0.0) - lost
 
 
-def score_published(facts: Mapping[str, DeviceFacts] | None = None) -> tuple[PublishedScore, ...]:
-    """Return the published phones; ``facts`` have their prices and performances by name."""
+def score_phones(
+    names: Sequence[str] = (), facts: Mapping[str, DeviceFacts] | None = None
+) -> tuple[PublishedScore, ...]:
+    """Return some or all phones of DeepEn2023, with our scores beside the published ones.
+
+    ``facts`` have prices and performances by the names of phones.
+    """
+    facts, known = facts or {}, [name for name, _ in PHONES.values()]
+    for name in (*names, *facts):
+        if name not in known:
+            raise InputError(f"DeepEn2023 has no phone {name!r}: choose from {', '.join(known)}")
     tables = []
     for file in ("app_level_APC_watt.csv", "app_level_ECI_joule.csv"):
         with (FOLDER / file).open(encoding="utf-8", newline="") as opened:
             tables.append({(row["dnn"], row["processor"]): row for row in csv.DictReader(opened)})
     powers, energies = tables
-    phones = []
+    phones = {}
     for column, (name, tdp_w) in PHONES.items():
         configurations = []
         # The other rows are about the phone, not about an application.
@@ -356,20 +366,19 @@ def score_published(facts: Mapping[str, DeviceFacts] | None = None) -> tuple[Pub
             energy_j, power_w = (float(cell) if cell else None for cell in cells)
             missing = None if all(cells) else "the published table has no value"
             configurations.append(ScoredConfiguration(*place, energy_j, power_w, missing))
-        known = (facts or {}).get(name, DeviceFacts())
-        known = replace(known, tdp_w=tdp_w, tdp_source="published, re-ordered")
+        own = replace(facts.get(name, DeviceFacts()), tdp_w=tdp_w, tdp_source=_REORDERED)
         score = DeviceScore(
-            name, None, "device", "imported", tuple(configurations), known, "DeepEn2023, published"
+            name, None, "device", "imported", tuple(configurations), own, "DeepEn2023, published"
         )
         printed = (powers["TDP", "-"], powers["PCS", "-"], energies["IECS", "-"])
         printed_tdp, pcs, iecs = (row[column] for row in printed)
-        phones.append(PublishedScore(score, float(printed_tdp), int(pcs), int(iecs)))
-    return tuple(phones)
+        phones[name] = PublishedScore(score, float(printed_tdp), int(pcs), int(iecs))
+    return tuple(phones[name] for name in names or phones)
 
 
 def list_published_notes() -> list[str]:
     """Return what the comparison with all published scores shows."""
-    phones = score_published()
+    phones = score_phones()
     agreeing = sum(one.score.pcs == one.pcs_published for one in phones)
     printed = sum(one.pcs_printed_tdp == one.pcs_published for one in phones)
     doubtful = next(one for one in phones if one.score.name == _DOUBTFUL_PHONE)

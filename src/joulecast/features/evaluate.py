@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, choose_setup_fields, parse_list, verb
-from joulecast.features.nets import NetRequest
+from joulecast.features.nets import NetRequest, check_family
 from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ReportProgress
 from joulecast.records import Device, Json, Setup, name_step
@@ -24,7 +24,13 @@ from joulecast.views.plot_kinds import (
     plot_profiling_time,
 )
 from joulecast.views.report import Block, Plot, Report, Reportable, Text, make_table
-from joulecast.views.words import describe_provenance, describe_setup, label_provenance, plural
+from joulecast.views.words import (
+    describe_provenance,
+    describe_setup,
+    format_percent,
+    label_provenance,
+    plural,
+)
 
 Interval = tuple[float, float]
 _COLUMNS = (
@@ -35,8 +41,6 @@ _LEGEND = (
     "MAPE: mean absolute percentage error of the energy. coverage: nets inside their 95 % "
     "interval. width: its median width. time MAPE: error of the duration. device: measurement time."
 )
-# From here on a percentage is printed without decimals.
-_LARGE_PERCENT = 99.95
 _MAX_LEFT_OUT = 8
 
 Family = Annotated[str, Argument("Name of a family, without widths.", metavar="FAMILY")]
@@ -97,11 +101,11 @@ def evaluate(
     from joulecast.campaign import find_profile_key
     from joulecast.features.evaluation import (
         EvaluationPlan,
-        check_family,
         evaluate_stored,
         list_estimators,
+        load_measured,
+        measure_and_evaluate,
     )
-    from joulecast.features.evaluation_run import make_profile, measure_and_evaluate
     from joulecast.features.measurers import lock_device, open_any_measurer
     from joulecast.features.profiles import find_observed_profile
     from joulecast.store import open_store
@@ -127,15 +131,12 @@ def evaluate(
             result = measure_and_evaluate(measurer, opened, plan, on_progress)
             opened.evaluations.save(result.name, find_profile_key(measurer), result.to_dict())
             return replace(result, store=str(opened.place))
-    if device:
-        profile = find_observed_profile(device, store)
-    else:
-        # Never opened: it only identifies the device and the meter.
-        measurer = open_any_measurer(measuring)
-        with open_store(store, create=False) as opened:
-            observations = opened.load_observations(find_profile_key(measurer))
-        profile = make_profile(measurer, observations)
     with open_store(store, create=False) as opened:
+        if device:
+            profile = find_observed_profile(device, store)
+        else:
+            # Never opened: it only identifies the device and the meter.
+            profile = load_measured(open_any_measurer(measuring), opened)
         return replace(evaluate_stored(profile, plan), store=str(opened.place))
 
 
@@ -242,13 +243,13 @@ class Evaluation(Record, Reportable):
         best = min(self.scores, key=lambda one: one.mape_percent, default=None)
         blocks: list[Block] = []
         if best is not None:
-            error = _format_percent(best.mape_percent)
+            error = format_percent(best.mape_percent)
             blocks.append(Text(f"{best.estimator} has the smallest error: MAPE {error}.", "lead"))
         blocks.append(make_table(_COLUMNS, map(_format_score, self.scores)))
         noise = "Each net was measured once, so the measurement noise is unknown."
         if self.noise_percent is not None:
             noise = (
-                f"Two measurements of the same net differ by {_format_percent(self.noise_percent)} "
+                f"Two measurements of the same net differ by {format_percent(self.noise_percent)} "
                 "(median): smaller errors are within the noise."
             )
         lines = [noise, *(f"Left out: {reason}" for reason in self.left_out[:_MAX_LEFT_OUT])]
@@ -308,17 +309,13 @@ def read_evaluation(data: Json, what: str = "the evaluation") -> Evaluation:
 def _format_score(score: EstimatorScore) -> tuple[str, ...]:
     return (
         score.estimator,
-        _format_percent(score.mape_percent),
-        ("+" if score.bias_percent > 0 else "") + _format_percent(score.bias_percent),
-        _format_percent(score.median_percent),
-        _format_percent(score.max_percent),
+        format_percent(score.mape_percent),
+        ("+" if score.bias_percent > 0 else "") + format_percent(score.bias_percent),
+        format_percent(score.median_percent),
+        format_percent(score.max_percent),
         f"{score.within10_percent:.0f} %",
         f"{score.coverage95_percent:.0f} %",
-        _format_percent(score.width95_percent),
-        _format_percent(score.time_mape_percent),
+        format_percent(score.width95_percent),
+        format_percent(score.time_mape_percent),
         f"{score.device_seconds:,.0f} s",
     )
-
-
-def _format_percent(percent: float) -> str:
-    return f"{percent:.1f} %" if abs(percent) < _LARGE_PERCENT else f"{percent:,.0f} %"

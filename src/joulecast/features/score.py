@@ -26,10 +26,9 @@ from joulecast.features.device_score import (
     DeviceFacts,
     DeviceScore,
     DeviceScores,
-    PublishedScore,
     ScoredConfiguration,
     draw_label,
-    score_published,
+    score_phones,
 )
 from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ProgressReport, ReportProgress
@@ -197,17 +196,6 @@ def check_label(result: DeviceScores) -> int:
     return 0
 
 
-def score_phones(
-    names: Sequence[str] = (), facts: Mapping[str, DeviceFacts] | None = None
-) -> tuple[PublishedScore, ...]:
-    """Return some or all phones of DeepEn2023, with our scores beside the published ones."""
-    phones = {one.score.name: one for one in score_published(facts)}
-    for name in (*names, *(facts or {})):
-        if name not in phones:
-            raise InputError(f"DeepEn2023 has no phone {name!r}: choose from {', '.join(phones)}")
-    return tuple(phones[name] for name in names or phones)
-
-
 def _load_stored(name: str, on: str, store: str | None) -> Profile:
     """Return the profile of the device with this name, or without a name the one at ``on``."""
     from joulecast.features.profiles import load_observed_profile, load_profile
@@ -228,6 +216,7 @@ def _measure_and_score(
     on_progress: ReportProgress | None,
 ) -> DeviceScore:
     """Score the device that ``measuring`` names; measure what the store does not have."""
+    from joulecast.campaign.trial_log import describe_profile
     from joulecast.features.measurers import lock_device, open_any_measurer
     from joulecast.store import open_store
 
@@ -237,15 +226,14 @@ def _measure_and_score(
         open_any_measurer(measuring) as measurer,
         open_store(store) as opened,
     ):
-        runtime, meter = measurer.runtime, measurer.meter
-        profile = Profile(runtime.device, runtime.name, meter.covers, meter.provenance)
+        profile = describe_profile(measurer)
         opened.check_writable(profile)
         observed = list(opened.load_observations(profile.key))
         known = {one.trial.key for one in observed if one.trial.setup in setups and has_energy(one)}
-        trials = [pair for pair in list_score_trials(setups) if pair[1].key not in known]
-        for number, (name, trial) in enumerate(trials):
+        trials = [trial for trial in list_score_trials(setups) if trial.key not in known]
+        for number, trial in enumerate(trials):
             if on_progress is not None:
-                detail = f"{name}, {describe_processor(trial.setup)}"
+                detail = f"{trial.network.name}, {describe_processor(trial.setup)}"
                 on_progress(ProgressReport(number, len(trials), "measurements", detail))
             try:
                 found = measurer.measure(trial)
@@ -279,7 +267,7 @@ def list_score_setups(
 
 def find_score_setups(observations: Iterable[Observation], precision: str) -> list[Setup]:
     """Return the setups with which reference applications were observed one at a time."""
-    networks = {trial.network for _, trial in list_score_trials([Setup(1, "inference")])}
+    networks = {trial.network for trial in list_score_trials([Setup()])}
     found = {
         one.trial.setup
         for one in observations
@@ -292,10 +280,10 @@ def find_score_setups(observations: Iterable[Observation], precision: str) -> li
     return sorted(found, key=lambda setup: (setup.processor, setup.threads, setup.cuda_graphs))
 
 
-def list_score_trials(setups: Sequence[Setup]) -> list[tuple[str, Trial]]:
+def list_score_trials(setups: Sequence[Setup]) -> list[Trial]:
     """Return each reference application with each setup, as trials."""
     return [
-        (name, Trial(build_reference_application(name), setup))
+        Trial(build_reference_application(name), setup)
         for name in list_reference_applications()
         for setup in setups
     ]
@@ -317,15 +305,14 @@ def score_observations(
     limit_w = profile.device.power_limit_w
     if facts.tdp_w is None and limit_w is not None:
         facts = replace(facts, tdp_w=limit_w, tdp_source="power limit of the device")
-    trials = list_score_trials(setups)
-    by_trial: dict[str, list[Observation]] = {trial.key: [] for _, trial in trials}
+    by_trial = {trial.key: (trial, list[Observation]()) for trial in list_score_trials(setups)}
     for one in profile.observations:
         # Most observations of a profile are of something else, and keys take long to compute.
         if one.trial.setup in setups and one.trial.key in by_trial:
-            by_trial[one.trial.key].append(one)
+            by_trial[one.trial.key][1].append(one)
     configurations = tuple(
-        _summarise(name, trial, by_trial[trial.key], (refusals or {}).get(trial.key))
-        for name, trial in trials
+        _summarise(trial, found, (refusals or {}).get(key))
+        for key, (trial, found) in by_trial.items()
     )
     if not any(one.energy_per_inference_j for one in configurations):
         reasons = "; ".join(dict.fromkeys(one.missing or "" for one in configurations))
@@ -359,10 +346,10 @@ def describe_processor(setup: Setup) -> str:
 
 
 def _summarise(
-    name: str, trial: Trial, observations: Sequence[Observation], refusal: str | None
+    trial: Trial, observations: Sequence[Observation], refusal: str | None
 ) -> ScoredConfiguration:
     """Return a configuration with the medians of its observations."""
-    processor = describe_processor(trial.setup)
+    name, processor = trial.network.name, describe_processor(trial.setup)
     complete = [one for one in observations if has_energy(one)]
     if not complete:
         reason = "not measured yet"
