@@ -22,17 +22,16 @@ from joulecast.families import make_family
 from joulecast.features.budgets import EnergyBudget, RunLength
 from joulecast.features.channel_search import (
     STRATEGIES,
-    FlopsObjective,
     PruneOptions,
+    PruningObjective,
     PruningProblem,
-    kept_importance_share,
-    make_channel_limits,
+    list_allowed_counts,
+    make_flops_objective,
     parse_pruning_budget,
     prune_network,
     refine_counts,
 )
 from joulecast.features.prune_report import read_pruning
-from joulecast.operators import network_work
 from joulecast.operators.channel_groups import ChannelGroup, ChannelSlot, narrow_network
 from joulecast.records import Setup
 from joulecast.system.errors import FileError, InputError
@@ -66,106 +65,81 @@ def make_groups(seed: int = 0) -> tuple[ChannelGroup, ...]:
 GROUPS = make_groups()
 
 
-class JaggedObjective:
+def make_jagged_objective(log_sd: float = 0.0) -> PruningObjective:
     """Cost by FLOPs, 50 % higher for every layer whose channels are not a multiple of eight."""
 
-    unit = "J"
+    def compute_costs(networks):
+        odd = [sum(one.sizes["cout"] % 8 != 0 for one in net.layers[:-1]) for net in networks]
+        return make_flops_objective(SETUP).compute_costs(networks) * (1 + 0.5 * np.array(odd))
 
-    def __init__(self, log_sd: float = 0.0) -> None:
-        self.log_sd = log_sd
-
-    def compute_costs(self, networks):
-        costs = []
-        for network in networks:
-            odd = sum(layer.sizes["cout"] % 8 != 0 for layer in network.layers[:-1])
-            costs.append(network_work(network, SETUP).total.flops * (1 + 0.5 * odd))
-        return np.array(costs)
-
-    def compute_log_sd(self, before, after, budget):
-        return self.log_sd
+    return PruningObjective("J", compute_costs, lambda before, after: log_sd)
 
 
-def make_problem(objective, share=0.5, confidence=0.5, **limits) -> PruningProblem:
-    bounds = make_channel_limits(NETWORK, GROUPS, **limits)
-    budget = EnergyBudget(share=share)
-    return PruningProblem(NETWORK, GROUPS, bounds, objective, budget, confidence)
-
-
-def test_equal_layers_keep_their_names():
-    """Narrowed layers are cached, but their names are not part of the cache key."""
-    layer = NETWORK.layers[1]
-    twins = [replace(layer, name=name) for name in ("one", "two")]
-    network = replace(NETWORK, layers=(*twins, *NETWORK.layers[2:]), totals=None)
-    slots = tuple(ChannelSlot(place, 0, "cout", -1, 1) for place in (0, 1))
-    group = ChannelGroup("both", 1, (), slots, (1.0,) * layer.sizes["cout"])
-    made = narrow_network(network, [group], {"both": 5})
-    assert [one.name for one in made.layers[:2]] == ["one", "two"]
-    assert [one.sizes["cout"] for one in made.layers[:2]] == [5, 5]
+def make_problem(objective, share=0.5, **options) -> PruningProblem:
+    chosen = PruneOptions(**options)
+    allowed = list_allowed_counts(NETWORK, GROUPS, chosen)
+    return PruningProblem(NETWORK, GROUPS, allowed, objective, EnergyBudget(share=share), chosen)
 
 
 def test_narrowing_equals_building_the_narrower_net():
     counts = {"conv1": 5, "conv2": 7, "conv3": 9, "conv4": 11}
     assert narrow_network(NETWORK, GROUPS, counts) == make_family("cnn5:5,7,9,11", (3, 32, 32))
     assert narrow_network(NETWORK, GROUPS, {}) == NETWORK
+    # Equal layers are narrowed once, but keep their names.
+    layer = NETWORK.layers[1]
+    twins = [replace(layer, name=name) for name in ("one", "two")]
+    network = replace(NETWORK, layers=(*twins, *NETWORK.layers[2:]), totals=None)
+    slots = tuple(ChannelSlot(place, 0, "cout", -1, 1) for place in (0, 1))
+    group = ChannelGroup("both", 1, (), slots, (1.0,) * layer.sizes["cout"])
+    made = narrow_network(network, [group], {"both": 5}).layers[:2]
+    assert [(one.name, one.sizes["cout"]) for one in made] == [("one", 5), ("two", 5)]
 
 
 @pytest.mark.parametrize("strategy", list(STRATEGIES))
 @settings(max_examples=4)
-@given(share=st.floats(0.15, 0.95), confidence=st.sampled_from([0.5, 0.9]))
-def test_every_strategy_meets_the_budget_with_confidence(strategy, share, confidence):
-    problem = make_problem(JaggedObjective(log_sd=0.02), share, confidence)
-    chosen = STRATEGIES[strategy](problem)
-    counts = refine_counts(problem, chosen, strategy == "marginal")
-    assert problem.compute_cost(counts) <= share * problem.compute_cost(problem.limits.full)
-    assert problem.compute_budget_probability(counts) >= confidence - 1e-9
-    assert all(counts[name] in allowed for name, allowed in problem.limits.allowed.items())
-
-
-@settings(max_examples=4)
-@given(share=st.floats(0.2, 0.9), spend=st.booleans())
-def test_no_larger_multiple_of_eight_is_cheaper(share, spend):
-    problem = make_problem(JaggedObjective(), share)
-    counts = refine_counts(problem, STRATEGIES["marginal"](problem), spend)
+@given(share=st.floats(0.15, 0.95), confidence=st.sampled_from([0.5, 0.9]), spend=st.booleans())
+def test_every_strategy_meets_the_budget_with_confidence(strategy, share, confidence, spend):
+    problem = make_problem(make_jagged_objective(log_sd=0.02), share, confidence=confidence)
+    counts = refine_counts(problem, STRATEGIES[strategy](problem), spend)
     cost = problem.compute_cost(counts)
+    assert cost <= share * problem.compute_cost(problem.full)
+    assert problem.compute_budget_probability(counts) >= confidence - 1e-9
     for name, count in counts.items():
+        assert count in problem.allowed[name]
+        # No larger multiple of eight is cheaper.
         near = -(-count // 8) * 8
-        if near in problem.limits.allowed[name] and near > count:
+        if near in problem.allowed[name] and near > count:
             assert problem.compute_cost({**counts, name: near}) > cost
 
 
 def test_marginal_uses_the_budget_that_uniform_leaves():
-    problem = make_problem(FlopsObjective(SETUP))
-    full_cost = problem.compute_cost(problem.limits.full)
+    problem = make_problem(make_flops_objective(SETUP))
+    full_cost = problem.compute_cost(problem.full)
     uniform = STRATEGIES["uniform"](problem)
     marginal = refine_counts(problem, STRATEGIES["marginal"](problem), True)
     assert 0.49 * full_cost < problem.compute_cost(marginal) <= 0.5 * full_cost
     assert problem.compute_value(marginal) > problem.compute_value(uniform)
+    whole = make_problem(make_jagged_objective(), share=1.0)
+    assert refine_counts(whole, whole.full, True) == whole.full
 
 
 def test_limits_apply_floor_keep_and_multiple():
-    limits = make_channel_limits(NETWORK, GROUPS, floor=0.25, keep=["conv2"], multiple=4)
-    assert limits.allowed["conv2"] == (24,)
-    assert limits.allowed["conv1"] == (4, 8, 12, 16)
-    assert make_channel_limits(NETWORK, GROUPS, floor=6).smallest["conv1"] == 6
-    assert make_channel_limits(NETWORK, GROUPS, keep=["conv*"]).smallest == limits.full
-    with pytest.raises(InputError, match="no layer"):
-        make_channel_limits(NETWORK, GROUPS, keep=["nowhere"])
-
-
-def test_kept_layer_is_not_pruned():
+    problem = make_problem(make_jagged_objective(), floor=0.25, keep=("conv2",), multiple=4)
+    assert problem.allowed["conv2"] == (24,) and problem.allowed["conv1"] == (4, 8, 12, 16)
+    assert make_problem(make_jagged_objective(), floor=6).smallest["conv1"] == 6
+    assert make_problem(make_jagged_objective(), keep=("conv*",)).smallest == problem.full
     options = replace(FLOPS, keep=("conv3",))
-    budget = parse_pruning_budget("60%")
-    result = prune_network(NETWORK, GROUPS, SETUP, budget, options=options)
-    assert result.counts["conv3"] == 32
-    assert result.pruned.layers[2].sizes["cout"] == 32
+    result = prune_network(NETWORK, GROUPS, SETUP, parse_pruning_budget("60%"), options=options)
+    assert result.counts["conv3"] == result.pruned.layers[2].sizes["cout"] == 32
     assert result.budget_probability is None and result.before is None
     assert 0.55 < result.cost_after / result.cost_before <= 0.6
 
 
 def test_kept_importance_is_that_of_the_most_important_channels():
     group = replace(GROUPS[0], importance=(0.1, 0.4, 0.2, 0.3))
-    assert kept_importance_share(group, 2) == pytest.approx(0.7)
     assert group.rank() == [0, 2, 3, 1]
+    problem = replace(make_problem(make_jagged_objective()), groups=(group,))
+    assert problem.shares["conv1"][2] == pytest.approx(0.7)
 
 
 def test_budget_is_a_share_or_energy_of_a_step_or_run():
@@ -175,39 +149,31 @@ def test_budget_is_a_share_or_energy_of_a_step_or_run():
     assert of_a_run.limit(4.0) == pytest.approx(2 * JOULES_PER_WH / 100)
     of_epochs = parse_pruning_budget("2Wh", RunLength(epochs=2, samples=50), batch=10)
     assert of_epochs.limit(4.0) == pytest.approx(2 * JOULES_PER_WH / 10)
-    for text in ("50", "0%", "100%", "-5J", "0J", "much"):
-        with pytest.raises(InputError):
-            parse_pruning_budget(text)
-
-
-def test_unreachable_budget_error_names_the_smallest_network():
-    budget = parse_pruning_budget("0.5%")
-    with pytest.raises(InputError, match=r"smallest reachable network.*FLOP") as caught:
-        prune_network(NETWORK, GROUPS, SETUP, budget, options=FLOPS)
-    assert "\n" not in str(caught.value)
-
-
-def test_network_within_the_budget_is_not_pruned():
-    problem = make_problem(JaggedObjective(), share=1.0)
-    assert refine_counts(problem, problem.limits.full, True) == problem.limits.full
+    with pytest.raises(InputError, match="less than 100 %"):
+        parse_pruning_budget("100%")
 
 
 @given(log_sd=st.floats(0.001, 0.2), confidence=st.floats(0.5, 0.99))
 def test_budget_probability_at_the_cost_target_is_the_confidence(log_sd, confidence):
-    problem = make_problem(JaggedObjective(log_sd), confidence=confidence)
-    target = problem.compute_cost_target(problem.limits.full)
+    problem = make_problem(make_jagged_objective(log_sd), confidence=confidence)
+    target = problem.compute_cost_target(problem.full)
     log_margin = math.log(problem.cost_limit / target)
     assert NormalDist().cdf(log_margin / log_sd) == pytest.approx(confidence)
 
 
-def test_invalid_requests_are_rejected():
-    budget = parse_pruning_budget("50%")
-    with pytest.raises(InputError, match="needs a device profile"):
-        prune_network(NETWORK, GROUPS, SETUP, budget)
-    with pytest.raises(InputError, match="no channels"):
-        prune_network(NETWORK, (), SETUP, budget, options=FLOPS)
-    with pytest.raises(InputError, match="needs a share"):
-        prune_network(NETWORK, GROUPS, SETUP, parse_pruning_budget("5J"), options=FLOPS)
+@pytest.mark.parametrize(
+    ("budget", "groups", "options", "named"),
+    [
+        ("50%", GROUPS, None, "needs a device profile"),
+        ("50%", (), FLOPS, "no channels"),
+        ("5J", GROUPS, FLOPS, "needs a share"),
+        ("0.5%", GROUPS, FLOPS, r"smallest reachable network.*FLOP"),
+        ("50%", GROUPS, replace(FLOPS, keep=("nowhere",)), "no layer"),
+    ],
+)
+def test_impossible_requests_are_refused(budget, groups, options, named):
+    with pytest.raises(InputError, match=named):
+        prune_network(NETWORK, groups, SETUP, parse_pruning_budget(budget), options=options)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from joulecast.features.estimate import find_run_length
 from joulecast.features.nets import NetRequest, ResolvedNet, require_packages, require_torch
 from joulecast.features.options import DEFAULT_PROBE_SECONDS, MeasureOptions
 from joulecast.features.profiles import load_profile
-from joulecast.features.prune_report import PruningResult, read_pruning
-from joulecast.records import Json, Network, Observation, Profile, Setup, describe_inference
+from joulecast.features.prune_report import MeasuredPruning, MeasuredStep, PruningResult
+from joulecast.records import Json, Network, Profile, Setup
 from joulecast.system.errors import ArgumentError, FileError, InputError, arg
 from joulecast.system.units import parse_share
 from joulecast.views.report import Report, Reportable
@@ -174,14 +174,15 @@ def prune(
         strategy, objective, confidence, floor, keep, multiple, seed, start, estimator, level
     )
     pruned = _prune_module(resolved, setup, limit, importance, options, profile, probe_networks)
-    pruned = replace(
-        pruned,
-        source=(request.name or "a module that was handed over") if resolved.load else "",
-        steps=length.count_steps(setup.samples_per_step) if length.is_run else None,
-    )
+    source = (request.name or "a module that was handed over") if resolved.load else ""
+    steps = length.count_steps(setup.samples_per_step) if length.is_run else None
+    result = replace(pruned.pruning, steps=steps, is_built=not source)
     if measure:
-        pruned = replace(pruned, measured=_measure_both(pruned, measuring))
-    return replace(pruned, saved=pruned.save(save)) if save else pruned
+        result = replace(result, measured=_measure_both(pruned, measuring, limit))
+    pruned = replace(pruned, pruning=replace(result, saved=save or None), source=source)
+    if save:
+        pruned.save(save)
+    return pruned
 
 
 def load_pruned(folder: str, net: Any = None) -> Any:
@@ -205,55 +206,32 @@ class PrunedNet(Reportable):
     Attributes:
         net: The pruned module, with the remaining weights.
         loaded: The original module and what it is called on.
+        pruning: What it costs before and after.
         removed: Removed channels of each module and side.
         source: Name of the callable that makes the original; empty where Joulecast built it.
-        measured: Observations of a step of the original and of the pruned net.
-        steps: Steps of the run that the budget is for.
-        saved: Folder of the saved model.
     """
 
     net: nn.Module
     loaded: LoadedNet
     pruning: PruningResult
     removed: dict[str, dict[str, list[int]]]
-    setup: Setup
     source: str = ""
-    measured: tuple[Observation, Observation] | None = None
-    steps: int | None = None
-    saved: str | None = None
 
     def save(self, folder: str) -> str:
         """Write the module into a folder for ``load_pruned``; return the folder."""
         from joulecast.torch_nets.channel_removal import save_pruned
 
-        network = self.pruning.pruned
-        place = save_pruned(
-            self.net, folder, network=network, removed=self.removed, source=self.source
-        )
-        return str(place)
+        network, removed = self.pruning.pruned, self.removed
+        path = save_pruned(self.net, folder, network=network, removed=removed, source=self.source)
+        return str(path)
 
     def to_dict(self) -> Json:
         """Return the costs before and after, the layers, and what was measured."""
-        result = self.pruning
-        data: Json = {**result.to_dict(), "steps": self.steps, "saved": self.saved}
-        for name, one in (("before", result.before), ("after", result.after)):
-            if one is not None:
-                data[name].update(describe_inference(self.setup, one.energy_j, one.duration_s))
-        if self.measured is not None:
-            before_j, after_j = (one.energy_j or 0.0 for one in self.measured)
-            before, after = (_describe_observation(one, self.setup) for one in self.measured)
-            data["measured"] = {
-                "before": before,
-                "after": after,
-                "share": after_j / (before_j or 1.0),
-                "within_budget": after_j <= result.budget.limit(before_j),
-            }
-        return data
+        return self.pruning.to_dict()
 
     def report(self) -> Report:
         """Return the energy before and after, the change of every layer, and notes."""
-        summary = read_pruning(self.to_dict())
-        return replace(summary, setup=self.setup, is_built=not self.source).report()
+        return self.pruning.report()
 
 
 def _prune_module(
@@ -297,7 +275,6 @@ def _prune_module(
         loaded,
         replace(pruning, not_prunable=channels.not_prunable),
         list_removed_channels(groups, pruning.counts),
-        setup,
     )
 
 
@@ -311,22 +288,28 @@ def _make_probe(
     return lambda networks: probe_layers(networks, setup, measuring, store, options)
 
 
-def _measure_both(pruned: PrunedNet, options: MeasureOptions) -> tuple[Observation, Observation]:
+def _measure_both(
+    pruned: PrunedNet, options: MeasureOptions, budget: EnergyBudget
+) -> MeasuredPruning:
     """Measure one step of the original and one of the pruned net."""
     from joulecast.features.measure import measure_net
 
-    def measure(network: Network, net: nn.Module) -> Observation:
-        # A copy, because training changes the weights.
-        resolved = ResolvedNet(
-            network, pruned.setup.batch, lambda: replace(pruned.loaded, net=copy.deepcopy(net))
-        )
-        found = measure_net(resolved, pruned.setup, options)
-        if found.energy_j is None:
-            raise InputError(f"the meter gave no energy: choose another with {arg('meter')}")
-        return found
-
     result = pruned.pruning
-    return measure(result.network, pruned.loaded.net), measure(result.pruned, pruned.net)
+
+    def measure(network: Network, net: nn.Module) -> MeasuredStep:
+        # A copy, because training changes the weights.
+        loaded = replace(pruned.loaded, net=copy.deepcopy(net))
+        resolved = ResolvedNet(network, result.setup.batch, lambda: loaded)
+        one = measure_net(resolved, result.setup, options)
+        if one.energy_j is None or one.duration_s is None:
+            raise InputError(f"the meter gave no energy: choose another with {arg('meter')}")
+        spread = one.energy_sd_j, one.count, one.covers
+        return MeasuredStep(one.energy_j, one.duration_s, one.provenance, one.meter, *spread)
+
+    before = measure(result.network, pruned.loaded.net)
+    after = measure(result.pruned, pruned.net)
+    is_within = after.energy_j <= budget.limit(before.energy_j)
+    return MeasuredPruning(before, after, is_within, after.energy_j / (before.energy_j or 1.0))
 
 
 def _check_same_device(profile: Profile, options: MeasureOptions) -> None:
@@ -342,11 +325,3 @@ def _check_same_device(profile: Profile, options: MeasureOptions) -> None:
             f"{arg('on', options.on)} is {here[0]} (covers {here[1]}): measure there, or leave out "
             f"{arg('measure')} or {arg('device')}"
         )
-
-
-def _describe_observation(observation: Observation, setup: Setup) -> Json:
-    keys = ("energy_j", "energy_sd_j", "duration_s", "count", "meter", "covers", "provenance")
-    return {
-        **{key: getattr(observation, key) for key in keys},
-        **describe_inference(setup, observation.energy_j, observation.duration_s),
-    }

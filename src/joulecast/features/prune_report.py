@@ -1,18 +1,24 @@
 """A pruned network: what pruning found, and what people see of it.
 
-A report is made from the JSON values of a result, so that a file of ``joulecast prune --out`` shows
-the same as the command did.
+A result that was read from a file of ``joulecast prune --out`` shows the same as the command did.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from joulecast.features.budgets import EnergyBudget
-from joulecast.records import Estimate, Json, Network, Setup, name_step, weakest_provenance
-from joulecast.records.codec import Record, load_partial, not_stored
+from joulecast.records import (
+    Estimate,
+    Json,
+    Network,
+    Setup,
+    describe_inference,
+    name_step,
+    weakest_provenance,
+)
+from joulecast.records.codec import Record, load_partial, not_stored, omit_default
 from joulecast.system.units import format_bytes, format_duration, format_energy, format_share
 from joulecast.views.plot_kinds import label_axis
 from joulecast.views.report import Block, Plot, Report, Reportable, Table, Text, make_table
@@ -55,87 +61,6 @@ class LayerChange(Record):
 
 
 @dataclass(frozen=True)
-class PruningResult:
-    """A network pruned to a budget.
-
-    Attributes:
-        pruned: The network with fewer channels.
-        counts: Channels left in each group.
-        objective: Quantity that was minimised, ``energy`` or ``flops``.
-        cost_before: Cost of a step of the original network, in ``unit``.
-        budget_probability: Probability that the energy budget is met; None without a profile.
-        importance_share: Share of importance kept, averaged over groups.
-        candidate_count: Number of candidates whose cost was computed.
-        before: Estimate of the original network; None without a profile.
-        not_prunable: Layers that could not be pruned, with the reason.
-    """
-
-    network: Network
-    pruned: Network
-    counts: Mapping[str, int]
-    budget: EnergyBudget
-    strategy: str
-    objective: str
-    unit: str
-    cost_before: float
-    cost_after: float
-    budget_probability: float | None
-    confidence: float
-    importance_share: float
-    candidate_count: int
-    layers: tuple[LayerChange, ...]
-    before: Estimate | None = None
-    after: Estimate | None = None
-    not_prunable: tuple[str, ...] = ()
-
-    def to_dict(self) -> Json:
-        """Return the result as JSON values."""
-        return {
-            "net": self.network.name,
-            "budget": self.budget.text or str(self.budget),
-            "strategy": self.strategy,
-            "objective": self.objective,
-            "unit": self.unit,
-            "cost_before": self.cost_before,
-            "cost_after": self.cost_after,
-            "before": self.before.to_dict() if self.before else None,
-            "after": self.after.to_dict() if self.after else None,
-            "budget_probability": self.budget_probability,
-            "confidence": self.confidence,
-            "importance_share": self.importance_share,
-            "candidates": self.candidate_count,
-            "counts": dict(self.counts),
-            "layers": [layer.to_dict() for layer in self.layers],
-            "not_prunable": list(self.not_prunable),
-        }
-
-
-@dataclass(frozen=True)
-class PrunedEstimate(Record):
-    """The estimate of a step before or after pruning.
-
-    Attributes:
-        interval_j: Credible interval of the energy with probability ``level``.
-        unseen_share: Share of the energy in layers whose kind was never measured.
-    """
-
-    energy_j: float
-    interval_j: tuple[float, float]
-    level: float
-    duration_s: float
-    peak_memory_bytes: int
-    unseen_share: float
-    provenance: str
-    covers: str
-    device: str
-    estimator: str
-
-    def __str__(self) -> str:
-        energy = format_with_interval(self.energy_j, self.interval_j, self.level, self.provenance)
-        return f"{energy} and {format_duration(self.duration_s)}"
-
-
-@dataclass(frozen=True)
 class MeasuredStep(Record):
     """A measured step of the original or the pruned network."""
 
@@ -144,6 +69,8 @@ class MeasuredStep(Record):
     provenance: str
     meter: str = ""
     energy_sd_j: float | None = None
+    count: int = 0
+    covers: str = ""
 
     def __str__(self) -> str:
         spread = f" ± {format_energy(self.energy_sd_j)}" if self.energy_sd_j else ""
@@ -152,24 +79,30 @@ class MeasuredStep(Record):
 
 @dataclass(frozen=True)
 class MeasuredPruning(Record):
-    """Both networks, measured."""
+    """Both networks, measured; ``share`` is the energy after of that before."""
 
     before: MeasuredStep
     after: MeasuredStep
     within_budget: bool
+    share: float = 0.0
 
 
-@dataclass(frozen=True)
-class PruningSummary(Record, Reportable):
-    """A pruning as it was written.
+@dataclass(frozen=True, kw_only=True)
+class PruningResult(Record, Reportable):
+    """A network pruned to a budget.
 
     Attributes:
+        objective: Quantity that was minimised, ``energy`` or ``flops``.
+        cost_before: Cost of a step of the original network, in ``unit``.
         before: Estimate of the original network; None without a profile.
         budget_probability: Probability that the energy budget is met; None without a profile.
         importance_share: Share of importance kept, averaged over groups.
+        candidates: Number of candidates whose cost was computed.
+        counts: Channels left in each group.
+        not_prunable: Layers that could not be pruned, with the reason.
         steps: Steps of the run that the budget is for.
         saved: Folder of the pruned model.
-        setup: How the network is trained or run; files do not have it.
+        setup: How the network is trained or run; files do not have it, nor the networks.
         is_built: Whether Joulecast built the net, so that its weights are random.
     """
 
@@ -177,20 +110,33 @@ class PruningSummary(Record, Reportable):
     budget: str
     strategy: str
     objective: str
-    layers: tuple[LayerChange, ...]
-    importance_share: float
-    budget_probability: float | None = None
-    before: PrunedEstimate | None = None
-    after: PrunedEstimate | None = None
-    measured: MeasuredPruning | None = None
-    not_prunable: tuple[str, ...] = ()
+    unit: str = ""
     cost_before: float = 0.0
     cost_after: float = 0.0
+    before: Estimate | None = None
+    after: Estimate | None = None
+    budget_probability: float | None = None
+    confidence: float = 0.5
+    importance_share: float
     candidates: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    layers: tuple[LayerChange, ...]
+    not_prunable: tuple[str, ...] = ()
     steps: int | None = None
     saved: str | None = None
-    setup: Setup | None = not_stored(None)
+    measured: MeasuredPruning | None = omit_default(None)
+    setup: Setup = not_stored(Setup())
     is_built: bool = not_stored(False)
+    network: Network = not_stored(Network())
+    pruned: Network = not_stored(Network())
+
+    def to_dict(self) -> Json:
+        """Return the result as JSON values, with the latency and power of an inference."""
+        data = super().to_dict()
+        for costs in (data, data.get("measured", {})):
+            for one in filter(None, (costs.get("before"), costs.get("after"))):
+                one.update(describe_inference(self.setup, one["energy_j"], one["duration_s"]))
+        return data
 
     @property
     def provenance(self) -> str:
@@ -203,24 +149,29 @@ class PruningSummary(Record, Reportable):
     def report(self) -> Report:
         """Return the energy before and after, the change of every layer, and notes."""
         before, after = self.before, self.after
-        first = begin_sentence(self.setup or Setup())
+        first = begin_sentence(self.setup)
         blocks: list[Block] = []
         if before is None or after is None or not before.energy_j:
             blocks.append(Text("Pruned without a profile, so energies are unknown.", "lead"))
         else:
             share = format_share(after.energy_j / before.energy_j)
-            blocks.append(Text(f"{first} takes {after}, {share} of {before} before.", "lead"))
+            new, old = (
+                format_with_interval(one.energy_j, one.interval_j, one.level, one.provenance)
+                + f" and {format_duration(one.duration_s)}"
+                for one in (after, before)
+            )
+            blocks.append(Text(f"{first} takes {new}, {share} of {old} before.", "lead"))
         if self.budget_probability is not None:
             probability = format_share(self.budget_probability)
             sentence = f"It stays within the budget with a probability of {probability}."
             blocks.append(Text(sentence, "lead"))
         if self.measured is not None:
-            old, new = self.measured.before, self.measured.after
-            share = format_share(new.energy_j / (old.energy_j or 1.0))
+            was, now = self.measured.before, self.measured.after
+            share = format_share(now.energy_j / (was.energy_j or 1.0))
             verdict = "within the budget" if self.measured.within_budget else "above the budget"
             sentence = (
-                f"Measured{label_provenance(new.provenance)}: {first.lower()} takes {new} instead "
-                f"of {old} ({share}), {verdict}."
+                f"Measured{label_provenance(now.provenance)}: {first.lower()} takes {now} instead "
+                f"of {was} ({share}), {verdict}."
             )
             blocks.append(Text(sentence, "lead"))
         blocks.append(_tabulate_layers(_merge_layers(self.layers)))
@@ -232,7 +183,7 @@ class PruningSummary(Record, Reportable):
             load = f"joulecast.load_pruned({self.saved!r}{net})"
             blocks.append(Text(f"Saved in {self.saved}; load it with {load}."))
         where = f" for {after.device}" if after else ""
-        setup = f"{describe_setup(self.setup)}; " if self.setup else ""
+        setup = f"{describe_setup(self.setup)}; " if self.pruned.layers else ""
         title = (
             f"{self.net} pruned to {self.budget}{where}: {setup}strategy {self.strategy}, "
             f"minimising {self.objective}"
@@ -270,7 +221,7 @@ class PruningSummary(Record, Reportable):
             )
         if self.steps and after is not None:
             total = format_energy(after.energy_j * self.steps)
-            steps = f"{self.steps:,} {name_step(self.setup or Setup())}s"
+            steps = f"{self.steps:,} {name_step(self.setup)}s"
             notes.append(f"{steps} take {total}{label_provenance(after.provenance)}.")
         notes += [f"Not pruned: {reason}." for reason in self.not_prunable[:_MAX_NOT_PRUNABLE]]
         more = len(self.not_prunable) - _MAX_NOT_PRUNABLE
@@ -286,7 +237,7 @@ class PruningSummary(Record, Reportable):
                 energies = [getattr(row, f"energy_{name}_j") for row in rows]
                 axes.barh(places, energies, _BAR_HEIGHT, color=colour, label=name)
             axes.set_yticks(range(len(rows)), [row.name for row in rows])
-            label_axis(axes.xaxis, f"Energy per {name_step(self.setup or Setup())}", "J")
+            label_axis(axes.xaxis, f"Energy per {name_step(self.setup)}", "J")
             axes.legend()
 
         return Plot(
@@ -299,13 +250,13 @@ class PruningSummary(Record, Reportable):
         )
 
 
-def read_pruning(data: Json, what: str = "the pruning") -> PruningSummary:
+def read_pruning(data: Json, what: str = "the pruning") -> PruningResult:
     """Return the pruning that ``joulecast prune --out`` wrote.
 
     Raises:
         FileError: The data is something else; ``what`` names it.
     """
-    return load_partial(PruningSummary, data, what)
+    return load_partial(PruningResult, data, what)
 
 
 def _merge_layers(layers: Sequence[LayerChange]) -> list[LayerChange]:

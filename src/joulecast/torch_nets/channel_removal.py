@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,6 @@ from joulecast.records import Network, Setup, load_record
 from joulecast.system.errors import FileError, InputError, MissingError
 from joulecast.system.files import MOST_JSON_BYTES, parse_json, read_limited
 from joulecast.torch_nets.build import build_net
-from joulecast.torch_nets.channel_dependencies import get_attribute, import_torch_pruning
 from joulecast.torch_nets.inputs import call_net
 from joulecast.torch_nets.load import LoadedNet
 from joulecast.torch_nets.losses import cross_entropy_loss
@@ -35,10 +36,7 @@ def prune_channels(
 ) -> nn.Module:
     """Return a copy of a module that keeps the most important channels of each group.
 
-    Args:
-        net: The module to prune.
-        groups: Its channel groups, with importance.
-        counts: Channels to keep, by name of the group; other groups keep theirs.
+    Groups that ``counts`` does not name keep theirs.
 
     Raises:
         InputError: There is no such group, or it cannot have that many channels.
@@ -83,6 +81,22 @@ def remove_channels(net: nn.Module, removed: RemovedChannels) -> nn.Module:
                 ) from error
     restore_tied_parameters(pruned, tied)
     return pruned
+
+
+def import_torch_pruning() -> Any:
+    """Return the package Torch-Pruning, or raise MissingError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import torch_pruning
+    except ImportError as error:
+        raise MissingError("pruning needs Torch-Pruning: pip install 'joulecast[prune]'") from error
+    return torch_pruning
+
+
+def get_attribute(net: nn.Module, path: str) -> Any:
+    """Return a module or parameter by its qualified name."""
+    return attrgetter(path)(net) if path else net
 
 
 def list_tied_parameters(net: nn.Module) -> list[list[str]]:
@@ -157,10 +171,15 @@ def run_backward(loaded: LoadedNet) -> None:
 def _score_group(net: nn.Module, group: ChannelGroup, criterion: str) -> tuple[float, ...]:
     scores = torch.zeros(len(group.importance), dtype=torch.float64)
     for coupling in group.couplings:
+        sizes = torch.tensor([len(channels) for channels in coupling.channels_by_step])
+        flat = torch.tensor([c for channels in coupling.channels_by_step for c in channels]).long()
+        steps = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
         for tensor, axis in _iterate_tensors(net, coupling):
-            channel_scores = _score_channels(tensor, axis, criterion)
-            if channel_scores is not None:
-                scores += _average_by_step(channel_scores, coupling)
+            found = _score_channels(tensor, axis, criterion)
+            if found is not None:
+                # A grouped convolution's weight has one column for the same channel of all groups.
+                sums = torch.zeros_like(scores).index_add(0, steps, found[flat % len(found)])
+                scores += sums / max(1, len(flat))
     total = float(scores.sum())
     if not total > 0.0:
         return (1.0 / len(scores),) * len(scores)
@@ -179,15 +198,6 @@ def _score_channels(tensor: torch.Tensor, axis: int, criterion: str) -> torch.Te
     scores = rows.sum(1).abs() if criterion == "taylor" else rows.square().sum(1)
     mean = float(scores.mean())
     return scores / mean if mean > 0 else None
-
-
-def _average_by_step(scores: torch.Tensor, coupling: Coupling) -> torch.Tensor:
-    sizes = [len(channels) for channels in coupling.channels_by_step]
-    flat = torch.tensor([c for channels in coupling.channels_by_step for c in channels]).long()
-    step = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    sums = torch.zeros(len(sizes), dtype=torch.float64)
-    # The weight of a grouped convolution has one column for the same channel of all its groups.
-    return sums.index_add(0, step, scores[flat % len(scores)]) / max(1, len(flat))
 
 
 def _iterate_tensors(net: nn.Module, coupling: Coupling) -> Iterator[tuple[torch.Tensor, int]]:
@@ -217,14 +227,10 @@ def save_pruned(
     removed: RemovedChannels,
     source: str = "",
 ) -> Path:
-    """Write a pruned module into a folder and return the folder.
+    """Write a pruned module and its Network into a folder, and return the folder.
 
-    Args:
-        net: The pruned module.
-        folder: Created if it does not exist.
-        network: The Network of the pruned module.
-        removed: The channels removed from each module.
-        source: What makes the original module, for messages; empty if it was built from a Network.
+    ``source`` says what makes the original module, for messages; empty if it was built from a
+    Network.
     """
     path = Path(folder)
     data: dict[str, Any] = {"format": FORMAT, "version": 1, "network": network.to_dict()}
@@ -251,7 +257,15 @@ def load_pruned(folder: str | Path, net: nn.Module | None = None) -> nn.Module:
         FileError: The folder contains no pruned module, or its files do not match.
     """
     path = Path(folder)
-    data = _read_architecture(path / ARCHITECTURE)
+    try:
+        data = parse_json(read_limited(path / ARCHITECTURE, MOST_JSON_BYTES))
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise ValueError("it is something else")
+    except (FileError, ValueError) as error:
+        raise FileError(
+            f"{path / ARCHITECTURE} is not a pruned network ({error}): give a folder that "
+            "`joulecast prune --save` wrote"
+        ) from error
     if net is None and "net" in data:
         raise FileError(f"{path} was pruned from {data['net']}: give the original module as net")
     safetensors = _import_safetensors()
@@ -260,35 +274,17 @@ def load_pruned(folder: str | Path, net: nn.Module | None = None) -> nn.Module:
         if net is not None and "net" in data:
             pruned = remove_channels(net, data["removed"])
         else:
-            pruned = _build_pruned(data, path)
+            network = load_record(Network, data.get("network"), f"{path}/{ARCHITECTURE}")
+            check_network(network)
+            # Without its weights, a damaged network could take any amount of memory.
+            if network_work(network, Setup()).params > (path / WEIGHTS).stat().st_size:
+                raise FileError(f"{WEIGHTS} is smaller than {ARCHITECTURE} says")
+            pruned = build_net(network)
         safetensors.torch.load_model(pruned, str(path / WEIGHTS))
     except (*damages, safetensors.SafetensorError) as error:
         reason = " ".join(str(error).split())[:300]
         raise FileError(f"{path} cannot be rebuilt ({reason}): prune the network again") from error
     return pruned
-
-
-def _build_pruned(data: Mapping[str, Any], path: Path) -> nn.Module:
-    network = load_record(Network, data.get("network"), f"{path}/{ARCHITECTURE}")
-    check_network(network)
-    # Without its weights, a damaged network could take any amount of memory.
-    if network_work(network, Setup()).params > (path / WEIGHTS).stat().st_size:
-        raise FileError(f"{WEIGHTS} is smaller than {ARCHITECTURE} says")
-    return build_net(network)
-
-
-def _read_architecture(path: Path) -> Mapping[str, Any]:
-    try:
-        data = parse_json(read_limited(path, MOST_JSON_BYTES))
-    except (FileError, ValueError) as error:
-        raise FileError(
-            f"{path} cannot be read ({error}): give the folder of a pruned network"
-        ) from error
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise FileError(
-            f"{path} is not a pruned network: give a folder that `joulecast prune --save` wrote"
-        )
-    return data
 
 
 def _import_safetensors() -> Any:

@@ -12,7 +12,7 @@ share ``awake_w``. Times are seconds from now.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -253,6 +253,17 @@ class Problem:
     def assign(self, task: str, device: str, start_s: float) -> Assignment:
         """Return a task on a device from a start time on."""
         return Assignment(task, device, start_s, start_s + self.task[task].costs[device].duration_s)
+
+    def restrict(self, devices: Container[str], tasks: Container[str]) -> Problem:
+        """Return the problem of some tasks on some devices."""
+        return Problem(
+            tuple(device for device in self.devices if device.name in devices),
+            tuple(
+                replace(task, costs={m: cost for m, cost in task.costs.items() if m in devices})
+                for task in self.tasks
+                if task.name in tasks
+            ),
+        )
 
     def priority_of(self, schedule: Iterable[Assignment]) -> int:
         """Return the total priority of what runs."""
