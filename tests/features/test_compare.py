@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.devices import find_data_sheet, make_sheet_profile
+from joulecast.devices.data_sheets import find_data_sheet, make_sheet_profile
 from joulecast.estimators.additive import estimator
 from joulecast.estimators.additive.data_sheets import load_shared_model
 from joulecast.families import make_family
