@@ -9,7 +9,7 @@ import pytest
 
 from joulecast.devices.data_sheets import find_data_sheet, make_sheet_profile
 from joulecast.estimators.additive import estimator
-from joulecast.estimators.additive.data_sheets import load_shared_model
+from joulecast.estimators.additive.fit import load_shared_model
 from joulecast.families import make_family
 from joulecast.features.compare import rank_setups
 from joulecast.features.parallel import ParallelOptions
@@ -173,7 +173,7 @@ def test_numbers_of_gpus_are_ranked_per_sample(cnn_profile):
         assert one.to_dict()["gpus"] == 1 and "data_parallel" not in one.to_dict()
         part = four.to_dict()["data_parallel"]
         assert part["gpus"] == 4 and part["provenance"] == "modelled"
-    assert all(row.gpus == 4 and "give --link-gb-s" in row.reason for row in found.unranked)
+    assert all(row.gpus == 4 and "give link_gb_s" in row.reason for row in found.unranked)
     text = " ".join(str(found).split())
     assert all(words in text for words in ("1 GPU", "4 GPUs", "is modelled, not measured"))
     assert "simulated, not a real device" in text

@@ -263,9 +263,10 @@ ALLOWED = (
     "torch_nets/op_readers.py",
     "torch_nets/modules.py",
 )
-# A field ``kind`` of another meaning: events of a schedule, and sorts of NumPy types.
+# A field ``kind`` of another meaning: events of a schedule, sorts of batteries and NumPy types.
 OTHER_MEANING = (
     "features/plan",
+    "meters/battery.py",
     "onnx_nets/ort_graph.py",
     "onnx_nets/ort_runtime.py",
 )
