@@ -109,13 +109,17 @@ class ScoredConfiguration(Record):
         return joules_to_wh(INFERENCES * energy_j) if energy_j else None
 
 
+Money = Amount
+"""An amount of money, in the currency beside it."""
+
+
 @dataclass(frozen=True)
 class DeviceFacts(Record):
     """What no meter tells about a device; a stated performance replaces the observed one."""
 
     tdp_w: Amount | None = None
     tdp_source: str | None = "given"
-    price: Amount | None = None
+    price: Money | None = None
     currency: str | None = None
     inferences_per_s: Amount | None = None
 

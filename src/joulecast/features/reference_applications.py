@@ -37,7 +37,7 @@ _DETECTOR_STAGES = ((32, 1), (64, 2), (64, 1), (128, 2), (128, 1), (256, 2), (25
 _ANCHORS, _OBJECT_CLASSES, _PIXEL_CLASSES = 6, 21, 21
 _SCALE = 3
 _VOCABULARY, _QUESTION_TOKENS, _BERT_WIDTH, _BERT_DEPTH, _BERT_HEADS = 30_522, 128, 256, 4, 4
-_MEL_BANDS, _FRAMES, _LETTERS = 80, 200, 29
+_LETTERS = 29
 
 
 def list_reference_applications() -> tuple[str, ...]:
@@ -48,7 +48,10 @@ def list_reference_applications() -> tuple[str, ...]:
 @cache
 def build_reference_application(name: str) -> Network:
     """Return the network of a reference application."""
-    network = _APPLICATIONS[name]().finish(name, buildable=True)
+    shape, vocabulary, add_layers = _APPLICATIONS[name]
+    draft = NetworkDraft(shape, vocabulary)
+    add_layers(draft)
+    network = draft.finish(name)
     counts: Counter[str] = Counter()
     layers = []
     for layer in network.layers:
@@ -58,8 +61,7 @@ def build_reference_application(name: str) -> Network:
     return replace(network, layers=tuple(layers))
 
 
-def _draft_image_classification() -> NetworkDraft:
-    draft = NetworkDraft((3, 160, 160))
+def _add_image_classification(draft: NetworkDraft) -> None:
     draft.conv(32, 3, DATA, (_NORM, _RELU6), stride=2, padding=1, bias=0)
     for expansion, channels, repetitions, first_stride in _MOBILE_STAGES:
         for number in range(repetitions):
@@ -68,7 +70,6 @@ def _draft_image_classification() -> NetworkDraft:
     draft.conv(1280, 1, None, (_NORM, _RELU6), bias=0)
     draft.pool(make_pool("adaptive_avg", 1), tail=(_FLATTEN,))
     draft.linear(1000)
-    return draft
 
 
 def _add_inverted_residual(draft: NetworkDraft, expansion: int, channels: int, stride: int) -> None:
@@ -82,8 +83,7 @@ def _add_inverted_residual(draft: NetworkDraft, expansion: int, channels: int, s
         draft.function("add", (body, start))
 
 
-def _draft_object_detection() -> NetworkDraft:
-    draft = NetworkDraft((3, 192, 192))
+def _add_object_detection(draft: NetworkDraft) -> None:
     draft.conv(16, 3, DATA, (_NORM, _RELU), stride=2, padding=1, bias=0)
     for channels, stride in _DETECTOR_STAGES[:-2]:
         _add_separable(draft, channels, stride)
@@ -100,7 +100,6 @@ def _draft_object_detection() -> NetworkDraft:
     scores = draft.concat(classes, (_SOFTMAX, _FLATTEN))
     corners = draft.concat(boxes, (_FLATTEN,))
     draft.concat((scores, corners))
-    return draft
 
 
 def _add_separable(draft: NetworkDraft, channels: int, stride: int) -> None:
@@ -119,9 +118,8 @@ def _add_head(draft: NetworkDraft, feature_map: int, outputs: int) -> int:
     return draft.conv(_ANCHORS * outputs, 3, feature_map, rows, padding=1)
 
 
-def _draft_super_resolution() -> NetworkDraft:
-    side = 96
-    draft = NetworkDraft((1, side, side))
+def _add_super_resolution(draft: NetworkDraft) -> None:
+    side = draft.shape()[1]
     draft.conv(64, 5, DATA, (_TANH,), padding=2)
     draft.conv(32, 3, None, (_TANH,), padding=1)
     pixel_shuffle = (
@@ -130,11 +128,9 @@ def _draft_super_resolution() -> NetworkDraft:
         make_op("view", out=(1, side * _SCALE, side * _SCALE)),
     )
     draft.conv(_SCALE**2, 3, None, pixel_shuffle, padding=1)
-    return draft
 
 
-def _draft_segmentation() -> NetworkDraft:
-    draft = NetworkDraft((3, 112, 112))
+def _add_segmentation(draft: NetworkDraft) -> None:
     skipped = []
     for level, channels in enumerate((16, 32, 64)):
         if level:
@@ -148,7 +144,6 @@ def _draft_segmentation() -> NetworkDraft:
         draft.concat((larger, skip))
         _add_two_convolutions(draft, channels)
     draft.conv(_PIXEL_CLASSES, 1)
-    return draft
 
 
 def _add_two_convolutions(draft: NetworkDraft, channels: int) -> None:
@@ -156,8 +151,7 @@ def _add_two_convolutions(draft: NetworkDraft, channels: int) -> None:
         draft.conv(channels, 3, None, (_NORM, _RELU), padding=1, bias=0)
 
 
-def _draft_question_answering() -> NetworkDraft:
-    draft = NetworkDraft((_QUESTION_TOKENS,), _VOCABULARY)
+def _add_question_answering(draft: NetworkDraft) -> None:
     draft.embedding(_VOCABULARY, _BERT_WIDTH, DATA)
     # A learned position for each token.
     draft.function("add", None, (make_op("layer_norm"),), params=_QUESTION_TOKENS * _BERT_WIDTH)
@@ -165,7 +159,6 @@ def _draft_question_answering() -> NetworkDraft:
         with draft.block():
             _add_encoder(draft)
     draft.linear(2, None, (make_op("permute", order=(1, 0)), _SOFTMAX))
-    return draft
 
 
 def _add_encoder(draft: NetworkDraft) -> None:
@@ -182,23 +175,23 @@ def _add_encoder(draft: NetworkDraft) -> None:
     draft.function("add", (body, middle), norm)
 
 
-def _draft_speech() -> NetworkDraft:
+def _add_speech(draft: NetworkDraft) -> None:
     width, hidden = 128, 256
-    draft = NetworkDraft((_MEL_BANDS, _FRAMES))
     draft.conv(width, 5, DATA, (_NORM, _RELU), stride=2, padding=2, bias=0)
     to_tokens = (_NORM, _RELU, make_op("permute", order=(1, 0)))
     draft.conv(width, 5, None, to_tokens, padding=2, bias=0)
     tokens = draft.shape()[0]
     draft.add(make_layer("lstm", cin=width, hidden=hidden, tokens=tokens, depth=2))
     draft.linear(_LETTERS, None, (make_function("log_softmax"),))
-    return draft
 
 
-_APPLICATIONS: dict[str, Callable[[], NetworkDraft]] = {
-    "image_classification": _draft_image_classification,
-    "object_detection": _draft_object_detection,
-    "super_resolution": _draft_super_resolution,
-    "segmentation": _draft_segmentation,
-    "question_answering": _draft_question_answering,
-    "speech": _draft_speech,
+# Shape of a sample, size of the vocabulary for tokens, and what adds the layers.
+_APPLICATIONS: dict[str, tuple[tuple[int, ...], int, Callable[[NetworkDraft], None]]] = {
+    "image_classification": ((3, 160, 160), 0, _add_image_classification),
+    "object_detection": ((3, 192, 192), 0, _add_object_detection),
+    "super_resolution": ((1, 96, 96), 0, _add_super_resolution),
+    "segmentation": ((3, 112, 112), 0, _add_segmentation),
+    "question_answering": ((_QUESTION_TOKENS,), _VOCABULARY, _add_question_answering),
+    # Bands of a mel spectrogram, and frames.
+    "speech": ((80, 200), 0, _add_speech),
 }
