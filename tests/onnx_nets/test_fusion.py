@@ -1,14 +1,12 @@
 """Test which operators run as one kernel, what kernels cost, and that each can run alone."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
 from joulecast.campaign.atlas import load_networks
 from joulecast.families import FAMILIES, make_family
 from joulecast.onnx_nets.fusion import (
-    DATA,
     FUSION_TABLES,
     find_fusion_table,
     group_ops,
@@ -142,16 +140,6 @@ def test_longest_tail_is_grouped(table):
     assert len(groups) < 10 or table != "torch_compile"
 
 
-def test_layers_and_tails_become_a_chain():
-    nodes = list_op_nodes(make_family("lenet5"))
-    assert [node.name for node in nodes[:3]] == ["conv", "relu", "maxpool"]
-    assert [node.sources for node in nodes[:3]] == [(DATA,), (0,), (1,)]
-    assert [node.layer_index for node in nodes[:4]] == [0, 0, 0, 1]
-    assert nodes[3].sources == (2,) and nodes[3].begins_layer
-    for before, node in pairwise(nodes):
-        assert node.in_shape == before.out_shape
-
-
 CONV = {"space": (8, 8), "kernel": 3}
 
 
@@ -202,11 +190,6 @@ def test_runtimes_have_tables(runtime, name):
     assert find_fusion_table(runtime, Setup()) is FUSION_TABLES[name]
     compiled = Setup(compiled=True)
     assert find_fusion_table(runtime, compiled) is FUSION_TABLES["torch_compile"]
-
-
-def test_every_table_parses_and_says_where_it_comes_from():
-    for table in FUSION_TABLES.values():
-        assert table.rules and table.note
 
 
 INFERENCE = Setup(batch=2, phase="inference")
