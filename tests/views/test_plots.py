@@ -53,6 +53,7 @@ def test_every_kind_is_drawn_within_a_strict_policy(name):
     svg = make_svg(plot)
     # Style attributes and elements, scripts and addresses would all be refused.
     assert svg.startswith("<svg") and "style" not in svg and "<script" not in svg
+    assert "mathdefault" not in svg
     assert "currentColor" in svg and f'id="{name}-' in svg
     assert make_svg(plot) == svg
     for axes in draw(plot).axes:

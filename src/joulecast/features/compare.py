@@ -83,6 +83,9 @@ _WITHOUT = {
     "threads": "default threads",
 }
 
+_FORMATS = f"Number formats: {', '.join(PRECISIONS)}."
+_OPTIMIZERS = f"Optimizers: {', '.join(OPTIMIZERS)}."
+_GPUS = "Numbers of GPUs that train together; --batch is per GPU."
 _Names, _Counts = partial(Argument, parse=parse_list), partial(Argument, parse=parse_counts)
 Devices = Annotated[
     Any,
@@ -95,12 +98,7 @@ Devices = Annotated[
 ]
 GpuNumbers = Annotated[
     tuple[int, ...] | None,
-    _Counts(
-        "Numbers of GPUs that train together; --batch is per GPU.",
-        metavar="1,4,8",
-        least=1,
-        default="1",
-    ),
+    _Counts(_GPUS, metavar="1,4,8", least=1, default="1"),
 ]
 Batches = Annotated[
     tuple[int, ...] | None,
@@ -110,21 +108,11 @@ Batches = Annotated[
 ]
 Precisions = Annotated[
     tuple[str, ...],
-    _Names(
-        f"Number formats: {', '.join(PRECISIONS)}.",
-        metavar="fp32,bf16",
-        choices=PRECISIONS,
-        default="fp32",
-    ),
+    _Names(_FORMATS, metavar="fp32,bf16", choices=PRECISIONS, default="fp32"),
 ]
 Optimizers = Annotated[
     tuple[str, ...] | None,
-    _Names(
-        f"Optimizers: {', '.join(OPTIMIZERS)}.",
-        metavar="sgd,adamw",
-        choices=OPTIMIZERS,
-        default="sgd",
-    ),
+    _Names(_OPTIMIZERS, metavar="sgd,adamw", choices=OPTIMIZERS, default="sgd"),
 ]
 ThreadNumbers = Annotated[
     tuple[int, ...] | None, _Counts("Numbers of CPU threads.", metavar="1,2,4", default="all")

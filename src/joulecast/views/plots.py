@@ -54,10 +54,17 @@ _METADATA: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": No
 def draw(plot: Plot) -> Figure:
     """Return the figure of a plot."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter, NullFormatter
 
     with _use_style():
         figure = Figure(figsize=plot.size, layout="constrained")
         plot.draw(figure)
+        for axis in (one for axes in figure.axes for one in (axes.xaxis, axes.yaxis)):
+            # Powers of ten would be formulas, which are not parsed.
+            if isinstance(axis.get_major_formatter(), LogFormatter):
+                axis.set_major_formatter("{x:g}")
+            if isinstance(axis.get_minor_formatter(), LogFormatter):
+                axis.set_minor_formatter(NullFormatter())
     return figure
 
 

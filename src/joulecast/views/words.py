@@ -15,8 +15,6 @@ _DESCRIPTIONS = {
     "datasheet": "from a data sheet, never measured on this device",
     "simulated": "simulated, not a real device",
 }
-# Percentages from here on have no decimals.
-_LARGE_PERCENT = 1000.0
 
 
 def format_level(level: float) -> str:
@@ -36,11 +34,6 @@ def format_with_interval(
 def format_optional(value: float | None, form: Callable[[float], str]) -> str:
     """Return a formatted value, or a dash for None."""
     return "-" if value is None else form(value)
-
-
-def format_percent(percent: float) -> str:
-    """Return a percentage with one decimal; large ones have none."""
-    return f"{percent:.1f} %" if abs(percent) < _LARGE_PERCENT else f"{percent:,.0f} %"
 
 
 def format_time(at_s: float) -> str:
