@@ -322,24 +322,29 @@ def test_small_problems_have_the_obvious_schedule(tasks, device, starts):
     assert sorted(one.start_s for one in found.schedule) == pytest.approx(starts, abs=0.2)
 
 
-def test_task_that_needs_the_last_joule_runs():
-    found = solve_quickly(make_tasks("a", math.pi, 30.0), battery=Battery(100.0, 40.0, 10.0))
-    assert not found.left_out and not found.replay.violations
+FULL = Battery(50.0, 50.0, 0.0, (ChargingWindow(0.0, 100.0, 10.0),))
 
 
-def test_full_battery_gains_nothing_from_its_charger():
-    battery = Battery(50.0, 50.0, 0.0, (ChargingWindow(0.0, 100.0, 10.0),))
-    found = solve_quickly(make_tasks("ab", 10.0, 40.0, 100.0, 120.0), battery=battery)
-    assert len(found.left_out) == 1 and found.runs_most
-
-
-def test_tasks_of_higher_priority_run():
-    tasks = [
-        Task(f"t{at}", {"m": TaskCost(10.0, 20.0)}, priority=one)
-        for at, one in enumerate((1, 3, 1, 2))
-    ]
-    found = solve_quickly(tasks, battery=Battery(100.0, 60.0, 20.0))
-    assert {one.task for one in found.schedule} == {"t1", "t3"} and found.runs_most
+@pytest.mark.parametrize(
+    ("tasks", "battery", "running"),
+    [
+        # One that needs the last joule runs.
+        (make_tasks("a", math.pi, 30.0), Battery(100.0, 40.0, 10.0), ("a",)),
+        # A full battery gains nothing from its charger.
+        (make_tasks("ab", 10.0, 40.0, 100.0, 120.0), FULL, ("a", "b")),
+        # Those of higher priority run.
+        (
+            [Task(f"t{at}", {"m": TaskCost(10.0, 20.0)}, priority=at % 4) for at in (1, 7, 5, 2)],
+            Battery(100.0, 60.0, 20.0),
+            ("t2", "t7"),
+        ),
+    ],
+)
+def test_as_much_runs_as_the_battery_allows(tasks, battery, running):
+    found = solve_quickly(tasks, battery=battery)
+    assert found.runs_most and not found.replay.violations
+    assert {one.task for one in found.schedule} <= set(running)
+    assert len(found.left_out) == (1 if battery is FULL else len(tasks) - len(running))
 
 
 def test_uneven_lanes_are_proven_optimal():

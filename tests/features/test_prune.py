@@ -289,9 +289,7 @@ def test_a_probe_measures_remaining_layers(stored, surely_halved):
     ("words", "said", "code"),
     [
         (("--budget", "1%"), "smallest reachable network", 1),
-        (("--budget", "50"), "not a budget", 1),
         (("--budget", "2Wh"), "give --steps", 1),
-        (("--keep", "nowhere"), "no layer", 1),
         (("--floor", "x"), "is not a share", 2),
         (("--floor", "nan%"), "is not a share", 2),
         (("--strategy", "luck"), "luck", 2),

@@ -43,7 +43,6 @@ def score(net, trial):
 def fails(net, trial):
     raise RuntimeError("no data")
 
-number = 3
 """
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -146,7 +145,10 @@ def test_malformed_dimensions_are_refused_in_one_line(text):
 @pytest.mark.parametrize(
     ("vary", "trains", "named"),
     [
-        *[({name: (8, 16)}, True, name) for name in ("C1", "c5", "c_1", "batchsize", "Precision")],
+        *[
+            ({name: (8, 16)}, True, f"{name}.* did you mean")
+            for name in ("C1", "c5", "c_1", "batchsize", "Precision")
+        ],
         *[({name: (8, 16)}, False, f"{name} cannot vary") for name in ("threads", "loss")],
         ({"lr": (1, 2)}, False, "'lr' .* would have no effect"),
         ({"c1": (0, 4)}, True, "c1 is 0"),
@@ -467,16 +469,12 @@ def test_training_finds_the_front(profiled, shell, train):
     [
         (("--train", "nowhere.py:score"), "there is no file nowhere.py", 1),
         (("--train", "train.py:nothing"), "has no function 'nothing' that trains a net", 1),
-        (("--train", "train.py:number"), "has no function 'number' that trains a net", 1),
         (("--train", "score"), "does not name a function that trains a net", 1),
         (("--train", "train.py:fails", "--trials", "1"), "in trial 0: RuntimeError: no data", 1),
         (("--budget", "1nJ"), "no candidate meets", 1),
-        (("--budget", "5"), "is not a budget", 1),
         (("--budget", "2Wh"), "give --steps", 1),
-        (("--vary", "C1=2..4"), "did you mean c1?", 1),
         (("--estimator", "luck"), "there is no estimator", 1),
         (("--vary", "c1"), "is not a dimension", 2),
-        (("--vary", "lr=nan..1"), "give a finite number", 2),
         (("--epochs", "2"), "--samples", 2),
         (("--confidence", "2"), "is not a share", 2),
         (("--objective", "luck"), "pareto", 2),

@@ -74,7 +74,6 @@ class PruneOptions:
     """How to choose the channels to prune.
 
     Attributes:
-        strategy: ``marginal``, ``uniform`` or ``random``.
         objective: Quantity to minimise: ``energy``, or ``flops`` as a baseline. With ``flops`` the
             budget is a share of the FLOPs.
         confidence: Probability with which the pruned network must meet the budget. At 0.5 the
@@ -82,10 +81,7 @@ class PruneOptions:
         floor: Channels that remain in every group: a share if below 1, otherwise a number.
         keep: Patterns of layer names that are not pruned.
         multiple: Round channel counts to a multiple of this; the full count is always allowed.
-        seed: Seed of the random strategy.
         start: ``counts`` of an earlier result to continue from.
-        estimator: Method that estimates energy.
-        level: Probability of the intervals in the result.
     """
 
     strategy: str = "marginal"
@@ -123,16 +119,9 @@ def prune_network(
     profile: Profile | FittedProfile | None = None,
     options: PruneOptions | None = None,
 ) -> PruningResult:
-    """Choose channel counts so that a step stays within a budget.
+    """Choose channel counts so that a step stays within a budget for one step.
 
-    Args:
-        network: The original network.
-        groups: Groups of channels that can be pruned, with their importance.
-        setup: How the network is trained or run.
-        budget: Limit for one step.
-        profile: Profile of the device, which may be fitted already; only the objective ``flops``
-            works without one.
-        options: Strategy, objective, confidence and limits.
+    Only the objective ``flops`` works without a profile of the device.
 
     Raises:
         InputError: No channels can be pruned, or no reachable network meets the budget.

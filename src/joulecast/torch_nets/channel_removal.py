@@ -143,19 +143,14 @@ def _find_channel_axis(value: torch.Tensor) -> int:
     return max((axis for axis, size in enumerate(value.shape) if size > 1), default=0)
 
 
-IMPORTANCES = ("magnitude", "taylor")
-
-
 def compute_importance(
     net: nn.Module, groups: Sequence[ChannelGroup], criterion: str = "magnitude"
 ) -> tuple[ChannelGroup, ...]:
-    """Return the groups with the importance of their steps in this module.
+    """Return the groups with the importance of their steps: ``magnitude``, or ``taylor``.
 
     Raises:
-        InputError: The criterion is unknown, or is ``taylor`` and the module has no gradients.
+        InputError: The criterion is ``taylor`` and the module has no gradients.
     """
-    if criterion not in IMPORTANCES:
-        raise InputError(f"unknown importance {criterion!r}: give {' or '.join(IMPORTANCES)}")
     if criterion == "taylor" and not any(value.grad is not None for value in net.parameters()):
         raise InputError("Taylor importance needs gradients: run backward of a loss first")
     return tuple(replace(group, importance=_score_group(net, group, criterion)) for group in groups)

@@ -69,13 +69,9 @@ _NEAR = 1e-6
 
 @dataclass(frozen=True)
 class Solution:
-    """A valid schedule.
+    """A valid schedule; none that runs as much takes less than ``lower_bound_j``.
 
-    Attributes:
-        left_out: Names of tasks that do not run.
-        lower_bound_j: No schedule that runs as much takes less.
-        runs_most: Whether no schedule runs more, by priority.
-        time_step_s: Tasks start at multiples of it.
+    ``runs_most`` says that none runs more, by priority.
     """
 
     schedule: Schedule
@@ -418,9 +414,8 @@ class ScheduleModel:
     ) -> tuple[Schedule | None, float, bool, bool]:
         """Optimise an objective: ``priority`` of the running tasks, ``energy`` or ``starts``.
 
-        Returns:
-            The schedule, if one was found, the bound on the objective, whether the schedule is
-            within the allowed gap, and whether it meets the bound.
+        Return the schedule, if one was found, the bound on the objective, whether the schedule is
+        within the allowed gap, and whether it meets the bound.
         """
         goals = {"priority": -self._priority, "energy": self._energy}
         self.model.minimize(goals.get(objective, sum(self.start.values())))

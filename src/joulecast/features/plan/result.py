@@ -213,8 +213,7 @@ class Plan(Record, Reportable):
                 )
                 for device, job in jobs
             ]
-            schedule = make_table((*columns, ">charge after"), rows)
-            blocks.append(schedule)
+            blocks.append(schedule := make_table((*columns, ">charge after"), rows))
         blocks += [Text(str(job), "warning") for job in self.left_out[:_MAX_LEFT_OUT]]
         if (more := len(self.left_out) - _MAX_LEFT_OUT) > 0:
             blocks.append(Text(f"{plural(more, 'more job')} cannot run: see --json"))
@@ -401,14 +400,13 @@ def explain_left_out(problem: Problem, schedule: Schedule, name: str) -> LeftOut
     others as planned. The smallest amount that is missing is reported; a little less might do.
     """
     task, found = problem.task[name], []
-    for where, cost in task.costs.items():
+    for where in task.costs:
         device, here = problem.device[where], [one for one in schedule if one.device == where]
         starts = list_starts(problem, device, [], task)
         fits = any(not replay_device(problem, device, [one], STRICT).violations for one in starts)
         if not fits and device.windows:
             # Between the usual times CP-SAT decides.
-            only = Task(name, {where: cost}, task.release_s, task.deadline_s)
-            fits = bool(solve(Problem((device,), (only,)), _ALONE_S).schedule)
+            fits = bool(solve(problem.restrict({where}, {name}), _ALONE_S).schedule)
         found.append(
             (not fits, *_find_obstacle(problem, device, here if fits else [], task), where)
         )

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 _DRAWS = 400
 _MAX_ROWS = 15
+_P_BUDGET = "P(budget): probability that the budget is kept."
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,8 @@ class SearchResult(Reportable):
         if len(front) > _MAX_ROWS:
             blocks.append(Text(f"{len(front) - _MAX_ROWS} more on the front: see --json"))
         notes = [
-            "P(budget): probability that the budget is kept. P(front): probability that no other "
-            "trial has at least this score for less energy.",
+            f"{_P_BUDGET} P(front): probability that no other trial has at least this score for "
+            "less energy."
         ]
         if self.pruned_count or self.failed_count:
             pruned = plural(self.pruned_count, "trial")
@@ -199,8 +200,8 @@ class Screening(Reportable):
             points = [("", float(one.parameters), one) for one in self.candidates]
             blocks.append(_plot(screener, points, "Parameters"))
         notes = [
-            "P(budget): probability that the budget is kept. Their accuracy is unknown: give "
-            "--train FILE.PY:NAME to train nets that keep the budget.",
+            f"{_P_BUDGET} Their accuracy is unknown: give --train FILE.PY:NAME to train nets that "
+            "keep the budget.",
             *_explain_energy(screener, self.candidates),
         ]
         blocks += [Text(note, "note") for note in notes]

@@ -197,13 +197,9 @@ def make_search_space(
 ) -> SearchSpace:
     """Return the space of a family's parameters, as random members have them, and more.
 
-    Args:
-        family: Name of the family, like ``cnn5`` or ``cnn5:16,32,64,128``.
-        setup: How networks are trained; the family's batch size by default.
-        vary: Other bounds of widths (``{"c1": NumberRange(8, 64, 8)}``), and more dimensions. A
-            tuple is a choice, and a choice of one value fixes it.
-        input_shape: Shape of one sample, if it is not the family's default.
-        trains: Whether a training function will receive names that are not ours.
+    ``vary`` has other bounds of widths (``{"c1": NumberRange(8, 64, 8)}``), and more dimensions. A
+    tuple is a choice, and a choice of one value fixes it. ``trains`` says whether a training
+    function will receive names that are not ours.
     """
     name, _, widths = make_family(family, input_shape).name.partition(":")
     definition, dimensions = FAMILIES[name], dict[str, Dimension]()

@@ -89,22 +89,13 @@ def run_study(
     tries: int = MAX_TRIES,
     on_progress: ReportProgress | None = None,
 ) -> SearchResult:
-    """Search for networks with a high score within the budget.
+    """Search for networks with a high score within the budget; an existing study is continued.
 
-    Args:
-        screener: Space, budget and estimator.
-        score: Training function: takes a network and Optuna's trial and returns a score; higher
-            is better. ``trial.params`` has all values, ``trial.user_attrs`` the estimate.
-        build: Builds from a Network and a seed what ``score`` receives; the Network by default.
-        trials: Number of networks to train.
-        sampler: A name of ``SAMPLERS`` or of a class of ``optuna.samplers``, or a sampler.
-        objective: ``pareto`` for score against energy, or ``score`` for the score alone, which
-            lets the training function report intermediate values and be pruned.
-        storage: Optuna storage, like ``sqlite:///search.db``; in memory by default.
-        study: Name of the study in the storage. An existing study is continued.
-        seed: Seed of the sampler and of the initial weights.
-        tries: Largest number of candidates to draw for one trial.
-        on_progress: Called after every trial.
+    ``score`` takes what ``build`` makes of a Network and a seed (by default the Network itself) and
+    Optuna's trial, whose ``params`` has all values and ``user_attrs`` the estimate. With the
+    objective ``score`` it may report intermediate values and be pruned. ``sampler`` is a name of
+    ``SAMPLERS`` or of a class of ``optuna.samplers``, or a sampler; it draws at most ``tries``
+    candidates for a trial.
     """
     screener.check_reachable(seed)
     opened = _open_study(screener, storage, study, objective)
@@ -244,12 +235,13 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
                 for name, one in self.screener.space.dimensions.items()
                 if isinstance(one, NumberRange) and name not in SETUP_NAMES and one.is_integer
             }
-            shrunk = []
-            for place in range(1, _SHRINK_STEPS + 1):
-                share = 1.0 - place / _SHRINK_STEPS
-                widths = {name: one.shrink(params[name], share) for name, one in sizes.items()}
-                shrunk.append({**params, **widths})
-            narrower = self._screen(shrunk)
+            shares = (1.0 - place / _SHRINK_STEPS for place in range(1, _SHRINK_STEPS + 1))
+            narrower = self._screen(
+                [
+                    {**params, **{n: one.shrink(params[n], share) for n, one in sizes.items()}}
+                    for share in shares
+                ]
+            )
             proposals += narrower
             params, candidate = max(narrower, key=_rate_proposal)
         ruled_out = sum(not one.is_within_budget for _, one in proposals)
@@ -292,14 +284,13 @@ def _rate_proposal(proposal: tuple[Json, ScreenedCandidate]) -> tuple[bool, floa
 
 
 def _make_distribution(dimension: Dimension) -> Any:
+    kinds = optuna.distributions
     if isinstance(dimension, Choice):
-        return optuna.distributions.CategoricalDistribution(dimension.values)
+        return kinds.CategoricalDistribution(dimension.values)
     low, high = dimension.bounds
     if dimension.is_integer:
-        return optuna.distributions.IntDistribution(
-            int(low), int(high), dimension.log, dimension.step
-        )
-    return optuna.distributions.FloatDistribution(low, high, dimension.log)
+        return kinds.IntDistribution(int(low), int(high), dimension.log, dimension.step)
+    return kinds.FloatDistribution(low, high, dimension.log)
 
 
 def _suggest(trial: optuna.Trial, name: str, one: Any) -> Any:
