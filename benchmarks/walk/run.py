@@ -63,6 +63,7 @@ def trace(arguments: list[str]) -> dict[str, Any]:
         "imported": len(imported),
         "types": sorted(types),
         "functions_by_module": dict(by_module.most_common()),
+        "names": sorted(f"{module}:{name}" for module, name in functions),
     }
 
 

@@ -47,17 +47,9 @@ def spread_evenly(size_bytes: float, backward_s: float, count: int = 100) -> lis
 
 # A ring at full speed and nothing else.
 IDEAL = Ring(
-    4,
-    LINK,
-    1.5,
-    spread_evenly(1e9, 1.0),
-    waiting_w=0.0,
-    efficiency=1.0,
-    hop_s=0.0,
-    contention_share=0.0,
-    speed_sd_share=0.0,
-    byte_j=0.0,
-)
+    4, LINK, 1.5, spread_evenly(1e9, 1.0), waiting_w=0.0, efficiency=1.0, hop_s=0.0,
+    contention_share=0.0, speed_sd_share=0.0, byte_j=0.0,
+)  # fmt: skip
 
 
 def model(**changes: object) -> AllReduceCost:
@@ -180,9 +172,11 @@ def test_what_no_gpus_train_together_is_refused(profile: Profile, setup: Setup, 
         find_gpu_group(profile, setup, 4)
 
 
-def test_the_power_of_an_unknown_device_that_waits_is_unknown() -> None:
+def test_the_power_of_an_unknown_device_that_waits_is_a_share_of_its_step() -> None:
     found = find_gpu_group(UNKNOWN, TRAINING, 4, 300e9)
     assert found is not None and found.waiting_w is None
+    step, _, part = replicate(group=found)
+    assert 0 < part.waiting_w < step.energy_j / step.duration_s
 
 
 SETUP = Setup(10)
@@ -193,27 +187,14 @@ FOUR = GpuGroup(4, 300e9, 100.0)
 def make_step(setup: Setup = SETUP) -> Estimate:
     """Return an estimate of one GPU, whose layers take the same energy."""
     energy_j = 0.2 * setup.samples_per_step
-    layers = [
-        LayerEstimate(layer.name, layer.kind, energy_j / len(NET.layers)) for layer in NET.layers
-    ]
+    share_j = energy_j / len(NET.layers)
+    layers = tuple(LayerEstimate(layer.name, layer.kind, share_j) for layer in NET.layers)
     return Estimate(
-        energy_j,
-        (energy_j / 1.1, energy_j * 1.1),
-        0.95,
-        duration_s=energy_j / 200.0,
-        peak_memory_bytes=10**6,
-        layers=tuple(layers),
-        unseen_share=0.0,
-        provenance="simulated",
-        covers="gpu",
-        device="test",
-        estimator="additive",
-        device_energy_j=0.9 * energy_j,
-        host_share=0.1,
+        energy_j, (energy_j / 1.1, energy_j * 1.1), 0.95, energy_j / 200.0, 10**6, layers, 0.0,
+        "simulated", "gpu", "test", "additive", device_energy_j=0.9 * energy_j, host_share=0.1,
         uncertainty_sources={"durations": 0.6, "powers": 0.4},
-        duration_interval_s=(energy_j / 220.0, energy_j / 180.0),
-        notes=("A note.",),
-    )
+        duration_interval_s=(energy_j / 220.0, energy_j / 180.0), notes=("A note.",),
+    )  # fmt: skip
 
 
 def replicate(
@@ -300,11 +281,6 @@ def test_notes_say_what_is_counted_several_times_and_whether_it_fits() -> None:
     found, _ = replicate_step(full, NET, SETUP, FOUR)
     assert found.fits_memory is False
     assert any(note.startswith("It would not fit") for note in found.notes)
-
-
-def test_waiting_power_is_a_share_of_the_step_if_nothing_is_known() -> None:
-    step, _, part = replicate(group=GpuGroup(4, 300e9))
-    assert 0 < part.waiting_w < step.energy_j / step.duration_s
 
 
 def test_errors_that_rows_share_stay_shared() -> None:

@@ -229,14 +229,9 @@ def test_operators_without_a_cost_rule_widen_the_interval(profile):
 def test_unknown_operators_do_not_matter_once_the_step_was_measured(profile):
     network = with_unknown_operators(NETS[0], 0.3)
     before = estimate_network(profile, network, SETUP)
-    own = Observation(
-        Trial(network, replace(SETUP, loss="own")),
-        energy_j=before.energy_j,
-        duration_s=before.duration_s,
-        count=3,
-        provenance="simulated",
-        source=OWN_NET,
-    )
+    seen = {"energy_j": before.energy_j, "duration_s": before.duration_s, "count": 3}
+    trial = Trial(network, replace(SETUP, loss="own"))
+    own = Observation(trial, provenance="simulated", source=OWN_NET, **seen)
     observations = (*profile.observations, own)
     after = estimate_network(replace(profile, observations=observations), network, SETUP)
     assert NO_COST_RULE in before.uncertainty_sources
@@ -342,21 +337,11 @@ def test_durations_alone_are_not_enough_for_an_estimate():
 
 
 GIB = 2**30
-NETWORK_ESTIMATE_NOTES = make_family("lenet5")
+LENET = make_family("lenet5")
 ESTIMATE = Estimate(
-    energy_j=2.0,
-    interval_j=(1.0, 4.0),
-    level=0.95,
-    duration_s=0.1,
-    peak_memory_bytes=10 * GIB,
-    layers=(),
-    unseen_share=0.0,
-    provenance="measured",
-    covers="gpu",
-    device="board",
-    estimator="additive",
+    2.0, (1.0, 4.0), 0.95, 0.1, 10 * GIB, (), 0.0, "measured", "gpu", "board", "additive",
     device_memory_bytes=80 * GIB,
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -364,31 +349,22 @@ ESTIMATE = Estimate(
 )
 def test_notes_say_whether_a_step_fits(gib, start):
     estimate = replace(ESTIMATE, peak_memory_bytes=gib * GIB)
-    notes = list_estimate_notes(estimate, NETWORK_ESTIMATE_NOTES)
+    notes = list_estimate_notes(estimate, LENET)
     assert bool(notes) == bool(start) and all(note.startswith(start) for note in notes)
     assert all(f"{gib}.0 GiB" in note and "80.0 GiB" in note for note in notes)
     assert explain_memory(replace(estimate, device_memory_bytes=0)) == []
 
 
 def test_notes_come_from_memory_prediction_and_reading():
-    totals = StepTotals(
-        1.0,
-        1.0,
-        1,
-        unattributed_flops_share=0.25,
-        ops_without_rule=(("lib::scan", 2),),
-        uncounted_bytes_share=0.5,
-        notes=("Read with two samples.",),
-    )
+    shares = {"unattributed_flops_share": 0.25, "uncounted_bytes_share": 0.5}
+    rest = {"ops_without_rule": (("lib::scan", 2),), "notes": ("Read with two samples.",)}
+    totals = StepTotals(1.0, 1.0, 1, **shares, **rest)
     large = replace(ESTIMATE, peak_memory_bytes=96 * GIB)
-    read = replace(NETWORK_ESTIMATE_NOTES, totals=totals)
+    read = replace(LENET, totals=totals)
     notes = list_estimate_notes(large, read, ("Extrapolated 4x.",))
     assert [note.split()[0] for note in notes] == ["It", "Extrapolated", "25.0", "Read", "No"]
     assert "25.0 % of the FLOPs belong to no layer" in notes[2]
     assert "lib::scan (2 calls)" in notes[-1]
-
-
-NETWORK_UNCOUNTED_WORK = make_family("lenet5")
 
 
 @pytest.mark.parametrize(
@@ -402,29 +378,29 @@ NETWORK_UNCOUNTED_WORK = make_family("lenet5")
     ],
 )
 def test_the_largest_share_names_the_source(shares, source):
-    network = replace(NETWORK_UNCOUNTED_WORK, totals=StepTotals(1.0, 1.0, 1, **shares))
+    network = replace(LENET, totals=StepTotals(1.0, 1.0, 1, **shares))
     assert find_uncounted_share(network) == source
 
 
 def test_only_whole_steps_with_energy_are_measured():
     setup = Setup(batch=4)
-    own_loss = Trial(NETWORK_UNCOUNTED_WORK, replace(setup, loss="own"))
+    own_loss = Trial(LENET, replace(setup, loss="own"))
     own = [Observation(own_loss, energy_j=1.0)]
-    assert is_step_measured(NETWORK_UNCOUNTED_WORK, setup, own)
-    assert not is_step_measured(NETWORK_UNCOUNTED_WORK, replace(setup, batch=5), own)
+    assert is_step_measured(LENET, setup, own)
+    assert not is_step_measured(LENET, replace(setup, batch=5), own)
     assert not is_step_measured(make_family("lenet5:1,2,3,4"), setup, own)
-    graph = Trial(NETWORK_UNCOUNTED_WORK, setup, Execution(mode="graph"))
+    graph = Trial(LENET, setup, Execution(mode="graph"))
     unmeasured = [Observation(own_loss, duration_s=1.0), Observation(graph, energy_j=1.0)]
-    assert not is_step_measured(NETWORK_UNCOUNTED_WORK, setup, unmeasured)
+    assert not is_step_measured(LENET, setup, unmeasured)
 
 
 def test_observations_of_other_setups_are_not_parsed():
     def parse():
         raise AssertionError("parsed")
 
-    other = Observation(Trial(NETWORK_UNCOUNTED_WORK, Setup(batch=5)), energy_j=1.0)
+    other = Observation(Trial(LENET, Setup(batch=5)), energy_j=1.0)
     lazy = LazyObservations(1, parse, summarise_observations([other]))
-    assert not is_step_measured(NETWORK_UNCOUNTED_WORK, Setup(batch=4), lazy)
+    assert not is_step_measured(LENET, Setup(batch=4), lazy)
 
 
 A10 = find_data_sheet("nvidia-a10")
@@ -460,28 +436,21 @@ def test_estimator_that_needs_measurements_is_refused_in_one_line():
 
 
 def test_precision_that_the_sheet_lacks_is_refused():
+    assert rests_on_sheet(MEASURED)
     t4 = make_sheet_profile(find_data_sheet("t4"))
     with pytest.raises(InputError, match="no bf16 peak"):
         check_sheet_precision(t4, Setup(precision="bf16"))
     check_sheet_precision(t4, Setup(precision="fp16"))
 
 
-def test_profile_without_energies_rests_on_the_sheet():
-    assert rests_on_sheet(MEASURED)
-
-
 def estimate(profile, count=12, name="additive", **options):
     return fit_profile(profile, name).estimate(NETWORKS[:count], NETWORK_SETUPS[:count], **options)
 
 
-def test_estimates_are_a_sequence(profile):
-    found = estimate(profile, 3)
-    assert len(found) == 3
-    assert list(found) == [found[0], found[1], found[2]] == list(found[:3])
-    assert found.select([2, 0, 2]).first_occurrence == (0, 1, 0)
-
-
 def test_probability_agrees_with_the_interval(profile):
+    few = estimate(profile, 3)
+    assert len(few) == 3 and list(few) == [few[0], few[1], few[2]] == list(few[:3])
+    assert few.select([2, 0, 2]).first_occurrence == (0, 1, 0)
     found = estimate(profile, level=0.8)
     for side, probability in ((0, 0.1), (1, 0.9)):
         ends = [one.interval_j[side] for one in found]
