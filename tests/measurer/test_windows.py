@@ -211,12 +211,6 @@ def test_faulty_reading_of_the_idle_device_does_not_refuse_a_load(fault):
     assert bench.idle_reads <= 2
 
 
-def test_idle_device_without_power_is_unchecked():
-    seen = measure(Bench(idle_w=0.0))
-    assert seen.energy_j == pytest.approx(4.0)
-    assert seen.unchecked == ("idle power",)
-
-
 def test_measure_idle_counts_as_a_check_and_rejects_other_load():
     bench = Bench()
     meter = BenchMeter(bench)
@@ -287,6 +281,10 @@ def test_windows_lie_between_the_pulses_and_all_of_them_are_loaded():
     before, after = observed.pulses[PULSES - 1], observed.pulses[PULSES]
     assert before.end_s < observed.windows[0].start_s
     assert observed.windows[-1].end_s < after.start_s
+    assert Observation.from_dict(observed.to_dict()) == observed
+    for one in observed.windows:
+        step_s = (one.end_s - one.start_s) / one.steps
+        assert step_s == pytest.approx(observed.duration_s, rel=0.2)
     idle_w = device.chip.idle_w
     for one in (*observed.windows, *observed.pulses):
         start_s, end_s = one.start_s - 1e9, one.end_s - 1e9
@@ -296,11 +294,3 @@ def test_windows_lie_between_the_pulses_and_all_of_them_are_loaded():
         gap_s = following.start_s - one.end_s
         rest_j = device.energy_at(following.start_s - 1e9) - device.energy_at(one.end_s - 1e9)
         assert rest_j / gap_s == pytest.approx(idle_w, rel=1e-3)
-
-
-def test_windows_count_their_steps_and_survive_json():
-    _, observed = record(LENET)
-    for window in observed.windows:
-        step_s = (window.end_s - window.start_s) / window.steps
-        assert step_s == pytest.approx(observed.duration_s, rel=0.2)
-    assert Observation.from_dict(observed.to_dict()) == observed

@@ -82,12 +82,10 @@ class CallbackOptions:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A run, as its trainer describes it.
+    """A run, as its trainer describes it; the batch size is that of the first batch.
 
     Attributes:
-        on: The device that trains: ``cpu``, ``cuda:0``.
         steps: Updates of the weights that are to come; None if the trainer does not know.
-        setup: How the net is trained; its batch size is that of the first batch.
         processes: Number of processes that train together.
         notes: What was assumed, in sentences.
     """
@@ -107,8 +105,6 @@ class TrainingSummary(Record):
         energy_j: Energy of the whole run, evaluation and checkpoints included; None if the meter
             could not tell.
         estimated_j: Estimate of all steps from before the run; None without a profile.
-        estimated_interval_j: Its interval.
-        stopped_by_budget: Whether the run was stopped because its budget was passed.
         error: Name of the exception that ended the run, or its measurement.
     """
 
@@ -171,11 +167,7 @@ class EnergyHooks:
         return None if self.energy is None else self.energy.summary
 
     def finish(self, error: str = "") -> TrainingSummary | None:
-        """End the measurement of a run that its trainer did not end, such as after an exception.
-
-        Args:
-            error: Name of the exception.
-        """
+        """End the measurement of a run that its trainer did not end, by the exception ``error``."""
         return None if self.energy is None else self.energy.finish(error)
 
     def abandon(self, error: str) -> None:
@@ -219,11 +211,6 @@ class TrainingEnergy:
     """
 
     def __init__(self, options: CallbackOptions, run: TrainingRun) -> None:
-        """Begin to measure.
-
-        Raises:
-            JoulecastError: The meter is not available.
-        """
         self.options, self.run = options, run
         self.estimate: Estimate | None = None
         self.summary: TrainingSummary | None = None
@@ -350,9 +337,7 @@ class TrainingEnergy:
     def finish(self, error: str = "", *, has_failed: bool = False) -> TrainingSummary:
         """End the measurement, say what the run took, and store the observation.
 
-        Args:
-            error: Name of the exception that ended the run; empty if none did.
-            has_failed: The measurement failed: what was measured is kept, but nothing is stored.
+        After a failure of the measurement, what was measured is kept, but nothing is stored.
         """
         if self.summary is None:
             try:
@@ -549,9 +534,8 @@ def describe_run(
 def never_fail(method: F) -> F:
     """Return a method that warns once if it raises, and does nothing from then on.
 
-    All such methods of an object are silent after the first failure: what follows would rest on
-    a state that is not known. Its ``abandon`` then releases what it holds. Interruptions by the
-    user pass.
+    All such methods of an object are silent then: what follows would rest on a state that is not
+    known. Its ``abandon`` releases what it holds. Interruptions by the user pass.
     """
 
     @functools.wraps(method)

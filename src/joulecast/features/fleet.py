@@ -36,7 +36,6 @@ from joulecast.system.units import format_duration, format_share
 from joulecast.views.report import Block, Report, Reportable, Text, make_table
 from joulecast.views.words import format_optional, format_time, plural
 
-DEFAULT_PATIENCE_S = 120.0
 _NOT_UP = "start it with `joulecast fleet up FILE`, where FILE lists its devices"
 # A command that only looks whether a fleet is up holds its claim for a moment.
 _CLAIM_WAIT_S = 2.0
@@ -122,7 +121,7 @@ def run_fleet(
     store: str | None = None,
     *,
     workers: int | None = None,
-    patience_s: float = DEFAULT_PATIENCE_S,
+    patience_s: float = 120.0,
     on_start: Callable[[Sequence[DeviceCheck]], None],
     on_event: Callable[[str, str], None],
 ) -> None:
@@ -156,13 +155,8 @@ def run_fleet(
         opened.fleet.replace_devices({one.name: one.to_dict() for one in devices})
         checks = check_devices(devices)
         for one in checks:
-            opened.fleet.change_device(
-                one.device.name,
-                one.state,
-                one.reason,
-                profile_key=one.profile_key,
-                description=one.description,
-            )
+            found = {"profile_key": one.profile_key, "description": one.description}
+            opened.fleet.change_device(one.device.name, one.state, one.reason, **found)
         # Agents may still be busy with what a coordinator before this one asked for.
         has_work = opened.fleet.list_campaigns(states=OPEN_STATES)
         if not has_work and not any(one.is_ready for one in checks):
@@ -178,11 +172,7 @@ def run_fleet(
 
 
 def find_fleet_status(store: str | None = None) -> FleetStatus:
-    """Return what the store knows about a fleet.
-
-    Raises:
-        MissingError: There is no fleet in this store.
-    """
+    """Return what the store knows about a fleet, or raise MissingError if it has none."""
     with _open_fleet(store) as opened:
         counts = {one.key: one.observation_count for one in opened.list_profiles()}
         fleet = opened.fleet

@@ -257,15 +257,10 @@ class FleetForecast(Answer):
 
 def answer_checks(checks: Sequence[DeviceCheck]) -> Answer:
     """Return what the devices of a fleet answered."""
+    names = ("state", "reason", "profile_key", "description")
     data: Json = {
         "devices": [
-            {
-                "name": one.device.name,
-                "state": one.state,
-                "reason": one.reason,
-                "profile_key": one.profile_key,
-                "description": one.description,
-            }
+            {"name": one.device.name, **{name: getattr(one, name) for name in names}}
             for one in checks
         ]
     }

@@ -114,8 +114,7 @@ class EnergyMonitor:
     """Measures windows of this program on one device. Use it as context manager or decorator."""
 
     def __init__(self, on: str | None, meter: str) -> None:
-        self._on = on
-        self._meter_name = meter
+        self._on, self._meter_name = on, meter
         self._lock = threading.Lock()
         # None while a window of that name is being opened.
         self._named: dict[str, OpenWindow | None] = {}
@@ -205,7 +204,7 @@ class EnergyMonitor:
     def close(self) -> None:
         """Close all meters; windows that are open end here, and their energy is kept."""
         self._close_named()
-        self._drop_idle_meters()
+        self._drop_meters(self._idle)
 
     # -- context manager and decorator -----------------------------------------------------
 
@@ -221,7 +220,7 @@ class EnergyMonitor:
         self._close_named(error, keep=before)
         self.close_window(block, error)
         if not self._blocks:
-            self._drop_idle_meters()
+            self._drop_meters(self._idle)
 
     def __call__(self, function: F) -> F:
         """Return a function whose every call is a window with the function's name."""
@@ -260,7 +259,7 @@ class EnergyMonitor:
                 wait_for_device(self.on)
                 meter.begin()
             except BaseException:
-                self._drop_meter(meter)
+                self._drop_meters([meter])
                 raise
         except (JoulecastError, OSError, RuntimeError) as failure:
             if self._proven is None:
@@ -314,18 +313,11 @@ class EnergyMonitor:
         try:
             reading = window.meter.end()
         except (JoulecastError, OSError) as failure:
-            self._drop_meter(window.meter)
+            self._drop_meters([window.meter])
             return Reading(0.0, 0.0, (str(failure),))
         with self._lock:
             self._idle.append(window.meter)
         return reading
-
-    def _drop_idle_meters(self) -> None:
-        """Close the meters that no window uses; another thread may still use others."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for meter in idle:
-            self._drop_meter(meter)
 
     def _take_meter(self) -> Meter:
         """Return an open meter that no window uses."""
@@ -346,11 +338,15 @@ class EnergyMonitor:
             self._opened.append(meter)
         return meter
 
-    def _drop_meter(self, meter: Meter) -> None:
-        with self._lock, contextlib.suppress(ValueError):
-            self._opened.remove(meter)
-        with contextlib.suppress(JoulecastError, OSError):
-            meter.close()
+    def _drop_meters(self, meters: list[Meter]) -> None:
+        """Close meters that no window uses; another thread may still use others."""
+        with self._lock:
+            dropped = meters.copy()
+            meters.clear()
+            for meter in dropped:
+                if meter in self._opened:
+                    self._opened.remove(meter)
+        _close_meters(dropped)
 
 
 def find_busy_device() -> str:

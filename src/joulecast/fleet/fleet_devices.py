@@ -46,12 +46,10 @@ class FleetDevice(Record):
     """A device of a fleet, as its file describes it.
 
     Attributes:
-        address: Address of its agent.
         token_file: File with the token of the agent; empty for that of the environment.
         runtime: Expected framework, perhaps with its version; empty for any. Likewise ``meter``
             and ``power_mode``.
         battery_j: Energy of the full battery; None for a device without one.
-        charge_share: Share of it that is charged.
         reserve_share: Share of it that must remain.
         rest_w: Power that the battery supplies and the meter does not see.
         memory_bytes: Memory that training may use; None for what the device has.
@@ -90,14 +88,7 @@ OpenDevice = Callable[[FleetDevice], RemoteMeasurer]
 
 @dataclass(frozen=True)
 class DeviceCheck:
-    """What a device answered.
-
-    Attributes:
-        state: ``ready``, ``away`` (try again later) or ``refused`` (correct something first).
-        reason: Why it is not ready, with what to do.
-        profile_key: The profile that its observations belong to.
-        description: Device, runtime and meter, as the agent found them.
-    """
+    """What a device answered: ``ready``, ``away`` (try again later) or ``refused`` (correct it)."""
 
     device: FleetDevice
     state: str

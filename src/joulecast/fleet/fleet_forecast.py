@@ -28,7 +28,6 @@ class RunQuestion:
     """A run, and when a device counts as able to finish it.
 
     Attributes:
-        steps: Steps of the run.
         deadline_s: Longest duration; None for any.
         confidence: Probability with which battery and deadline must suffice.
         charges: Charged shares of batteries by device, where they differ from the fleet file.
