@@ -18,40 +18,37 @@ from joulecast.records import Execution, Input, Network, Observation, Setup, Tri
 from joulecast.testing.estimators import SETUP, EstimatorContract, draw_networks
 
 
+def predict_calls(fitted):
+    """Return the energies of a network, and of one that calls its first layer twice."""
+    once = draw_networks(1)[0]
+    twice = replace(once, layers=(replace(once.layers[0], calls=2), *once.layers[1:]))
+    return fitted.predict([once, twice], [SETUP] * 2).energy_j
+
+
 class TestFlops(EstimatorContract):
-    def make_estimator(self) -> FlopsEstimator:
-        return FlopsEstimator()
-
-
-class TestLinearFlops(EstimatorContract):
-    def make_estimator(self) -> LinearFlopsEstimator:
-        return LinearFlopsEstimator()
-
-    def test_layer_that_is_called_twice_costs_more(self) -> None:
-        """The suite's networks wait for their host: their line is flat, so use others."""
-        fitted = LinearFlopsEstimator().fit(make_proportional(3e-9))
-        once = draw_networks(1)[0]
-        layers = [replace(once.layers[0], calls=2), *once.layers[1:]]
-        twice = replace(once, layers=tuple(layers))
-        found = fitted.predict([once, twice], [SETUP] * 2)
-        assert found.energy_j[1] > found.energy_j[0]
+    make_estimator = FlopsEstimator
 
 
 class TestLinearWork(EstimatorContract):
-    def make_estimator(self) -> LinearWorkEstimator:
-        return LinearWorkEstimator()
+    make_estimator = LinearWorkEstimator
+
+
+class TestLinearFlops(EstimatorContract):
+    make_estimator = LinearFlopsEstimator
+
+    def test_layer_that_is_called_twice_costs_more(self):
+        """The suite's networks wait for their host: their line is flat, so use others."""
+        once_j, twice_j = predict_calls(LinearFlopsEstimator().fit(make_proportional(3e-9)))
+        assert twice_j > once_j
 
 
 class TestConstant(EstimatorContract):
-    def make_estimator(self) -> ConstantEstimator:
-        return ConstantEstimator()
+    make_estimator = ConstantEstimator
 
-    def test_layer_that_is_called_twice_costs_more(self) -> None:
+    def test_layer_that_is_called_twice_costs_more(self):
         """All networks cost the same, so it does not."""
-        once = draw_networks(1)[0]
-        twice = replace(once, layers=(replace(once.layers[0], calls=2), *once.layers[1:]))
-        found = self.fit().predict([once, twice], [SETUP] * 2)
-        assert found.energy_j[1] == found.energy_j[0] > 0
+        once_j, twice_j = predict_calls(self.fit())
+        assert twice_j == once_j > 0
 
 
 def make_proportional(j_per_flop, execution=Execution(), setup=SETUP):

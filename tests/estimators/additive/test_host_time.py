@@ -23,9 +23,10 @@ from joulecast.estimators.additive.host_time import (
 from joulecast.operators import HOST_CALLS
 
 
-def fit(observations):
-    size = len(observations)
-    return fit_host_time(observations, np.full(size, 1e-5), np.zeros(size))
+def fit(observations, unit="", start=None):
+    """Fit a host, or update that of another device, to steps whose kernels take 10 us."""
+    known = observations, np.full(len(observations), 1e-5), np.zeros(len(observations)), unit
+    return fit_host_time(*known) if start is None else update_host_time(start, *known)
 
 
 def predict_time(model, layer, count):
@@ -108,17 +109,9 @@ def test_pace_of_another_host_is_uncertain():
         for n in (6, 8, 12)
     ]
     observations = [replace(one, unit="a") for one in [*observe_all(noise=0.05), *networks]]
-    size = len(observations)
-    same, other = (
-        fit_host_time(observations, np.full(size, 1e-5), np.zeros(size), unit) for unit in "ab"
-    )
+    same, other = (fit(observations, unit) for unit in "ab")
     assert other.per_call_s == same.per_call_s
     assert other.sd_share > 0.2 > same.sd_share
-
-
-def update(model, observations):
-    size = len(observations)
-    return update_host_time(model, observations, np.full(size, 1e-5), np.zeros(size))
 
 
 def test_few_steps_set_the_pace_of_another_host():
@@ -128,17 +121,14 @@ def test_few_steps_set_the_pace_of_another_host():
         observe_host_bound(layer, n, 1.7 * predict_time(model, layer, n), is_isolated=False)
         for n in (20.0, 60.0)
     ]
-    found = update(model, steps)
+    found = fit(steps, start=model)
     for other in list_layers():
         expected_s = 1.7 * predict_time(model, other, 30.0)
         assert predict_time(found, other, 30.0) == pytest.approx(expected_s, rel=0.02)
     assert found.network_count == 2
-    assert update(model, []) == model
-
-
-def test_many_steps_replace_another_host():
+    assert fit([], start=model) == model
     many = observe_all(noise=0.0)
-    assert update(fit(many).scale(3.0), many) == fit(many)
+    assert fit(many, start=model.scale(3.0)) == model, "many steps replace another host"
 
 
 def test_slower_of_host_and_device_decides():

@@ -1,18 +1,29 @@
-"""Layers of networks: memory layouts, blocks, repeated calls and tied weights."""
+"""Layers of networks and their operators: layouts, blocks, calls, tails, passes, fusion."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from joulecast.estimators.additive.layers import (
+    AXES,
+    FUSED,
+    count_executed_flops,
+    count_fork_work,
+    count_moved_bytes,
+    find_point,
     group_alike,
+    list_operators,
+    run_as_library,
     set_up_layer,
+    share_moved_alone,
     split_layers,
     split_passes,
+    starts_chain,
 )
 from joulecast.families import make_family
-from joulecast.operators import layer_work, make_layer, make_op
-from joulecast.records import Input, Layer, Network, Setup
+from joulecast.operators import Work, layer_work, make_layer, make_op, output_shape
+from joulecast.records import Input, Network, Setup
 from joulecast.variants import Part, curve_key, describe_part, split_network
 
 CONV = make_layer(
@@ -32,7 +43,7 @@ SETUP = Setup(4)
         (make_layer("linear", cin=12, cout=16, lead=(8,)), {"transposed": (0,)}, "transposed"),
     ],
 )
-def test_layout_makes_another_kind_and_curve(layer: Layer, change: dict, name: str) -> None:
+def test_layout_makes_another_kind_and_curve(layer, change, name):
     setup = Setup()
     default, other = Part("hidden", (layer,)), Part("hidden", (replace(layer, **change),))
     one, two = set_up_layer(default, setup), set_up_layer(other, setup)
@@ -42,14 +53,14 @@ def test_layout_makes_another_kind_and_curve(layer: Layer, change: dict, name: s
     assert name in describe_part(other)
 
 
-def test_keys_of_default_layouts_are_stable() -> None:
+def test_keys_of_default_layouts_are_stable():
     """Profiles that were measured before layouts were distinguished keep their meaning."""
     layer = set_up_layer(Part("hidden", (CONV,)), Setup())
     assert (layer.key, layer.structure) == ("2630feb9bb0f23ee", "968ab81f7392bbf9")
     assert curve_key(Part("hidden", (CONV,)), Setup()) == "f4bf6bcc8dc7b264"
 
 
-def test_blocks_are_sums_of_the_operators_of_their_layers() -> None:
+def test_blocks_are_sums_of_the_operators_of_their_layers():
     network, setup = make_family("transformer:64,2"), Setup(batch=32)
     blocks = [one.layer for one in split_layers(network, setup) if one.layer.is_block]
     assert len(blocks) == 2
@@ -67,19 +78,16 @@ def test_blocks_are_sums_of_the_operators_of_their_layers() -> None:
     assert inside["sdpa"] == opened["sdpa"] == 2
 
 
-def test_operators_of_a_layer_and_the_loss_are_operators() -> None:
+def test_operators_of_a_layer_and_the_loss_are_operators():
     part = Part("output", (replace(make_layer("linear", cin=8, cout=4), tail=(RELU,)),))
     layer = set_up_layer(part, Setup(batch=2))
-    assert [operator.kind for operator, _ in layer.own_operators] == [
-        "linear",
-        "relu",
-        "cross_entropy loss",
-    ]
     inference = set_up_layer(part, Setup(batch=2, phase="inference"))
-    assert [operator.kind for operator, _ in inference.own_operators] == ["linear", "relu"]
+    kinds = ["linear", "relu", "cross_entropy loss"]
+    assert [operator.kind for operator, _ in layer.own_operators] == kinds
+    assert [operator.kind for operator, _ in inference.own_operators] == kinds[:2]
 
 
-def test_weights_that_are_called_again_are_updated_once() -> None:
+def test_weights_that_are_called_again_are_updated_once():
     """A linear layer that a step calls eight times updates its weights once."""
     setup = Setup(batch=4, optimizer="adamw")
     wide = make_layer("linear", cin=512, cout=512)
@@ -92,7 +100,7 @@ def test_weights_that_are_called_again_are_updated_once() -> None:
     assert first.count * first.layer.size_bytes == pytest.approx(expected_bytes, rel=0.02)
 
 
-def test_tied_head_loses_its_update_but_not_its_products() -> None:
+def test_tied_head_loses_its_update_but_not_its_products():
     """The products of a head that shares its weights with an embedding are most of its cost."""
     tokens, width = 5_000, 256
     head = replace(make_layer("linear", cin=width, cout=tokens, lead=(64,), bias=0), tied=True)
@@ -109,14 +117,7 @@ def test_tied_head_loses_its_update_but_not_its_products() -> None:
     assert len(counts[0]) == 1 and 0.85 < counts[0][0] < 0.95
 
 
-def test_layer_without_work_is_not_a_layer() -> None:
-    view = make_layer("view", shape=(4, 4), out=(16,))
-    network = Network((make_layer("linear", cin=4, cout=4, lead=(4,)), view), Input((4, 4)))
-    layers = split_layers(network, Setup(batch=2, phase="inference"))
-    assert [one.layer.label for one in layers] == ["linear fp32 inference"]
-
-
-def test_blocks_written_in_another_order_are_the_same_layer() -> None:
+def test_blocks_written_in_another_order_are_the_same_layer():
     """Operands of a sum may be swapped, and a shortcut may be computed first."""
     linear = make_layer("linear", cin=8, cout=8)
     shortcut = make_layer("linear", cin=8, cout=8, bias=0)
@@ -133,7 +134,7 @@ def test_blocks_written_in_another_order_are_the_same_layer() -> None:
     assert len({layer.structure for layer in layers}) == 1
 
 
-def test_networks_with_the_same_kinds_of_layers_are_one_group() -> None:
+def test_networks_with_the_same_kinds_of_layers_are_one_group():
     bf16 = replace(SETUP, precision="bf16")
     pairs = [
         (make_family("lenet5"), SETUP),
@@ -144,17 +145,7 @@ def test_networks_with_the_same_kinds_of_layers_are_one_group() -> None:
     assert group_alike([split_layers(*pair) for pair in pairs]) == [[0, 2], [1], [3]]
 
 
-def test_operands_that_no_layer_computes_make_another_kind() -> None:
-    kinds = [
-        set_up_layer(
-            Part("hidden", (make_layer("elementwise", fn="mul", shape=(7, 8), **sizes),)), SETUP
-        ).kind
-        for sizes in ({}, {"params": 8}, {"constant": 56})
-    ]
-    assert kinds == ["mul", "mul parameter", "mul constant"]
-
-
-def test_own_cross_entropy_is_the_loss_of_other_networks() -> None:
+def test_own_cross_entropy_is_the_loss_of_other_networks():
     layer = make_layer("elementwise", fn="cross_entropy", shape=(7, 50), out=(1,))
     own = set_up_layer(Part("hidden", (layer,)), SETUP)
     head = make_layer("linear", cin=8, cout=50, lead=(7,))
@@ -163,7 +154,7 @@ def test_own_cross_entropy_is_the_loss_of_other_networks() -> None:
     assert own.point[:3] == loss.point[:3]
 
 
-def test_accumulated_batches_update_weights_once() -> None:
+def test_accumulated_batches_update_weights_once():
     network = make_family("cnn5:4,8,8,16")
     one = split_layers(network, Setup(8))
     four = split_layers(network, Setup(8, accumulate=4))
@@ -179,17 +170,6 @@ def test_accumulated_batches_update_weights_once() -> None:
     assert 3 * moved[0] < moved[1] < 4 * moved[0]
 
 
-def test_grouped_convolutions_have_names_and_a_class_of_their_own():
-    found = []
-    for groups in (1, 8, 2):
-        sizes = {"cin": 8, "cout": 8, "space": (8, 8), "kernel": 3, "groups": groups}
-        one = set_up_layer(Part("hidden", (make_layer("conv2d", **sizes),)), Setup())
-        found.append((one.kind, one.operator_class))
-    grouped = "grouped convolution"
-    assert found[0] == ("conv2d", "convolution")
-    assert found[1:] == [("conv2d depthwise", grouped), ("conv2d grouped", grouped)]
-
-
 LARGE = {
     "linear": make_layer("linear", cin=256, cout=512, lead=(64,), bias=0),
     "grouped_linear": make_layer("grouped_linear", cin=256, cout=512, lead=(64,), experts=4),
@@ -203,7 +183,7 @@ LARGE = {
 }
 
 
-def list_operators(layer, setup):
+def list_alone(layer, setup):
     layer = set_up_layer(Part("hidden", (layer,)), setup)
     return [operator for operator, _ in layer.operators_alone]
 
@@ -211,20 +191,183 @@ def list_operators(layer, setup):
 @pytest.mark.parametrize("name", LARGE)
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_passes_have_the_flops_and_bytes_of_their_operator(name, precision):
-    for operator in list_operators(LARGE[name], Setup(batch=16, precision=precision)):
+    for operator in list_alone(LARGE[name], Setup(batch=16, precision=precision)):
         passes = split_passes(operator)
         moved = sum(n * one.size_bytes for one, n in passes)
         assert moved == pytest.approx(operator.size_bytes, rel=0.02)
         if precision != "tf32":
-            assert sum(n * one.flops for one, n in passes) == pytest.approx(
-                operator.flops, rel=1e-9
-            )
-    for operator in list_operators(LARGE[name], Setup(16, phase="inference", precision=precision)):
+            flops = sum(n * one.flops for one, n in passes)
+            assert flops == pytest.approx(operator.flops, rel=1e-9)
+        if name == "linear":
+            # Backward of a product is two products.
+            assert sum(n for one, n in passes if one.flops) == 3.0
+            assert {one.phase for one, _ in passes} == {"inference"}
+    for operator in list_alone(LARGE[name], Setup(16, phase="inference", precision=precision)):
         assert split_passes(operator) == ((operator, 1.0),)
 
 
-def test_backward_of_a_product_is_two_products():
-    (operator,) = list_operators(LARGE["linear"], Setup(batch=16))
-    products = [one for one, _ in split_passes(operator) if one.flops]
-    assert sum(n for one, n in split_passes(operator) if one.flops) == 3.0
-    assert all(one.phase == "inference" for one in products)
+PLAIN = make_layer("conv2d", cin=3, cout=8, space=6, kernel=3)
+NORM, RELU = make_op("batch_norm"), make_op("elementwise", fn="relu")
+ADD = replace(make_layer("elementwise", fn="add", inputs=2, shape=(4, 8)), reads=(1, 1), join="add")
+
+
+def test_operators_have_the_shapes_of_the_tail():
+    layer = replace(PLAIN, tail=(NORM, RELU, make_op("flatten")))
+    operators = [one for one, _ in list_operators(layer, half=False)]
+    assert [one.kind for one in operators] == ["conv2d", "batch_norm", "elementwise", "flatten"]
+    assert [output_shape(one) for one in operators] == [(8, 4, 4)] * 3 + [(128,)]
+    assert not any(one.tail for one in operators)
+
+
+def test_tail_gets_half_precision_and_a_gradient_from_its_layer():
+    layer = replace(PLAIN, tail=(NORM,), input_grad=False, channels_last_weights=True)
+    (conv, conv_half), (norm, norm_half) = list_operators(layer, half=False)
+    assert (conv_half, norm_half) == (False, True)
+    assert not conv.input_grad and norm.input_grad
+    assert norm.channels_last
+
+
+CONV_LAYER = make_layer("conv2d", cin=8, cout=16, space=(8, 8), kernel=3, padding=1)
+RELU_LAYER = make_layer("elementwise", fn="relu", shape=(16, 8, 8))
+NORM_LAYER = make_layer("batch_norm", shape=(16, 8, 8))
+TENSOR_BYTES = 4 * 16 * 8 * 8 * 4
+
+
+def test_images_become_channels_last_and_products_are_padded():
+    conv = run_as_library(CONV_LAYER)
+    assert conv.channels_last and conv.channels_last_weights
+    head = run_as_library(make_layer("linear", cin=768, cout=50_257))
+    assert (head.sizes["cin"], head.sizes["cout"]) == (768, 50_264)
+    narrow = make_layer("linear", cin=8, cout=3)
+    assert run_as_library(narrow) == narrow
+
+
+def test_an_operator_inside_a_chain_moves_less_than_at_its_start():
+    start, inside = (
+        count_moved_bytes(RELU_LAYER, before, SETUP) for before in (CONV_LAYER, NORM_LAYER)
+    )
+    assert starts_chain(CONV_LAYER) and not starts_chain(NORM_LAYER) and not starts_chain(None)
+    assert start == 5 * TENSOR_BYTES
+    assert inside == TENSOR_BYTES
+    assert count_moved_bytes(NORM_LAYER, CONV_LAYER, SETUP) <= 8 * TENSOR_BYTES
+
+
+@pytest.mark.parametrize("operator", [RELU_LAYER, NORM_LAYER], ids=lambda layer: layer.kind)
+@pytest.mark.parametrize("setup", [SETUP, Setup(4, phase="inference"), Setup(4, precision="bf16")])
+def test_fusing_never_adds_bytes(operator, setup):
+    for previous in (None, CONV_LAYER, NORM_LAYER):
+        moved_bytes = count_moved_bytes(operator, previous, setup)
+        assert 0 <= moved_bytes <= layer_work(operator, setup).total.size_bytes
+
+
+def test_compiled_layers_have_eager_operators_of_libraries_and_fused_ones():
+    layer = replace(CONV_LAYER, tail=(NORM, RELU))
+    eager = set_up_layer(Part("hidden", (layer,)), SETUP)
+    compiled = set_up_layer(Part("hidden", (layer,)), Setup(batch=4, compiled=True))
+    classes = [operator.operator_class for operator, _ in compiled.operators]
+    assert classes == ["convolution", FUSED, FUSED]
+    alone = set_up_layer(Part("hidden", (run_as_library(CONV_LAYER),)), SETUP)
+    assert compiled.operators[0][0].key == alone.key
+    assert compiled.launches < eager.launches
+    assert compiled.key != eager.key and compiled.structure != eager.structure
+    shares = [count for _, count in compiled.own_operators]
+    assert shares == [0.6, 0.79, 0.79]
+
+
+def test_no_layer_of_a_network_costs_more_bytes_when_compiled():
+    network = make_family("resnet18")
+    eager, compiled = (
+        split_layers(network, Setup(batch=8, precision="bf16", compiled=flag))
+        for flag in (False, True)
+    )
+
+    def count_bytes(layers):
+        return sum(
+            operator.size_bytes * count * one.count
+            for one in layers
+            for operator, count in one.layer.own_operators
+        )
+
+    assert count_bytes(compiled) < 0.7 * count_bytes(eager)
+
+
+def point_of(layer):
+    work = layer_work(layer, SETUP).total
+    flops = count_executed_flops(layer, work)
+    return dict(zip(AXES, find_point(Part("hidden", (layer,)), SETUP, work, flops), strict=True))
+
+
+def sdpa(**sizes):
+    own = {"heads": 2, "kv_heads": 2, "head_dim": 64, "tokens": 10, "kv_tokens": 20, **sizes}
+    return make_layer("sdpa", **own)
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (
+            make_layer("linear", cin=32, cout=16, lead=(10,)),
+            {"positions": 40, "input channels": 32, "output channels": 16, "window": 1},
+        ),
+        (make_layer("conv2d", cin=8, cout=8, space=6, kernel=3), {"window": 9, "extent": 36}),
+        # Heads of attention are rows of products of their own.
+        (sdpa(), {"positions": 4 * 2 * 10, "input channels": 64, "output channels": 20}),
+        # Steps of a recurrent layer are a window.
+        (
+            make_layer("lstm", cin=16, hidden=32, tokens=7, depth=2),
+            {"positions": 4, "window": 14},
+        ),
+    ],
+    ids=["linear", "conv2d", "sdpa", "lstm"],
+)
+def test_points_are_logarithms_of_sizes(layer, expected):
+    point = point_of(layer)
+    for name, value in expected.items():
+        assert point[name] == pytest.approx(math.log(value)), name
+
+
+@pytest.mark.parametrize(("head_dim", "causal", "factor"), [(64, 0, 1), (64, 1, 0.5), (8, 0, 2)])
+def test_executed_flops_fill_tiles_and_skip_what_is_masked(head_dim, causal, factor):
+    layer = sdpa(head_dim=head_dim, causal=causal)
+    work = layer_work(layer, SETUP).total
+    assert count_executed_flops(layer, work) == pytest.approx(factor * work.flops)
+
+
+def conv(groups):
+    return make_layer("conv2d", cin=8, cout=8, space=(8, 8), kernel=3, groups=groups)
+
+
+def mul(**sizes):
+    return make_layer("elementwise", fn="mul", shape=(7, 8), **sizes)
+
+
+@pytest.mark.parametrize(
+    ("layer", "kind", "operator_class"),
+    [
+        (conv(1), "conv2d", "convolution"),
+        (conv(8), "conv2d depthwise", "grouped convolution"),
+        (conv(2), "conv2d grouped", "grouped convolution"),
+        # Operands that no layer computes.
+        (mul(), "mul", "elementwise"),
+        (mul(params=8), "mul parameter", "elementwise"),
+        (mul(constant=56), "mul constant", "elementwise"),
+    ],
+)
+def test_kinds_that_run_other_kernels_have_names_of_their_own(layer, kind, operator_class):
+    found = set_up_layer(Part("hidden", (layer,)), SETUP)
+    assert (found.kind, found.operator_class) == (kind, operator_class)
+
+
+def test_layer_without_work_is_not_a_layer():
+    view = make_layer("view", shape=(4, 4), out=(16,))
+    network = Network((make_layer("linear", cin=4, cout=4, lead=(4,)), view), Input((4, 4)))
+    layers = split_layers(network, Setup(batch=2, phase="inference"))
+    assert [one.layer.label for one in layers] == ["linear fp32 inference"]
+
+
+def test_sums_add_gradients_of_branches_and_move_less_alone():
+    """A sum alone reads one tensor twice: four instead of six."""
+    forward = Work(0.0, 300.0, 1)
+    assert count_fork_work(ADD, forward) == forward and count_fork_work(PLAIN, forward) == Work()
+    assert [share_moved_alone(ADD, flag) for flag in (True, False)] == [4 / 6, 2 / 3]
+    assert share_moved_alone(PLAIN, has_gradient=True) == 1.0

@@ -32,22 +32,20 @@ TARGET = Target(make_family(FAMILY), SETUP)
 
 
 class TestSubtractive(EstimatorContract):
+    estimator = SubtractiveEstimator
+
     def make_estimator(self):
         # Every fit of the contract is made anew.
         _fit_process.cache_clear()
-        return SubtractiveEstimator()
+        return self.estimator()
 
 
-class TestBlockSubtractive(EstimatorContract):
-    def make_estimator(self):
-        _fit_process.cache_clear()
-        return BlockSubtractiveEstimator()
+class TestBlockSubtractive(TestSubtractive):
+    estimator = BlockSubtractiveEstimator
 
 
-class TestPaper(EstimatorContract):
-    def make_estimator(self):
-        _fit_process.cache_clear()
-        return PaperEstimator()
+class TestPaper(TestSubtractive):
+    estimator = PaperEstimator
 
 
 def test_blocks_need_fewer_measurements_and_err_less():
@@ -202,17 +200,10 @@ def test_curve_that_is_always_refused_is_given_up():
 def test_only_whole_eager_steps_of_variants_are_used():
     seen = make_observations()[0]
     assert SubtractiveEstimator().uses(seen)
-    for execution in (
-        Execution(stage="forward"),
-        Execution(mode="graph"),
-        Execution(copies=2),
-        Execution(upstream="random"),
-    ):
-        assert not SubtractiveEstimator().uses(
-            replace(seen, trial=replace(seen.trial, execution=execution))
-        )
-    whole = Trial(make_family(FAMILY), SETUP)
-    assert not SubtractiveEstimator().uses(replace(seen, trial=whole))
+    changes = {"stage": "forward"}, {"mode": "graph"}, {"copies": 2}, {"upstream": "random"}
+    others = [replace(seen.trial, execution=Execution(**change)) for change in changes]
+    for trial in (*others, Trial(make_family(FAMILY), SETUP)):
+        assert not SubtractiveEstimator().uses(replace(seen, trial=trial))
 
 
 def test_energy_of_many_steps_counts_per_step():
