@@ -34,8 +34,10 @@ from typing import Any, cast
 
 from joulecast.devices import has_amd_gpus
 from joulecast.meters.base import GuardedMeter as GuardedMeter
-from joulecast.meters.base import Meter, MeterInfo, UnavailableError
+from joulecast.meters.base import Meter as Meter
+from joulecast.meters.base import MeterInfo as MeterInfo
 from joulecast.meters.base import Reading as Reading
+from joulecast.meters.base import UnavailableError as UnavailableError
 from joulecast.system.errors import InputError, JoulecastError, MissingError, arg
 from joulecast.system.plugins import METER_GROUP, Plugins, load_plugins
 from joulecast.system.redaction import redact_url
