@@ -38,15 +38,11 @@ def test_instruments_and_their_libraries_are_imported_when_named():
     assert imported == {"base", "command", "modelled", "sampling"}
 
 
-def test_auto_uses_rapl_if_readable(monkeypatch, tmp_path):
-    PowercapTree(tmp_path).add("intel-rapl:0", "package-0")
-    use_powercap(monkeypatch, tmp_path)
-    assert make_meter("auto").name == "rapl"
-
-
-def test_auto_falls_back_to_modelled(monkeypatch, tmp_path):
+def test_auto_uses_rapl_if_readable_and_else_modelled(monkeypatch, tmp_path):
     use_powercap(monkeypatch, tmp_path)
     assert make_meter("auto").name == "modelled"
+    PowercapTree(tmp_path).add("intel-rapl:0", "package-0")
+    assert make_meter("auto").name == "rapl"
 
 
 def test_auto_does_not_fall_back_for_a_gpu(no_gpu):
@@ -54,10 +50,13 @@ def test_auto_does_not_fall_back_for_a_gpu(no_gpu):
         make_meter("auto", on="cuda:0", gpu="0")
 
 
-def test_meters_are_joined_by_plus(monkeypatch, tmp_path):
-    path = tmp_path / "a+b.csv"
-    path.write_text("1,2\n")
-    assert make_meter(f"file:{path}+modelled:8W").name == f"file:{path}+modelled:8W"
+def test_meters_are_joined_by_plus(tmp_path):
+    for name in ("a+b.csv", "c.csv"):
+        (tmp_path / name).write_text("1,2\n")
+    text = f"file:{tmp_path}/a+b.csv+modelled:8W"
+    assert make_meter(text).name == text
+    meter = make_meter(f"file:{tmp_path}/a+b.csv+file:{tmp_path}/c.csv")
+    assert meter.covers == "board by a+b.csv+board by c.csv"
 
 
 @pytest.mark.parametrize(
@@ -75,13 +74,6 @@ def test_one_instrument_is_not_counted_twice(tmp_path, monkeypatch, text):
     PowercapTree(tmp_path).add("intel-rapl:0", "package-0")
     with pytest.raises(InputError, match="twice"):
         make_meter(text.format(folder=tmp_path))
-
-
-def test_two_files_can_be_added(tmp_path):
-    for name in ("a.csv", "b.csv"):
-        (tmp_path / name).write_text("1,2\n")
-    meter = make_meter(f"file:{tmp_path}/a.csv+file:{tmp_path}/b.csv")
-    assert meter.covers == "board by a.csv+board by b.csv"
 
 
 @pytest.mark.parametrize(

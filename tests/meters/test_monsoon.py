@@ -139,20 +139,21 @@ def read_powers_w(lines):
     return [json.loads(line.removeprefix("event "))[1] for line in lines]
 
 
-def test_small_currents_use_the_fine_range(connect):
-    connect(CURRENT_MA=20.25)
+@pytest.mark.parametrize(
+    ("values", "power_w"),
+    [
+        # Small currents use the fine range.
+        ({"CURRENT_MA": 20.25}, 0.02025 * 4.0),
+        # A low voltage monitor has its own scales: of current 3103.4 instead of 6400, of voltage 2
+        # instead of 4 (LVPM.py).
+        ({"MODEL": 1}, (1.0 * 3103.4 / 6400) * (4.0 * 2 / 4)),
+    ],
+)
+def test_ranges_and_models_have_their_scales(connect, values, power_w):
+    connect(**values)
     status, lines = poll_here(2)
-    assert status == 0
-    assert lines[0] == "ready 0.02 samples"
-    assert read_powers_w(lines[1:]) == pytest.approx(2 * [0.02025 * 4.0], rel=1e-3)
-
-
-def test_low_voltage_monitor_has_its_own_scales(connect):
-    connect(MODEL=1)
-    _, lines = poll_here(1)
-    # Its scale of current is 3103.4 instead of 6400, that of voltage 2 instead of 4 (LVPM.py).
-    expected_w = (1.0 * 3103.4 / 6400) * (4.0 * 2 / 4)
-    assert read_powers_w(lines[1:]) == [pytest.approx(expected_w, rel=1e-3)]
+    assert (status, lines[0]) == (0, "ready 0.02 samples")
+    assert read_powers_w(lines[1:]) == pytest.approx(2 * [power_w], rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -170,16 +171,12 @@ def test_monitor_that_cannot_measure_says_why(connect, values, message):
     assert lines[-1].startswith(message)
 
 
-def test_detect_lists_connected_monitors(connect):
+def test_monitors_are_detected_and_chosen_by_serial_number(connect, monkeypatch):
     connect()
     (row,) = detect_monsoon()
-    assert row.name == "monsoon:60001"
-    assert row.available
+    assert (row.name, row.available) == ("monsoon:60001", True)
     with pytest.raises(InputError, match=r"no Monsoon '7': choose from 60001"):
         make_monsoon("7")
-
-
-def test_several_monitors_have_to_be_chosen_from(monkeypatch):
     monkeypatch.setattr("joulecast.meters.monsoon._list_serials", lambda: ["1", "2"])
     with pytest.raises(InputError, match="choose from monsoon:1, monsoon:2"):
         make_monsoon("")
@@ -189,8 +186,7 @@ def test_several_monitors_have_to_be_chosen_from(monkeypatch):
 def test_missing_package_is_named(monkeypatch):
     monkeypatch.setattr("joulecast.meters.monsoon.find_spec", lambda name: None)
     (row,) = detect_monsoon()
-    assert not row.available
-    assert row.advice == "run: pip install 'joulecast[monsoon]'"
+    assert (row.available, row.advice) == (False, "run: pip install 'joulecast[monsoon]'")
 
 
 def test_missing_permission_says_what_to_do(connect):

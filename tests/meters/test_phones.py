@@ -102,30 +102,26 @@ def test_phones_of_samsung_show_their_current_in_dumpsys():
     )
     state = parse_dumpsys(text)
     assert (state.charger, state.power_w) == ("", pytest.approx(4.063 * 0.321))
+    # A phone that is full.
+    assert parse_dumpsys(text.replace("status: 3", "status: 5")).charger == "it does not drain"
+
+
+FROZEN, MUTE = Phone(VirtualClock()), Phone(VirtualClock())
+FROZEN.is_frozen, MUTE.is_mute, MUTE.has_nodes = True, True, False
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("parse", "text", "message"),
     [
-        ({"is_frozen": True}, "dumpsys battery reset"),
-        ({"has_nodes": False, "is_mute": True}, "neither current nor charge"),
+        (parse_dumpsys, FROZEN.dumpsys(), "dumpsys battery reset"),
+        (parse_dumpsys, MUTE.dumpsys(), "neither current nor charge"),
+        (parse_dumpsys, "sh: dumpsys: not found\n", "shows no battery"),
+        *((parse_termux, text, "printed no battery") for text in ("", "not yet", "[]", "null")),
     ],
 )
-def test_phone_that_tells_nothing_is_an_error(change, message):
-    phone = Phone(VirtualClock())
-    vars(phone).update(change)
+def test_phone_that_tells_nothing_is_an_error(parse, text, message):
     with pytest.raises(MeasurementError, match=message):
-        parse_dumpsys(phone.dumpsys())
-
-
-def test_text_that_is_no_battery_is_an_error():
-    with pytest.raises(MeasurementError, match="shows no battery"):
-        parse_dumpsys("sh: dumpsys: not found\n")
-
-
-def test_phone_that_is_full_is_not_discharging():
-    text = Phone(VirtualClock()).dumpsys().replace("status: 3", "status: 5")
-    assert parse_dumpsys(text).charger == "it does not drain"
+        parse(text)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -243,12 +239,6 @@ def test_charging_is_noticed():
     phone = Phone(VirtualClock())
     phone.powered = {"USB": True}
     assert parse_termux(phone.termux()).charger == "PLUGGED_USB"
-
-
-@pytest.mark.parametrize("text", ["", "Termux:API is not yet available", "[]", "{}", "null"])
-def test_output_that_is_no_battery_is_an_error(text):
-    with pytest.raises(MeasurementError, match="printed no battery"):
-        parse_termux(text)
 
 
 def test_real_program_is_run(monkeypatch, tmp_path):

@@ -27,19 +27,14 @@ def high_recursion_limit():
 
 
 def test_file_is_read_up_to_its_limit(tmp_path):
-    path = tmp_path / "some"
+    path, endless = tmp_path / "some", tmp_path / "endless"
     path.write_bytes(b"x" * 2**20)
     assert len(read_limited(path, 2**20)) == 2**20
     path.write_bytes(b"x" * (2**20 + 1))
-    with pytest.raises(FileError, match="larger than 1 MiB: give a smaller file"):
-        read_limited(path, 2**20)
-
-
-def test_endless_file_is_refused(tmp_path):
-    path = tmp_path / "endless"
-    path.symlink_to("/dev/zero")
-    with pytest.raises(FileError, match="larger than 1 MiB"):
-        read_limited(path, 2**20)
+    endless.symlink_to("/dev/zero")
+    for large in (path, endless):
+        with pytest.raises(FileError, match="larger than 1 MiB: give a smaller file"):
+            read_limited(large, 2**20)
 
 
 @pytest.mark.parametrize(
@@ -179,9 +174,10 @@ def test_long_values_are_shown_in_short():
 def test_unpacked_size_is_limited():
     packed = zlib.compress(b"x" * 1000)
     assert decompress(packed, 1000) == b"x" * 1000
-    with pytest.raises(ValueError, match="more than 0 MiB"):
-        decompress(packed, 999)
-    with pytest.raises(ValueError, match="incomplete"):
-        decompress(packed[:-3])
-    with pytest.raises(ValueError, match="header"):
-        decompress(b"no zlib")
+    for data, most, reason in (
+        (packed, 999, "more than 0 MiB"),
+        (packed[:-3], 1000, "incomplete"),
+        (b"no zlib", 1000, "header"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            decompress(data, most)
