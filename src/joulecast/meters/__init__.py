@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, cast
 
-from joulecast.devices import has_amd_gpus
 from joulecast.devices.detect import has_amd_gpus
 from joulecast.meters.base import GuardedMeter, Meter, MeterInfo, Reading, UnavailableError
 from joulecast.system.errors import InputError, JoulecastError, MissingError, arg
