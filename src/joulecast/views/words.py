@@ -36,6 +36,11 @@ def format_optional(value: float | None, form: Callable[[float], str]) -> str:
     return "-" if value is None else form(value)
 
 
+def format_percent(percent: float) -> str:
+    """Return a percentage with one decimal; large ones have none."""
+    return f"{percent:.1f} %" if abs(percent) < 1000 else f"{percent:,.0f} %"
+
+
 def format_time(at_s: float) -> str:
     """Return the date and time of a moment, in UTC."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
