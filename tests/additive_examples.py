@@ -30,7 +30,7 @@ def observe_parts(device, networks, setup=SETUP, mode="graph", energy=True):
     trials = {}
     for network in networks:
         for placed in split_blocks(network):
-            trial = make_isolated_trial(placed.part, setup, mode)
+            trial = make_isolated_trial(placed.block, setup, mode)
             trials[trial.key] = trial
     return [observe_step(device, trial, energy) for trial in trials.values()]
 

@@ -7,7 +7,7 @@ from joulecast.estimators.additive.layers import set_up_layer
 from joulecast.estimators.additive.observations import DecomposedObservation
 from joulecast.operators import make_layer, make_op
 from joulecast.records import Setup
-from joulecast.variants import Part
+from joulecast.variants import REPEATED, Block
 
 START_S = 400e-6
 CALLS_S = (20e-6, 55e-6, 90e-6, 70e-6, 12e-6, 25e-6)
@@ -33,10 +33,9 @@ def list_layers():
         for kind, sizes in OPERATORS
         for tail in TAILS
     ]
-    blocks = [tuple(layers[at : at + 5]) for at in range(0, len(layers), 3)]
-    parts = [Part("hidden", (layer,)) for layer in layers]
-    parts += [Part("block", block) for block in blocks]
-    return [set_up_layer(part, setup) for part in parts for setup in SETUPS]
+    blocks = [Block("hidden", (layer,)) for layer in layers]
+    blocks += [Block(REPEATED, tuple(layers[at : at + 5])) for at in range(0, len(layers), 3)]
+    return [set_up_layer(block, setup) for block in blocks for setup in SETUPS]
 
 
 def true_start(layer):

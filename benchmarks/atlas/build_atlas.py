@@ -132,7 +132,7 @@ def find_covered_share(network: Network, labels: set[str], precision: str) -> fl
     setup = Setup(batch=8, precision=precision)
     covered = total = 0.0
     for placed in split_network(network):
-        layer = set_up_layer(placed.part, setup)
+        layer = set_up_layer(placed.block, setup)
         work = placed.calls * (layer.size_bytes + layer.flops / 100.0)
         total += work
         covered += work if layer.label in labels else 0.0

@@ -49,7 +49,7 @@ from joulecast.records import Layer, Network, Setup
 from joulecast.store.files import read_profile
 from joulecast.store.profiles import SHIPPED
 from joulecast.system.errors import InputError
-from joulecast.variants import BLOCK, Part, make_isolated_network, split_network
+from joulecast.variants import REPEATED, Block, make_isolated_network, split_network
 
 HERE = Path(__file__).parent
 INFERENCE, TRAINING = "inf", "train"
@@ -236,7 +236,7 @@ def list_models() -> list[Network]:
 @lru_cache(maxsize=65536)
 def make_kernel_piece(op: str, sizes: tuple[int, ...]) -> SetupLayer:
     """Return a kernel as a leaf: the same coordinates as those of a network's operators."""
-    piece = set_up_layer(Part("hidden", (_make_kernel_layer(op, sizes),)), KERNEL_SETUP)
+    piece = set_up_layer(Block("hidden", (_make_kernel_layer(op, sizes),)), KERNEL_SETUP)
     # NeuSight adds two different tensors; Joulecast's isolated layers read one of them twice.
     return replace(piece, alone_bytes=piece.size_bytes)
 
@@ -377,14 +377,14 @@ def find_operator_sizes() -> Mapping[str, set[tuple[int, ...]]]:
 def list_step_operators(network: Network, setup: Setup) -> Iterator[tuple[Layer, SetupLayer]]:
     """Yield the operators of a step as leaves; losses are left out, which take next to no time."""
     for placed in split_layers(network, setup):
-        part = placed.placed_part.part
-        layers = list(part.layers)
-        if part.role == BLOCK:
-            inner = split_network(make_isolated_network(part))
-            layers = [layer for one in inner for layer in one.part.layers]
+        block = placed.placed_block.block
+        layers = list(block.layers)
+        if block.role == REPEATED:
+            inner = split_network(make_isolated_network(block))
+            layers = [layer for one in inner for layer in one.block.layers]
         for layer in layers:
             for operator, half in list_operators(layer, False):
-                piece = set_up_layer(Part("hidden", (operator,), half), setup)
+                piece = set_up_layer(Block("hidden", (operator,), half), setup)
                 if piece.flops or piece.size_bytes:
                     yield operator, piece
 

@@ -63,18 +63,18 @@ from joulecast.records import (
 from joulecast.records.codec import Record
 from joulecast.system.errors import MissingError
 from joulecast.variants import (
-    BLOCK,
-    Part,
-    PlacedPart,
+    REPEATED,
+    Block,
+    PlacedBlock,
     Widths,
-    describe_part,
+    block_widths,
+    describe_block,
     fixed_properties,
     make_isolated_trial,
     match_precision,
-    part_widths,
     plan_curves,
-    read_isolated_part,
-    resize_part,
+    read_isolated_block,
+    resize_block,
     split_network,
 )
 
@@ -128,7 +128,7 @@ class NeuralPowerEstimator:
         if not missing:
             reason = f"every layer type was measured at {SIZES} sizes, or at all sizes it has"
             return Proposal(None, 0.0, reason, points)
-        reason = f"{missing[0].name} of {describe_part(missing[0].part)}, isolated"
+        reason = f"{missing[0].name} of {describe_block(missing[0].block)}, isolated"
         return Proposal(missing[0].trial, len(missing) / len(wanted), reason, points)
 
     def fit(
@@ -140,7 +140,7 @@ class NeuralPowerEstimator:
         points = sorted(
             (seen for seen in found if seen.energy_j and seen.duration_s),
             key=lambda one: (
-                one.stage.type_key, list_sizes(one.stage.part), one.duration_s, one.energy_j
+                one.stage.type_key, list_sizes(one.stage.block), one.duration_s, one.energy_j
             ),
         )  # fmt: skip
         if not points:
@@ -211,19 +211,19 @@ class FittedNeuralPower:
             energy_j = duration_s = unseen_j = 0.0
             estimates: list[LayerEstimate] = []
             for placed, group in itertools.groupby(rows, key=lambda row: row[0]):
-                part_j, is_part_seen = 0.0, True
+                block_j, is_block_seen = 0.0, True
                 for _, stage, count in group:
                     cost = costs[stage]
                     key = stage.type_key if stage.type_key in self.regressions else "rates"
                     stage_j = count * cost.energy_j
                     type_sds_j[key] = type_sds_j.get(key, 0.0) + stage_j * cost.sd_share
-                    part_j += stage_j
+                    block_j += stage_j
                     energy_j += stage_j
                     duration_s += count * cost.duration_s
                     unseen_j += 0.0 if cost.is_seen else stage_j
-                    is_part_seen &= cost.is_seen
+                    is_block_seen &= cost.is_seen
                 if per_layer:
-                    estimates += split_energy_by_bytes(placed.layers, part_j, is_part_seen, setup)
+                    estimates += split_energy_by_bytes(placed.layers, block_j, is_block_seen, setup)
             energies_j.append(energy_j)
             sds_j.append(math.hypot(SUM_SD_SHARE * energy_j, *type_sds_j.values()))
             durations_s.append(duration_s)
@@ -262,7 +262,7 @@ class FittedNeuralPower:
                 factors = np.where(inside | (nearest_s <= 0), 1.0, factors)
                 durations_s = durations_s * factors
                 energies_j = powers_w * durations_s
-                # The extrapolated part is as uncertain as the rates.
+                # The extrapolated block is as uncertain as the rates.
                 outside_share = abs(factors - 1.0) / np.maximum(factors, 1.0)
                 sd_shares = regression.sd_share + outside_share * rates.sd_share
             rows = zip(energies_j, durations_s, sd_shares, inside, strict=True)
@@ -281,7 +281,7 @@ class FittedNeuralPower:
 class LayerStage:
     """A stage of a layer, trained with ``setup``."""
 
-    part: Part
+    block: Block
     setup: Setup
     name: str
 
@@ -291,24 +291,24 @@ class LayerStage:
     @cached_property
     def _hash(self) -> int:
         # A campaign looks up thousands of stages before each proposal.
-        return hash((self.part, self.setup, self.name))
+        return hash((self.block, self.setup, self.name))
 
     @property
     def type_key(self) -> str:
         """A stable name of the regression that it belongs to."""
-        return f"{part_type_key(self.part, self.setup)} {self.name}"
+        return f"{block_type_key(self.block, self.setup)} {self.name}"
 
     @property
     def work(self) -> Work:
         """Its FLOPs, bytes and launches."""
-        works = [layer_work(layer, self.setup) for layer in self.part.layers]
+        works = [layer_work(layer, self.setup) for layer in self.block.layers]
         work: Work = getattr(sum(works[1:], works[0]), self.name)
         return work
 
     @property
     def trial(self) -> Trial:
         """The trial that measures it."""
-        return make_isolated_trial(self.part, self.setup, stage=self.name)
+        return make_isolated_trial(self.block, self.setup, stage=self.name)
 
 
 @dataclass(frozen=True)
@@ -330,17 +330,17 @@ class StageCost:
     is_seen: bool
 
 
-def list_stages(part: Part, setup: Setup) -> tuple[LayerStage, ...]:
+def list_stages(block: Block, setup: Setup) -> tuple[LayerStage, ...]:
     """Return the stages in which a layer does something: without weights there is no update."""
-    stages = [LayerStage(match_precision(part, setup), setup, name) for name in STAGES]
+    stages = [LayerStage(match_precision(block, setup), setup, name) for name in STAGES]
     return tuple(stage for stage in stages if stage.work.launches)
 
 
-def count_stages(network: Network, setup: Setup) -> Iterator[tuple[PlacedPart, LayerStage, int]]:
+def count_stages(network: Network, setup: Setup) -> Iterator[tuple[PlacedBlock, LayerStage, int]]:
     """Yield how often a step runs each stage; weights are updated once, by their first layer."""
     for placed in split_network(network):
         updates = 0 if any(layer.tied for layer in placed.layers) else 1
-        for stage in list_stages(placed.part, setup):
+        for stage in list_stages(placed.block, setup):
             yield placed, stage, updates if stage.name == "update" else placed.calls
 
 
@@ -348,31 +348,31 @@ def read_stage(observation: Observation) -> ObservedStage | None:
     """Return the stage that an observation shows; None if it is no stage of an isolated layer."""
     trial, execution = observation.trial, observation.trial.execution
     is_isolated = execution.stage in STAGES and execution.mode == "eager" and execution.copies > 1
-    part = read_isolated_part(trial) if is_isolated and not observation.source else None
-    if part is None or part.role == BLOCK:
+    block = read_isolated_block(trial) if is_isolated and not observation.source else None
+    if block is None or block.role == REPEATED:
         return None
     energy_j, duration_s = (
         None if value is None else value / execution.steps / execution.copies
         for value in (observation.energy_j, observation.duration_s)
     )
-    stage = LayerStage(match_precision(part, trial.setup), trial.setup, execution.stage)
+    stage = LayerStage(match_precision(block, trial.setup), trial.setup, execution.stage)
     return ObservedStage(stage, energy_j, duration_s)
 
 
 @lru_cache(maxsize=8192)
-def part_type_key(part: Part, setup: Setup) -> str:
+def block_type_key(block: Block, setup: Setup) -> str:
     """Return a stable name of what a layer has in common with all of its sizes."""
-    layers = [describe_type(layer) for layer in part.layers]
-    names = [name for name, _ in list_sizes(part)]
-    return stable_hash([part.role, part.half_input, layers, names, setup.to_dict()])
+    layers = [describe_type(layer) for layer in block.layers]
+    names = [name for name, _ in list_sizes(block)]
+    return stable_hash([block.role, block.half_input, layers, names, setup.to_dict()])
 
 
 @lru_cache(maxsize=8192)
-def list_sizes(part: Part) -> tuple[tuple[str, float], ...]:
+def list_sizes(block: Block) -> tuple[tuple[str, float], ...]:
     """Return the names and values of numeric sizes; those of tails belong to the type."""
     return tuple(
         (f"{place}.{name}.{axis}", float(number))
-        for place, layer in enumerate(part.layers)
+        for place, layer in enumerate(block.layers)
         for name, size in layer.sizes.items()
         for axis, number in enumerate(size if isinstance(size, tuple) else (size,))
         if not isinstance(number, str)
@@ -401,7 +401,7 @@ def describe_type(layer: Layer) -> Json:
 
 Stages = tuple[LayerStage, ...]
 """All stages of a layer at one size."""
-SizeRange = tuple[Part, Widths, Widths]
+SizeRange = tuple[Block, Widths, Widths]
 """A layer of the target, and the smallest widths and steps that sizes are drawn with."""
 
 
@@ -417,49 +417,49 @@ def plan_type(sizes: Sequence[Stages], measured: Mapping[LayerStage, bool]) -> l
 @lru_cache(maxsize=16)
 def draw_sizes(networks: tuple[Network, ...], setup: Setup) -> list[list[Stages]]:
     """Return for every type the stages of all sizes that may be drawn, in order."""
-    by_part: dict[str, list[SizeRange]] = {}
+    by_block: dict[str, list[SizeRange]] = {}
     for network in networks:
-        curves = {stable_hash(fixed_properties(one.part)): one for one in plan_curves(network)}
+        curves = {stable_hash(fixed_properties(one.block)): one for one in plan_curves(network)}
         for placed in split_network(network):
-            key, part = (
-                stable_hash(fixed_properties(placed.part)),
-                match_precision(placed.part, setup),
+            key, block = (
+                stable_hash(fixed_properties(placed.block)),
+                match_precision(placed.block, setup),
             )
-            highs = part_widths(part)
-            others = by_part.setdefault(f"{key} {part.half_input}", [])
+            highs = block_widths(block)
+            others = by_block.setdefault(f"{key} {block.half_input}", [])
             # Of ranges within each other, the widest counts.
-            if not any(all(map(int.__le__, highs, part_widths(one))) for one, _, _ in others):
+            if not any(all(map(int.__le__, highs, block_widths(one))) for one, _, _ in others):
                 lows = tuple(map(min, curves[key].lows, highs))
                 others[:] = [
-                    one for one in others if not all(map(int.__le__, part_widths(one[0]), highs))
+                    one for one in others if not all(map(int.__le__, block_widths(one[0]), highs))
                 ]
-                others.append((part, lows, curves[key].steps))
+                others.append((block, lows, curves[key].steps))
     types: dict[str, list[SizeRange]] = {}
-    for ranges in by_part.values():
-        types.setdefault(part_type_key(ranges[0][0], setup), []).extend(ranges)
+    for ranges in by_block.values():
+        types.setdefault(block_type_key(ranges[0][0], setup), []).extend(ranges)
     drawn = []
     for ranges in types.values():
         # Many draws fall on the same size where widths are narrow.
-        parts = dict.fromkeys(itertools.islice(draw_parts(ranges), 4 * SIZES))
-        drawn.append([stages for part in parts if (stages := list_stages(part, setup))])
+        blocks = dict.fromkeys(itertools.islice(draw_blocks(ranges), 4 * SIZES))
+        drawn.append([stages for block in blocks if (stages := list_stages(block, setup))])
     return drawn
 
 
-def draw_parts(ranges: Sequence[SizeRange]) -> Iterator[Part]:
+def draw_blocks(ranges: Sequence[SizeRange]) -> Iterator[Block]:
     """Yield layers of one type: those of the target, the smallest, then a Halton sequence."""
-    yield from (part for part, _, _ in ranges)
-    yield resize_part(ranges[0][0], ranges[0][1])
+    yield from (block for block, _, _ in ranges)
+    yield resize_block(ranges[0][0], ranges[0][1])
     for number in itertools.count(1):
-        for at, (part, lows, steps) in enumerate(ranges):
+        for at, (block, lows, steps) in enumerate(ranges):
             widths = []
             # Ranges of one type are shifted against each other by the golden ratio, and sizes are
             # denser where they are small: there the relative cost changes most.
             for low, high, step, base in zip(
-                lows, part_widths(part), steps, (2, 3, 5, 7), strict=False
+                lows, block_widths(block), steps, (2, 3, 5, 7), strict=False
             ):
                 share = ((radical_inverse(number, base) + 0.618 * at) % 1.0) ** 1.5
                 widths.append(low + step * int(((high - low) // step + 1) * share))
-            yield resize_part(part, widths)
+            yield resize_block(block, widths)
 
 
 def radical_inverse(number: int, base: int) -> float:
@@ -567,7 +567,7 @@ def fit_regression(points: Sequence[ObservedStage]) -> StageRegression:
     if len(points) < MIN_POINTS:
         sd_share = FEW_SD_SHARE if varying else ONE_SIZE_SD_SHARE
     return StageRegression(
-        label=f"{stage.name} of {describe_part(stage.part)}",
+        label=f"{stage.name} of {describe_block(stage.block)}",
         varying=varying,
         lows=columns.min(axis=0),
         highs=highs,
@@ -584,7 +584,7 @@ def list_columns(stages: Sequence[LayerStage]) -> Floats:
     """Return the sizes, FLOPs and bytes of stages of one type, one row each."""
     return np.array(
         [
-            [*(size for _, size in list_sizes(one.part)), one.work.flops, one.work.size_bytes]
+            [*(size for _, size in list_sizes(one.block)), one.work.flops, one.work.size_bytes]
             for one in stages
         ],
         dtype=float,
@@ -646,8 +646,8 @@ def fit_polynomial(columns: Floats, values: Floats, degree: int) -> tuple[Polyno
             for fold in range(FOLDS):
                 left_out = np.arange(len(values)) % FOLDS == fold
                 others = ~left_out
-                part = LassoPath(terms[others], values[others], weights[others])
-                predictions[:, left_out] = part.predict(penalties, terms[left_out])
+                block = LassoPath(terms[others], values[others], weights[others])
+                predictions[:, left_out] = block.predict(penalties, terms[left_out])
             errors = (predictions - values) ** 2 @ weights
             best = int(np.argmin(errors))
             solved = path.solve(int(path.find_steps(penalties[best : best + 1])[0]))

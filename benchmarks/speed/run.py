@@ -121,7 +121,7 @@ def observe_layers(families: Sequence[str], alone: int, whole: int) -> list[Obse
     while len(trials) < alone:
         network = draw_family(families[len(trials) % len(families)], rng.randint)
         for place in split_network(network):
-            trial = make_isolated_trial(place.part, SETUP, "graph")
+            trial = make_isolated_trial(place.block, SETUP, "graph")
             trials[trial.key] = trial
     isolated = list(trials.values())[:alone]
     graphs = [Trial(network, SETUP, Execution(mode="graph")) for network in networks]
@@ -133,7 +133,7 @@ def observe_variants(points: int) -> list[Observation]:
     rng, original, trials = random.Random(FIT_SEED), make_family(FAMILY), dict[str, Trial]()
     while len(trials) < points:
         for place in split_blocks(draw_family(FAMILY, rng.randint)):
-            trial = Trial(make_variant(place.part, original), SETUP)
+            trial = Trial(make_variant(place.block, original), SETUP)
             trials[trial.key] = trial
     return list(map(observe, list(trials.values())[:points]))
 

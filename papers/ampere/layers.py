@@ -85,7 +85,7 @@ def _list_stages(stack: _Stack, is_alone: bool) -> list[list[Trial]]:
     """Return the trials of all stages of the input, a hidden and the output layer."""
     # The last hidden layer has the flatten, which costs nothing.
     first, hidden, _, output = variants.split_network(make_stack(2, stack[0]))
-    parts = [list_stages(one.part, stack[1]) for one in (first, hidden, output)]
+    parts = [list_stages(one.block, stack[1]) for one in (first, hidden, output)]
     found = [[stage.trial for stage in stages] for stages in parts]
     if is_alone:
         return [[replace(t, execution=replace(t.execution, copies=1)) for t in f] for f in found]
@@ -96,9 +96,9 @@ def plan_fig2(settings: Settings) -> list[Work]:
     stacks = _list_stacks(settings)
     networks = [trial for stack in stacks for trial in _list_networks(settings, stack)]
     parts = [
-        part for stack in stacks for alone in (False, True) for part in _list_stages(stack, alone)
+        block for stack in stacks for alone in (False, True) for block in _list_stages(stack, alone)
     ]
-    stages = [trial for part in parts for trial in part]
+    stages = [trial for block in parts for trial in block]
     return [
         plan_trials("stacked convolutions", networks, "fig2", _ROUNDS),
         plan_trials("stages for neuralpower", stages, "fig2.stages"),
@@ -140,10 +140,10 @@ def _analyse_stack(lab: Lab, stack: _Stack) -> Json:
     sd_j = fmean((one - mean_j) ** 2 for one in increments_j) ** 0.5
     estimates_j = {}
     for name, is_alone in ((_COPIES, False), (_ALONE, True)):
-        layers = [lab.find(part, "fig2.stages") for part in _list_stages(stack, is_alone)]
-        if not all(one for part in layers for one in part.values()):
+        layers = [lab.find(block, "fig2.stages") for block in _list_stages(stack, is_alone)]
+        if not all(one for block in layers for one in block.values()):
             raise MissingError(f"NeuralPower's stages of {title} were not measured")
-        costs_j = [sum(median(map(_per_step_j, one)) for one in part.values()) for part in layers]
+        costs_j = [sum(median(map(_per_step_j, one)) for one in block.values()) for block in layers]
         estimates_j[name] = [costs_j[0] + count * costs_j[1] + costs_j[2] for count in counts]
     return {
         "title": title,
@@ -217,13 +217,13 @@ def plan_fig5(settings: Settings) -> list[Work]:
 def analyse_fig5(lab: Lab) -> Findings:
     """Compare three fits on held-out points."""
     layers = [_analyse_input(lab, *one) for one in _list_inputs(lab.settings)]
-    parts, linear, has_held = [], [], True
+    blocks, linear, has_held = [], [], True
     for one in layers:
         errors, energies_j = one["errors_percent"], one["energies_j"]
         has_held &= errors["flops"] >= LIMITS["fig5"]["least_flops_percent"]
         has_held &= errors["process"] <= LIMITS["fig5"]["most_process_percent"]
         linear += [one["title"]] if errors["flops-linear"] <= errors["process"] else []
-        parts.append(
+        blocks.append(
             f"{one['title']}: from {one['channels'][0]:g} to {one['channels'][-1]:g} channels "
             f"energy grows {energies_j[-1] / energies_j[0]:.1f} times; held-out MAPE "
             f"{errors['flops']:.0f} % proportional to FLOPs, {errors['flops-linear']:.1f} % linear "
@@ -234,7 +234,7 @@ def analyse_fig5(lab: Lab) -> Findings:
         "at least as well as the Gaussian process."
     )
     notes = [note] if linear else []
-    return Findings(has_held, "; ".join(parts) + ".", {"layers": layers}, notes)
+    return Findings(has_held, "; ".join(blocks) + ".", {"layers": layers}, notes)
 
 
 def _analyse_input(lab: Lab, batch: int, height: int) -> Json:
@@ -319,8 +319,8 @@ def analyse_fig4(lab: Lab) -> Findings:
     # At the end, a campaign may measure again what looks wrong: that is no new point.
     for one in drop_contradicted(lab.list_role("fig4")):
         seen = paper.read_point(one, "energy")
-        if seen is not None and seen.part.role == "output":
-            (features,) = variants.part_widths(seen.part)
+        if seen is not None and seen.block.role == "output":
+            (features,) = variants.block_widths(seen.block)
             channels = features / math.prod(IMAGE[1:])
             point = {"channels": channels, "energy_j": seen.value, "variance_j2": seen.variance}
             found.setdefault(channels, point)
@@ -409,8 +409,10 @@ def plan_surfaces(settings: Settings) -> list[Work]:
     for found in _list_hidden(settings):
         for _ in range(settings.choose(10, 4)):
             ends = zip(found.lows, found.highs, strict=True)
-            part = variants.resize_part(found.part, [rng.randint(low, high) for low, high in ends])
-            trials.append(Trial(partition.make_variant(part, widest), plan.setup))
+            block = variants.resize_block(
+                found.block, [rng.randint(low, high) for low, high in ends]
+            )
+            trials.append(Trial(partition.make_variant(block, widest), plan.setup))
     return [plan_trials("test points of convolutions", trials, "fig11")]
 
 
@@ -424,7 +426,7 @@ def _list_hidden(settings: Settings) -> list[variants.CurveRange]:
 
 
 def _get_space(found: variants.CurveRange) -> tuple[int, ...]:
-    return tuple(found.part.layers[0].sizes["space"])
+    return tuple(found.block.layers[0].sizes["space"])
 
 
 def sample_surfaces(lab: Lab) -> list[Json]:
@@ -437,7 +439,7 @@ def sample_surfaces(lab: Lab) -> list[Json]:
     tests = _list_tests(lab, curves)
     surfaces = []
     for found in _list_hidden(lab.settings):
-        key = variants.curve_key(found.part, setup)
+        key = variants.curve_key(found.block, setup)
         space = "x".join(map(str, _get_space(found)))
         if key not in curves or len(curves[key].process.values) < 4:
             raise MissingError(f"the convolution at {space} was profiled at too few points")
@@ -472,8 +474,8 @@ def _list_tests(
             value_j = point.value - sum(costs[location][0] for location in point.other_locations)
             # A difference within the noise has no relative error.
             if value_j > 2 * math.sqrt(point.variance):
-                widths = tuple(map(float, variants.part_widths(point.part)))
-                key = variants.curve_key(point.part, point.setup)
+                widths = tuple(map(float, variants.block_widths(point.block)))
+                key = variants.curve_key(point.block, point.setup)
                 tests.setdefault(key, {})[widths] = value_j
     return tests
 

@@ -60,7 +60,7 @@ def test_networks_are_valid_and_of_many_architectures():
 
 
 def name_layers(network, setup):
-    return [set_up_layer(placed.part, setup).label for placed in split_network(network)]
+    return [set_up_layer(placed.block, setup).label for placed in split_network(network)]
 
 
 @pytest.mark.parametrize("name", ["mlp", "gan generator", "densenet", "conv1d", "torch encoder"])
@@ -97,7 +97,7 @@ def test_atlas_covers_the_work_of_real_networks(model, config, sizes, blocks):
     for precision in PRECISIONS:
         covered = total = 0.0
         for placed in split_network(network):
-            layer = set_up_layer(placed.part, Setup(batch=8, precision=precision))
+            layer = set_up_layer(placed.block, Setup(batch=8, precision=precision))
             work = placed.calls * (layer.size_bytes + layer.flops / 100.0)
             total += work
             covered += work if layer.label in labels else 0.0
@@ -152,10 +152,10 @@ def test_isolated_layers_train(blocks):
             smallest.setdefault(one.layer.label.rpartition(" ")[0], one)
     assert len(smallest) > 20
     for one in smallest.values():
-        if one.part.role == "output" and not any(layer.trains for layer in one.part.layers):
+        if one.block.role == "output" and not any(layer.trains for layer in one.block.layers):
             continue
         setup = replace(one.setup, batch=2, precision="fp32", threads=1)
-        runtime.prepare(make_isolated_trial(one.part, setup)).close()
+        runtime.prepare(make_isolated_trial(one.block, setup)).close()
 
 
 # ---------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from joulecast.system.errors import (
     MeterLostError,
     OutOfMemoryError,
 )
-from joulecast.variants import Part, make_isolated_trial
+from joulecast.variants import Block, make_isolated_trial
 from memory_log import MemoryLog
 
 TRIAL = Trial(SMALL.network, SMALL.setup)
@@ -198,7 +198,7 @@ def test_campaign_waits_for_the_trial_that_another_one_measures(measurer, stores
 def observations(measurer):
     trials = [
         make_isolated_trial(
-            Part("hidden", (make_layer("linear", cin=64 + 24 * at, cout=128),)), Setup(), "graph"
+            Block("hidden", (make_layer("linear", cin=64 + 24 * at, cout=128),)), Setup(), "graph"
         )
         for at in range(20)
     ]

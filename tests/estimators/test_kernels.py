@@ -28,7 +28,7 @@ from joulecast.operators import make_layer
 from joulecast.records import Execution, Input, Network, Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
 from joulecast.testing.estimators import EstimatorContract, observe, run_short_campaign
-from joulecast.variants import BLOCK, Part, make_isolated_trial
+from joulecast.variants import REPEATED, Block, make_isolated_trial
 from kernel_examples import SETUP, TABLE, draw_convs, find_durations, make_conv, make_linear
 
 SHAPE = (3, 64, 64)
@@ -128,7 +128,7 @@ def make_observation(trial, duration_s, energy_j=None, **more):
 
 
 def make_kernel_trial():
-    return make_isolated_trial(Part(BLOCK, make_conv(8, 16, 10).network.layers), SETUP)
+    return make_isolated_trial(Block(REPEATED, make_conv(8, 16, 10).network.layers), SETUP)
 
 
 def test_kernel_costs_what_is_left_of_a_run_divided_by_its_copies():

@@ -16,7 +16,7 @@ from joulecast.families import make_family
 from joulecast.operators import make_layer
 from joulecast.records import OWN_NET, Network, Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
-from joulecast.variants import Part, make_isolated_trial
+from joulecast.variants import Block, make_isolated_trial
 
 DEVICE = make_simulated_device(3, noise=0.0)
 
@@ -26,8 +26,8 @@ def observe_linears(count=40, kind="linear"):
     found = []
     for place in range(count):
         width = 64 + 24 * place
-        part = Part("hidden", (make_layer(kind, cin=width, cout=2 * width),))
-        trial = make_isolated_trial(part, Setup(batch=64 + place), "graph")
+        block = Block("hidden", (make_layer(kind, cin=width, cout=2 * width),))
+        trial = make_isolated_trial(block, Setup(batch=64 + place), "graph")
         found.append(Observation(trial, duration_s=DEVICE.true_cost(trial).duration_s))
     return found
 

@@ -24,7 +24,7 @@ def observe_layers(setup: Setup) -> list[Observation]:
     trials: dict[str, Trial] = {}
     while len(trials) < LAYERS:
         for place in split_network(draw_family(FAMILY, rng.randint, SHAPE)):
-            trial = make_isolated_trial(place.part, setup, "graph")
+            trial = make_isolated_trial(place.block, setup, "graph")
             trials[trial.key] = trial
     nets = [draw_family(FAMILY, rng.randint, SHAPE) for _ in range(NETS)]
     whole = [Trial(net, setup, Execution(mode="graph")) for net in nets]

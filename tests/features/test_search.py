@@ -54,7 +54,7 @@ def cnn_profile() -> Profile:
     trials: dict[str, Trial] = {}
     while len(trials) < 30:
         for place in split_network(draw_family("cnn5", rng.randint, SHAPE)):
-            trial = make_isolated_trial(place.part, SETUP, "graph")
+            trial = make_isolated_trial(place.block, SETUP, "graph")
             trials[trial.key] = trial
     nets = [draw_family("cnn5", rng.randint, SHAPE) for _ in range(4)]
     whole = [Trial(net, SETUP, Execution(mode="graph")) for net in nets]

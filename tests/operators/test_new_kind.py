@@ -24,15 +24,15 @@ from joulecast.torch_nets.modules import OP_BUILDERS
 from joulecast.torch_nets.net_reader import read_net
 from joulecast.torch_nets.op_readers import LEAF_MODULES, OP_READERS
 from joulecast.variants import (
-    describe_part,
+    block_widths,
+    describe_block,
     make_isolated_trial,
     make_variant,
     match_precision,
-    part_widths,
     plan_curves,
-    read_isolated_part,
+    read_isolated_block,
     read_variant,
-    resize_part,
+    resize_block,
     split_network,
 )
 
@@ -125,32 +125,32 @@ def test_module_is_read_counted_stored_and_built():
     check_network(network)
 
 
-def test_every_part_is_isolated_and_read_back():
+def test_every_block_is_isolated_and_read_back():
     for placed in split_network(make_network()):
-        trial = make_isolated_trial(placed.part, SETUP)
-        assert read_isolated_part(trial) == match_precision(placed.part, SETUP)
+        trial = make_isolated_trial(placed.block, SETUP)
+        assert read_isolated_block(trial) == match_precision(placed.block, SETUP)
         assert build_net(trial.network)(torch.randn(2, *trial.network.input.shape)).shape[0] == 2
 
 
 def test_every_curve_has_variants_that_are_read_back():
     network = make_network()
-    plan = {describe_part(found.part): found for found in plan_curves(network)}
+    plan = {describe_block(found.block): found for found in plan_curves(network)}
     assert plan[f"input {KIND}, relu"].highs == (16,)
     assert plan[f"hidden {KIND}"].highs == (16, 24)
     for found in plan.values():
         for widths in (found.lows, found.highs):
-            part = resize_part(found.part, widths)
-            assert part_widths(part) == widths
-            variant = make_variant(part, network)
+            block = resize_block(found.block, widths)
+            assert block_widths(block) == widths
+            variant = make_variant(block, network)
             shown, *_ = read_variant(variant)
-            assert shown == replace(part, half_input=shown.half_input)
+            assert shown == replace(block, half_input=shown.half_input)
             check_network(variant)
 
 
 def test_layer_is_measured_on_a_simulated_device():
-    part = split_network(make_network())[1].part
+    block = split_network(make_network())[1].block
     simulated = make_simulated_device(7)
-    trial = make_isolated_trial(part, SETUP, mode="graph")
+    trial = make_isolated_trial(block, SETUP, mode="graph")
     with make_simulated_measurer(simulated) as measurer:
         observation = measurer.measure(trial)
     steps = observation.trial.execution.steps
@@ -178,19 +178,19 @@ def test_estimators_estimate_the_kind(name):
 
 
 def list_trials():
-    """Return trials of isolated parts, stages, variants and whole networks."""
+    """Return trials of isolated blocks, stages, variants and whole networks."""
     rng = random.Random(1)
     trials = {}
     for _ in range(4):
         network = make_network(rng.randint(4, 32), rng.randint(4, 32))
-        alone = [placed.part for placed in split_network(network)]
-        made = [make_isolated_trial(part, SETUP, mode="graph") for part in alone]
+        alone = [placed.block for placed in split_network(network)]
+        made = [make_isolated_trial(block, SETUP, mode="graph") for block in alone]
         made += [
-            make_isolated_trial(part, SETUP, stage=stage)
-            for part in alone
+            make_isolated_trial(block, SETUP, stage=stage)
+            for block in alone
             for stage in ("forward", "backward", "update")
         ]
-        variants = [make_variant(found.part, network) for found in plan_curves(network)]
+        variants = [make_variant(found.block, network) for found in plan_curves(network)]
         made += [Trial(variant, SETUP) for variant in variants]
         made.append(Trial(network, SETUP))
         trials.update((trial.key, trial) for trial in made)

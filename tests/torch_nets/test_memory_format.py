@@ -23,11 +23,11 @@ from joulecast.torch_nets.losses import mean_square_loss
 from joulecast.torch_nets.net_reader import count_step_totals, read_net
 from joulecast.torch_nets.runtime import TorchRuntime, draw_inputs
 from joulecast.variants import (
-    BLOCK,
+    REPEATED,
     make_isolated_network,
     make_isolated_trial,
     make_variant,
-    read_isolated_part,
+    read_isolated_block,
     read_variant,
     split_blocks,
     split_network,
@@ -222,12 +222,12 @@ def test_isolated_block_has_the_strides_of_its_network() -> None:
     # The norm behind them returns a gradient in the format of the images.
     net = make_convnext(True, *make_norm(8))
     x = torch.randn(BATCH, 3, 32, 32)
-    block = next(module for module in net if isinstance(module, ConvNeXtBlock))
-    real = watch_strides(block, lambda: net(x).square().sum().backward())
+    module = next(module for module in net if isinstance(module, ConvNeXtBlock))
+    real = watch_strides(module, lambda: net(x).square().sum().backward())
     network = read_net(net, x)
-    part = next(place.part for place in split_blocks(network) if place.part.role == BLOCK)
+    block = next(place.block for place in split_blocks(network) if place.block.role == REPEATED)
     runtime = TorchRuntime("cpu", Device("here"))
-    step = runtime.prepare(make_isolated_trial(part, Setup(batch=BATCH)))
+    step = runtime.prepare(make_isolated_trial(block, Setup(batch=BATCH)))
     alone = watch_strides(step.replicas[0].net, lambda: step.run(1))
     step.close()
     assert any(name == "Conv2d" for name, *_ in real)
@@ -251,8 +251,8 @@ def test_lost_views_neither_copy_nor_permute_images() -> None:
     x = torch.randn(BATCH, 20, 6)
     real = watch_strides(net[1], lambda: net(x).square().sum().backward())
     network = read_net(net, x)
-    part = [place.part for place in split_blocks(network) if place.part.role == BLOCK][-1]
-    alone = make_isolated_network(part)
+    block = [place.block for place in split_blocks(network) if place.block.role == REPEATED][-1]
+    alone = make_isolated_network(block)
     built = build_net(alone)
     data = draw_inputs(alone, Setup(batch=BATCH), torch.Generator())
     seen = watch_strides(built, lambda: built(data).square().sum().backward())
@@ -266,18 +266,18 @@ def test_isolated_layers_and_variants_have_the_stated_format(name: str) -> None:
     x = to_channels_last(torch.randn(BATCH, *shape))
     network = read_net(convert(make(), shape), x)
     for place in split_network(network):
-        trial = make_isolated_trial(place.part, Setup(batch=BATCH))
-        shown = read_isolated_part(trial)
+        trial = make_isolated_trial(place.block, Setup(batch=BATCH))
+        shown = read_isolated_block(trial)
         assert shown is not None
-        assert shown.layers == place.part.layers
+        assert shown.layers == place.block.layers
         assert list_memory_formats(read_back(trial.network), 1) == list_memory_formats(
             trial.network, 1
         )
-        if set(place.part.layers[0].reads) == {1}:
-            variant = make_variant(place.part, network)
+        if set(place.block.layers[0].reads) == {1}:
+            variant = make_variant(place.block, network)
             shown = (read_variant(variant) or (None,))[0]
             assert shown is not None
-            assert shown.layers == place.part.layers
+            assert shown.layers == place.block.layers
             subject = 2 if shown.role == "hidden" else 1
             assert list_memory_formats(read_back(variant), subject) == list_memory_formats(
                 variant, subject

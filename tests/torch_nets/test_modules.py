@@ -19,11 +19,11 @@ from joulecast.torch_nets.modules import ElementwisePlaceholder, PackedSdpa
 from joulecast.torch_nets.net_reader import read_net
 from joulecast.torch_nets.runtime import TorchRuntime, draw_inputs
 from joulecast.variants import (
-    Part,
+    Block,
     make_isolated_network,
     make_isolated_trial,
     make_variant,
-    read_isolated_part,
+    read_isolated_block,
     split_network,
 )
 
@@ -203,8 +203,8 @@ def test_own_loss_reads_no_labels_and_is_measured_without_weights():
     last = network.layers[-1]
     assert last.sizes["fn"] == "cross_entropy"
     assert last.reads == (1,)
-    part = split_network(network)[-1].part
-    trial = make_isolated_trial(part, Setup(BATCH))
+    block = split_network(network)[-1].block
+    trial = make_isolated_trial(block, Setup(BATCH))
     assert trial.execution.upstream == "random"
 
 
@@ -236,7 +236,7 @@ def make_concat(width: int, count: int, space: tuple[int, ...], fn: str = "conca
 
 def run_alone(layer: Layer) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the output of a layer that runs alone, and the gradient of its input."""
-    network = make_isolated_network(Part("hidden", (layer,)))
+    network = make_isolated_network(Block("hidden", (layer,)))
     x = draw_inputs(network, FOUR, torch.Generator().manual_seed(1))
     out = build_net(network)(x)
     out.sum().backward()
@@ -268,9 +268,9 @@ def test_concatenation_along_other_axes_has_the_right_shape(
 @settings(deadline=None, max_examples=10)
 @given(widths, counts)
 def test_variant_contains_a_concatenation_of_any_width(width: int, count: int) -> None:
-    part = Part("hidden", (make_concat(width, count, (3, 3)),))
+    block = Block("hidden", (make_concat(width, count, (3, 3)),))
     network = Network((make_layer("conv2d", cin=3, cout=8, space=(5, 5), kernel=3), CLASSES))
-    variant = make_variant(part, network)
+    variant = make_variant(block, network)
     x = torch.randn(FOUR.batch, *variant.input.shape)
     assert tuple(build_net(variant)(x).shape[1:]) == output_shape(variant.layers[-1])
 
@@ -296,7 +296,7 @@ def test_uneven_concatenation_costs_as_much_as_an_even_one(count: int) -> None:
 
 
 def count_bytes(layer: Layer) -> float:
-    network = make_isolated_network(Part("hidden", (layer,)))
+    network = make_isolated_network(Block("hidden", (layer,)))
     with torch.device("meta"):
         net, x = build_net(network), make_empty_input(network, 4).requires_grad_()
     totals = read_net(net, x, mean_square_loss).totals
@@ -306,8 +306,8 @@ def count_bytes(layer: Layer) -> float:
 
 def test_concatenation_of_many_inputs_trains_alone() -> None:
     layer = make_concat(960, 23, (2, 2))
-    trial = make_isolated_trial(Part("hidden", (layer,)), FOUR)
-    part = read_isolated_part(trial)
-    assert part is not None
-    assert input_shape(part.layers[0]) == (960, 2, 2)
+    trial = make_isolated_trial(Block("hidden", (layer,)), FOUR)
+    block = read_isolated_block(trial)
+    assert block is not None
+    assert input_shape(block.layers[0]) == (960, 2, 2)
     TorchRuntime("cpu", Device("here")).prepare(trial).close()

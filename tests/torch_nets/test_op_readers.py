@@ -13,7 +13,7 @@ from joulecast.torch_nets.net_reader import read_net
 from joulecast.torch_nets.runtime import TorchRuntime
 from joulecast.torch_nets.tracer import replace_result
 from joulecast.variants import (
-    BLOCK,
+    REPEATED,
     make_isolated_network,
     make_isolated_trial,
     split_blocks,
@@ -323,7 +323,9 @@ def test_sequences_in_the_batch_of_attention_are_windows():
 
 
 def run_alone(network: Network, layer: Layer) -> torch.Tensor:
-    part = next(one.part for one in split_network(network) if one.part.layers[0].kind == layer.kind)
+    part = next(
+        one.block for one in split_network(network) if one.block.layers[0].kind == layer.kind
+    )
     alone = make_isolated_network(part)
     out: torch.Tensor = build_net(alone)(torch.randn(SAMPLES, *alone.input.shape))
     return out
@@ -444,7 +446,7 @@ class PatchMerging(nn.Module):
 def test_repeated_block_runs_alone_with_the_same_flops(make):
     net = nn.Sequential(nn.Linear(WIDTH, WIDTH), make(), make(), nn.Linear(WIDTH, 5))
     network = read_net(net, torch.randn(2, ROW, WIDTH))
-    blocks = [place.part for place in split_blocks(network) if place.part.role == BLOCK]
+    blocks = [place.block for place in split_blocks(network) if place.block.role == REPEATED]
     assert len(blocks) == 2
     trial = make_isolated_trial(blocks[0], TWO)
     step = TorchRuntime("cpu", Device("here")).prepare(trial)

@@ -17,7 +17,7 @@ from joulecast.variants import (
     make_isolated_trial,
     make_variant,
     plan_curves,
-    resize_part,
+    resize_block,
     split_network,
 )
 
@@ -123,7 +123,7 @@ def test_variants_of_transformers_models_train(name: str) -> None:
     curves = plan_curves(network)
     assert len(curves) > 10
     for found in curves:
-        variant = make_variant(resize_part(found.part, found.lows), network)
+        variant = make_variant(resize_block(found.block, found.lows), network)
         runtime.prepare(Trial(variant, Setup(batch=2, threads=1))).close()
 
 
@@ -143,11 +143,11 @@ def test_layers_of_a_mixture_run_alone() -> None:
     network, _ = read_transformers_model("mixtral")
     runtime = TorchRuntime("cpu", Device("a-cpu"))
     kinds = {"grouped_linear", "index", "sort"}
-    parts = {placed.part for placed in split_network(network)}
-    chosen = [part for part in parts if part.layers[0].kind in kinds]
-    assert {part.layers[0].kind for part in chosen} == kinds
-    for part in chosen:
-        runtime.prepare(make_isolated_trial(part, Setup(batch=2, threads=1))).close()
+    blocks = {placed.block for placed in split_network(network)}
+    chosen = [block for block in blocks if block.layers[0].kind in kinds]
+    assert {block.layers[0].kind for block in chosen} == kinds
+    for block in chosen:
+        runtime.prepare(make_isolated_trial(block, Setup(batch=2, threads=1))).close()
 
 
 def test_seven_billion_parameters_are_read_in_little_memory() -> None:

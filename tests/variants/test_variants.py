@@ -17,24 +17,24 @@ from joulecast.operators import (
 )
 from joulecast.records import Input, Network, Setup, fold_blocks
 from joulecast.variants import (
-    BLOCK,
     BLOCKS,
     LAYERS,
+    REPEATED,
     ROLES,
-    Part,
+    Block,
     adapt_partition,
+    block_widths,
     curve_key,
-    describe_part,
+    describe_block,
     make_isolated_trial,
     make_paper_variant,
     make_variant,
     match_phase,
-    part_widths,
     plan_curves,
     read_block_variant,
-    read_isolated_part,
+    read_isolated_block,
     read_variant,
-    resize_part,
+    resize_block,
     split_blocks,
     split_network,
     width_names,
@@ -92,47 +92,47 @@ SPLITS = {
 def test_variants_of_every_curve_fit_together_and_are_read_back(name, split):
     network = make_family(name)
     plan = plan_curves(network, split.split, split.make_variant)
-    keys = {curve_key(found.part, SETUP) for found in plan}
+    keys = {curve_key(found.block, SETUP) for found in plan}
     for found in plan:
         for widths in sample_widths(found):
-            part = resize_part(found.part, widths)
-            assert part_widths(part) == widths
-            assert curve_key(part, SETUP) == curve_key(found.part, SETUP)
-            variant = split.make_variant(part, network)
+            block = resize_block(found.block, widths)
+            assert block_widths(block) == widths
+            assert curve_key(block, SETUP) == curve_key(found.block, SETUP)
+            variant = split.make_variant(block, network)
             check_chain(variant)
             shown, *others = split.read_variant(variant)
             # The input precision depends on the network, not on the curve.
-            assert part_widths(shown) == widths
-            assert curve_key(shown, SETUP) == curve_key(part, SETUP)
+            assert block_widths(shown) == widths
+            assert curve_key(shown, SETUP) == curve_key(block, SETUP)
             assert {curve_key(other, SETUP) for other in others} <= keys, "what is subtracted"
-            roles = {"output": [], "input": ["output"]}.get(part.role, ["input", "output"])
+            roles = {"output": [], "input": ["output"]}.get(block.role, ["input", "output"])
             assert [other.role for other in others] == roles
 
 
 @pytest.mark.parametrize("name", PAPER_FAMILIES)
-def test_ranges_contain_every_member_and_every_part_to_subtract(name):
+def test_ranges_contain_every_member_and_every_block_to_subtract(name):
     rng = random.Random(name)
     network = make_family(name)
-    plan = {curve_key(found.part, SETUP): found for found in plan_curves(network)}
+    plan = {curve_key(found.block, SETUP): found for found in plan_curves(network)}
     members = [draw_family(name, rng.randint) for _ in range(4)]
-    parts = [placed.part for one in [network, *members] for placed in split_network(one)]
+    blocks = [placed.block for one in [network, *members] for placed in split_network(one)]
     for found in plan.values():
-        parts += read_variant(make_variant(found.part, network))
-    for part in parts:
-        found = plan[curve_key(part, SETUP)]
-        ends = zip(found.lows, part_widths(part), found.highs, strict=True)
+        blocks += read_variant(make_variant(found.block, network))
+    for block in blocks:
+        found = plan[curve_key(block, SETUP)]
+        ends = zip(found.lows, block_widths(block), found.highs, strict=True)
         # A norm needs a few features; a member with fewer is below the range.
         assert all(width <= high and (low <= width or low == 4) for low, width, high in ends)
 
 
 @pytest.mark.parametrize("name", PAPER_FAMILIES)
 def test_curves_are_in_the_order_of_subtraction(name):
-    roles = [ROLES.index(found.part.role) for found in plan_curves(make_family(name))]
+    roles = [ROLES.index(found.block.role) for found in plan_curves(make_family(name))]
     assert roles == sorted(roles)
 
 
 def test_curves_of_cnn5():
-    plan = {describe_part(found.part): found for found in plan_curves(make_family("cnn5"))}
+    plan = {describe_block(found.block): found for found in plan_curves(make_family("cnn5"))}
     assert plan["output linear"].steps == (36,)
     assert plan["output linear"].highs == (512 * 36,)
     assert plan["input conv2d 96x96 kernel 3x3, relu, max pool"].highs == (64,)
@@ -142,23 +142,23 @@ def test_curves_of_cnn5():
 
 @pytest.mark.parametrize("name", PAPER_FAMILIES)
 def test_descriptions_of_curves_are_short_and_distinct(name):
-    descriptions = [describe_part(found.part) for found in plan_curves(make_family(name))]
+    descriptions = [describe_block(found.block) for found in plan_curves(make_family(name))]
     assert len(set(descriptions)) == len(descriptions)
     assert max(map(len, descriptions)) < 72
 
 
 def test_descriptions_mention_frozen_layers():
     (first, *_, last) = split_network(make_family("lenet5"))
-    for part in (first.part, last.part):
-        frozen = replace(part, layers=(replace(part.layers[0], trains=False),))
-        assert describe_part(frozen) == f"{describe_part(part)}, frozen"
-    trained = replace(last.part, layers=(replace(last.part.layers[0], input_grad=False),))
-    assert describe_part(trained) == f"{describe_part(last.part)}, first to train"
+    for block in (first.block, last.block):
+        frozen = replace(block, layers=(replace(block.layers[0], trains=False),))
+        assert describe_block(frozen) == f"{describe_block(block)}, frozen"
+    trained = replace(last.block, layers=(replace(last.block.layers[0], input_grad=False),))
+    assert describe_block(trained) == f"{describe_block(last.block)}, first to train"
 
 
 def test_calls_of_a_curve_are_those_of_its_layers():
     counts = {
-        describe_part(found.part): found.calls
+        describe_block(found.block): found.calls
         for found in plan_curves(make_family("transformer:width=64,depth=3"))
     }
     assert counts["hidden elementwise 64, add 2"] == 6
@@ -174,7 +174,7 @@ def test_folded_blocks_are_split_into_layers():
 def test_other_networks_are_not_read_as_variants():
     assert read_variant(Network()) is None
     assert all(read_variant(make_family(name)) is None for name in FAMILIES if name != "lstm")
-    variant = make_variant(plan_curves(make_family("cnn5"))[-1].part, make_family("cnn5"))
+    variant = make_variant(plan_curves(make_family("cnn5"))[-1].block, make_family("cnn5"))
     assert read_variant(variant) is not None
     stem, layer, head = variant.layers
     for odd in (replace(layer, reads=(2,)), replace(layer, calls=2), replace(layer, tied=True)):
@@ -201,17 +201,17 @@ CONV = make_layer("conv2d", cin=8, cout=12, space=(16, 16), kernel=3, padding=1)
     ],
 )
 def test_other_properties_than_widths_make_another_curve(other):
-    key = curve_key(Part("hidden", (CONV,)), SETUP)
-    assert curve_key(Part("hidden", (other,)), SETUP) != key
-    assert curve_key(Part("hidden", (CONV,)), Setup(batch=7)) != key
-    assert curve_key(Part("input", (CONV,)), SETUP) != key
+    key = curve_key(Block("hidden", (CONV,)), SETUP)
+    assert curve_key(Block("hidden", (other,)), SETUP) != key
+    assert curve_key(Block("hidden", (CONV,)), Setup(batch=7)) != key
+    assert curve_key(Block("input", (CONV,)), SETUP) != key
 
 
 def test_connections_and_names_do_not_make_another_curve():
     other = replace(CONV, reads=(2,), calls=3, tied=True, name="conv")
     before = make_layer("conv2d", cin=8, cout=8, space=(16, 16), kernel=1)
     one, two = (split_network(wrap(before, layer))[2] for layer in (CONV, other))
-    assert one.part == two.part
+    assert one.block == two.block
     assert (one.calls, two.calls) == (1, 3)
 
 
@@ -237,13 +237,13 @@ def test_connections_and_names_do_not_make_another_curve():
 def test_grouped_layers_and_layers_with_fixed_widths_keep_their_structure(layer, widths):
     network = wrap(layer)
     (found,) = (
-        f for f in plan_curves(network) if f.part.layers == split_network(network)[1].part.layers
+        f for f in plan_curves(network) if f.block.layers == split_network(network)[1].block.layers
     )
     assert found.highs == widths
     for sample in sample_widths(found):
-        part = resize_part(found.part, sample)
-        assert curve_key(part, SETUP) == curve_key(found.part, SETUP)
-        check_chain(make_variant(part, network))
+        block = resize_block(found.block, sample)
+        assert curve_key(block, SETUP) == curve_key(found.block, SETUP)
+        check_chain(make_variant(block, network))
 
 
 def test_joined_inputs_are_joined_in_the_variant():
@@ -253,7 +253,7 @@ def test_joined_inputs_are_joined_in_the_variant():
         replace(add, reads=(1, 2), join="add"),
         replace(wide, reads=(1, 2), join="concat"),
     ):
-        variant = make_variant(split_network(wrap(CONV, layer))[2].part, wrap(CONV, layer))
+        variant = make_variant(split_network(wrap(CONV, layer))[2].block, wrap(CONV, layer))
         assert variant.layers[1].reads == (1, 1)
         check_chain(variant)
 
@@ -261,12 +261,12 @@ def test_joined_inputs_are_joined_in_the_variant():
 def test_layer_after_frozen_layers_has_a_frozen_stem():
     for grad in (True, False):
         network = wrap(replace(CONV, input_grad=grad))
-        stem, layer, *head = make_variant(split_network(network)[1].part, network).layers
+        stem, layer, *head = make_variant(split_network(network)[1].block, network).layers
         assert stem.trains is grad
         assert layer.input_grad is grad
         assert all(one.input_grad for one in head)
     frozen = wrap(replace(CONV, input_grad=False, trains=False))
-    head = make_variant(split_network(frozen)[1].part, frozen).layers[2:]
+    head = make_variant(split_network(frozen)[1].block, frozen).layers[2:]
     assert not any(one.input_grad for one in head)
 
 
@@ -276,23 +276,23 @@ def test_large_vocabulary_is_neither_stem_nor_head():
     layer = make_layer("linear", cin=32, cout=32, lead=(16,))
     head = make_layer("linear", cin=32, cout=50_000, lead=(16,))
     network = Network((replace(embedding, input_grad=False), layer, head), data)
-    kinds = [one.kind for one in make_variant(split_network(network)[1].part, network).layers]
+    kinds = [one.kind for one in make_variant(split_network(network)[1].block, network).layers]
     assert kinds == ["linear", "linear", "elementwise", "linear"]
     # A second embedding, such as one of positions, reads data too.
     again = Network((*network.layers[:1], replace(embedding, reads=(2,)), head), data)
-    assert [placed.part.role for placed in split_network(again)] == ["input", "input", "output"]
+    assert [placed.block.role for placed in split_network(again)] == ["input", "input", "output"]
 
 
 def test_widths_that_vary_depend_on_the_role():
     network = make_family("cnn5")
-    names = [width_names(placed.part) for placed in split_network(network)]
+    names = [width_names(placed.block) for placed in split_network(network)]
     assert names == [("cout",), ("cin", "cout"), ("cin", "cout"), ("cin", "cout"), ("cin",)]
 
 
 def test_layer_on_one_number_a_sample_has_a_curve_without_widths():
     """A score of a whole sequence, as a conditional random field adds them up."""
     layers = [make_layer("elementwise", fn=fn, shape=()) for fn in ("add", "exp")]
-    keys = {curve_key(Part("hidden", (layer,)), SETUP) for layer in layers}
+    keys = {curve_key(Block("hidden", (layer,)), SETUP) for layer in layers}
     assert len(keys) == 2
 
 
@@ -300,25 +300,25 @@ def test_inference_cannot_tell_frozen_layers_or_first_ones_from_others():
     layer = make_layer("linear", cin=8, cout=8)
     frozen = replace(layer, trains=False, input_grad=False, recomputed=True)
     setup = Setup(phase="inference")
-    assert match_phase(Part("input", (frozen,)), setup) == Part("hidden", (layer,))
-    assert match_phase(Part("output", (frozen,)), setup) == Part("hidden", (layer,))
-    assert match_phase(Part("output", (frozen,)), Setup()) == Part("output", (frozen,))
+    assert match_phase(Block("input", (frozen,)), setup) == Block("hidden", (layer,))
+    assert match_phase(Block("output", (frozen,)), setup) == Block("hidden", (layer,))
+    assert match_phase(Block("output", (frozen,)), Setup()) == Block("output", (frozen,))
 
 
 def test_checkpointed_layers_stay_so_when_they_run_alone():
     network = checkpoint_blocks(make_family("transformer:16,2"))
     for split in (split_network, split_blocks):
-        parts = [layer for placed in split(network) for layer in placed.part.layers]
-        assert sum(layer.recomputed for layer in parts) == 14
-    block = next(one.part for one in split_blocks(network) if len(one.part.layers) > 1)
+        blocks = [layer for placed in split(network) for layer in placed.block.layers]
+        assert sum(layer.recomputed for layer in blocks) == 14
+    block = next(one.block for one in split_blocks(network) if len(one.block.layers) > 1)
     trial = make_isolated_trial(block, Setup())
-    assert read_isolated_part(trial).layers == block.layers
+    assert read_isolated_block(trial).layers == block.layers
 
 
 def test_inference_runs_more_copies_of_small_layers():
-    part = Part("hidden", (make_layer("linear", cin=8, cout=8),))
+    block = Block("hidden", (make_layer("linear", cin=8, cout=8),))
     copies = [
-        make_isolated_trial(part, Setup(phase=phase)).execution.copies
+        make_isolated_trial(block, Setup(phase=phase)).execution.copies
         for phase in ("train", "inference")
     ]
     assert copies[1] > copies[0]
@@ -326,7 +326,7 @@ def test_inference_runs_more_copies_of_small_layers():
 
 def test_inference_runs_no_dropout():
     layer = make_layer("linear", (make_op("dropout", p=0.1),), cin=8, cout=8)
-    (matched,) = match_phase(Part("hidden", (layer,)), Setup(phase="inference")).layers
+    (matched,) = match_phase(Block("hidden", (layer,)), Setup(phase="inference")).layers
     assert matched.tail == ()
     dropout = make_layer("dropout", p=0.1, shape=(8,))
     assert layer_work(dropout, Setup()).forward.size_bytes > 0
@@ -339,13 +339,15 @@ def test_inference_runs_no_dropout():
 
 @pytest.mark.parametrize("name", ["transformer", "resnet18"])
 def test_ranges_contain_the_blocks_of_every_member(name):
-    plan = {curve_key(one.part, SETUP): one for one in plan_curves(make_family(name), BLOCKS.split)}
+    plan = {
+        curve_key(one.block, SETUP): one for one in plan_curves(make_family(name), BLOCKS.split)
+    }
     rng = random.Random(name)
     for _ in range(4):
         for placed in split_blocks(draw_family(name, rng.randint)):
-            if placed.part.role == BLOCK:
-                found = plan[curve_key(placed.part, SETUP)]
-                assert found.lows <= part_widths(placed.part) <= found.highs
+            if placed.block.role == REPEATED:
+                found = plan[curve_key(placed.block, SETUP)]
+                assert found.lows <= block_widths(placed.block) <= found.highs
 
 
 def test_networks_without_blocks_have_the_same_curves():
@@ -355,7 +357,7 @@ def test_networks_without_blocks_have_the_same_curves():
 
 def test_layers_do_not_read_variants_of_blocks():
     network = make_family("transformer")
-    block = plan_curves(network, BLOCKS.split)[-1].part
+    block = plan_curves(network, BLOCKS.split)[-1].block
     variant = make_variant(block, network)
     assert read_variant(variant) is None
     assert read_block_variant(variant) is not None
@@ -371,7 +373,7 @@ def test_whole_networks_are_no_variants():
 
 
 def list_blocks(network):
-    return [placed.part for placed in split_blocks(network) if placed.part.role == BLOCK]
+    return [placed.block for placed in split_blocks(network) if placed.block.role == REPEATED]
 
 
 @pytest.mark.parametrize(
@@ -379,46 +381,46 @@ def list_blocks(network):
     [("transformer:width=64,depth=1", 16), ("resnet18:width=24", 24), ("resnet50:width=8", 8)],
 )
 def test_scale_divides_all_channels(family, scale):
-    assert part_widths(list_blocks(make_family(family))[0]) == (scale,)
+    assert block_widths(list_blocks(make_family(family))[0]) == (scale,)
 
 
 @pytest.mark.parametrize("family", ["transformer", "resnet18", "resnet50"])
 def test_blocks_of_a_family_lie_on_the_curves_of_its_original(family):
-    keys = {curve_key(part, SETUP) for part in list_blocks(make_family(family))}
+    keys = {curve_key(block, SETUP) for block in list_blocks(make_family(family))}
     rng = random.Random(family)
     for _ in range(3):
         network = draw_family(family, rng.randint)
-        assert {curve_key(part, SETUP) for part in list_blocks(network)} <= keys
+        assert {curve_key(block, SETUP) for block in list_blocks(network)} <= keys
 
 
 @pytest.mark.parametrize("family", ["transformer", "resnet34", "resnet50"])
 def test_resized_block_is_the_block_of_a_narrower_network(family):
     (wide, narrow) = (list_blocks(make_family(name))[0] for name in (family, f"{family}:width=32"))
-    assert resize_part(wide, part_widths(narrow)) == narrow
+    assert resize_block(wide, block_widths(narrow)) == narrow
 
 
 def test_block_of_other_ratios_lies_on_another_curve():
     first, second = (make_layer("linear", cin=8, cout=cout, lead=(4,)) for cout in (8, 16))
     back = make_layer("linear", cin=16, cout=8, lead=(4,))
-    same, wider = Part(BLOCK, (first, first)), Part(BLOCK, (second, back))
+    same, wider = Block(REPEATED, (first, first)), Block(REPEATED, (second, back))
     assert curve_key(same, SETUP) != curve_key(wider, SETUP)
-    assert curve_key(same, SETUP) == curve_key(resize_part(same, (3,)), SETUP)
+    assert curve_key(same, SETUP) == curve_key(resize_block(same, (3,)), SETUP)
 
 
 def test_connections_belong_to_the_curve():
-    part = list_blocks(make_family("transformer"))[0]
-    *layers, last = part.layers
-    other = replace(part, layers=(*layers, replace(last, reads=(1, 9))))
-    assert curve_key(other, SETUP) != curve_key(part, SETUP)
+    block = list_blocks(make_family("transformer"))[0]
+    *layers, last = block.layers
+    other = replace(block, layers=(*layers, replace(last, reads=(1, 9))))
+    assert curve_key(other, SETUP) != curve_key(block, SETUP)
 
 
 def test_grouped_convolutions_are_not_scaled():
     conv = make_layer("conv2d", cin=8, cout=8, space=(4, 4), kernel=3, padding=1, groups=8)
     plain = make_layer("conv2d", cin=8, cout=8, space=(4, 4), kernel=1)
-    part = Part(BLOCK, (conv, plain))
-    assert find_block_scale(part.layers) is None
-    assert part_widths(part) == ()
-    assert resize_part(part, ()) == part
+    block = Block(REPEATED, (conv, plain))
+    assert find_block_scale(block.layers) is None
+    assert block_widths(block) == ()
+    assert resize_block(block, ()) == block
 
 
 def test_scales_keep_heads_and_norms_valid():
@@ -435,7 +437,7 @@ def test_scales_keep_heads_and_norms_valid():
 
 def test_a_convolution_is_framed_by_the_first_convolution_and_the_classifier():
     network = make_family("cnn5")
-    hidden = split_network(network)[1].part
+    hidden = split_network(network)[1].block
     variant = make_paper_variant(hidden, network)
     check_chain(variant)
     stem, layer, flat, output = variant.layers
@@ -452,12 +454,12 @@ def test_fewer_curves_are_needed_than_with_stems_of_ours():
     network = make_family("cnn5")
     own = plan_curves(network, LAYERS.split, make_paper_variant)
     assert len(own) == 7 < len(plan_curves(network))
-    assert sum(found.part.role == "output" for found in own) == 1
+    assert sum(found.block.role == "output" for found in own) == 1
 
 
 def test_pooling_of_the_output_layer_reads_other_images():
     network = make_family("resnet18")
-    block = next(one.part for one in BLOCKS.split(network) if one.part.role == "block")
+    block = next(one.block for one in BLOCKS.split(network) if one.block.role == "block")
     variant = make_paper_variant(block, network)
     pool, output = variant.layers[-2:]
     assert pool.kind == "pool" and pool.sizes["shape"] == (64, 24, 24)
@@ -467,7 +469,9 @@ def test_pooling_of_the_output_layer_reads_other_images():
 def test_what_does_not_fit_keeps_our_ends():
     """A convolution computes no features of a linear layer."""
     network = make_family("lenet5")
-    linear = next(one.part for one in split_network(network) if one.part.layers[0].kind == "linear")
+    linear = next(
+        one.block for one in split_network(network) if one.block.layers[0].kind == "linear"
+    )
     assert make_paper_variant(linear, network).layers[0].kind == "linear"
 
 

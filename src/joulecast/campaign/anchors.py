@@ -41,7 +41,7 @@ from joulecast.records import (
     Trial,
 )
 from joulecast.system.errors import ContaminatedError, MeasurementError
-from joulecast.variants import Part, make_isolated_trial
+from joulecast.variants import Block, make_isolated_trial
 
 ANCHORS_NAME = "anchors"
 GIB = 2**30
@@ -223,7 +223,7 @@ def _find_width(scale: DeviceScale, precision: str) -> int:
 
 def _isolate(layer: Layer, setup: Setup, modes: tuple[str, ...]) -> Trial:
     mode = "graph" if "graph" in modes else "eager"
-    return make_isolated_trial(Part("hidden", (layer,)), setup, mode)
+    return make_isolated_trial(Block("hidden", (layer,)), setup, mode)
 
 
 def _limit_copies(trials: Iterable[Trial], scale: DeviceScale) -> tuple[Trial, ...]:

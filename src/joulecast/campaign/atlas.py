@@ -58,8 +58,8 @@ from joulecast.estimators.additive.layers import SetupLayer, set_up_layer
 from joulecast.operators import Work, layer_work, output_shape, peak_memory
 from joulecast.records import Layer, Network, Observation, Setup, Trial
 from joulecast.variants import (
-    BLOCK,
-    Part,
+    REPEATED,
+    Block,
     make_isolated_network,
     make_isolated_trial,
     split_blocks,
@@ -125,19 +125,19 @@ class AtlasBlock:
 
     Attributes:
         layer: How estimators see it.
-        part: How to run it in isolation.
+        block: How to run it in isolation.
         work_share: Its share of the work of the atlas, in which every network counts alike.
     """
 
     layer: SetupLayer
-    part: Part
+    block: Block
     setup: Setup
     work_share: float
 
     @property
     def is_repeated(self) -> bool:
         """Whether it is a whole repeated block, not a layer."""
-        return self.part.role == BLOCK
+        return self.block.role == REPEATED
 
     @property
     def work(self) -> Work:
@@ -147,7 +147,7 @@ class AtlasBlock:
     @cached_property
     def memory_bytes(self) -> float:
         """The memory that one copy takes."""
-        return _MEMORY_MARGIN * max(1, peak_memory(make_isolated_network(self.part), self.setup))
+        return _MEMORY_MARGIN * max(1, peak_memory(make_isolated_network(self.block), self.setup))
 
 
 @dataclass(frozen=True)
@@ -219,24 +219,24 @@ def draw_members(
 
 def split_members(members: Sequence[AtlasMember]) -> tuple[AtlasBlock, ...]:
     """Return the distinct layers and blocks of all networks, in order of appearance."""
-    shares: dict[tuple[Part, Setup], float] = {}
+    shares: dict[tuple[Block, Setup], float] = {}
     for member in members:
         setup = member.setup
-        counts = Counter(placed.part for placed in split_network(member.network))
-        blocks = (placed.part for placed in split_blocks(member.network))
-        counts.update(part for part in blocks if part.role == BLOCK)
-        costs = {part: count * _weigh(part, setup) for part, count in counts.items()}
-        total = max(1.0, sum(cost for part, cost in costs.items() if part.role != BLOCK))
-        for part, cost in costs.items():
+        counts = Counter(placed.block for placed in split_network(member.network))
+        blocks = (placed.block for placed in split_blocks(member.network))
+        counts.update(block for block in blocks if block.role == REPEATED)
+        costs = {block: count * _weigh(block, setup) for block, count in counts.items()}
+        total = max(1.0, sum(cost for block, cost in costs.items() if block.role != REPEATED))
+        for block, cost in costs.items():
             share = cost / total / len(members)
-            shares[part, setup] = shares.get((part, setup), 0.0) + share
+            shares[block, setup] = shares.get((block, setup), 0.0) + share
     found: dict[str, AtlasBlock] = {}
-    for (part, setup), share in shares.items():
-        layer = set_up_layer(part, setup)
+    for (block, setup), share in shares.items():
+        layer = set_up_layer(block, setup)
         if layer.key in found:
             share += found[layer.key].work_share
         if layer.flops or layer.size_bytes:
-            found[layer.key] = AtlasBlock(layer, part, setup, share)
+            found[layer.key] = AtlasBlock(layer, block, setup, share)
     _add_missing_precisions(found, sorted({member.setup.precision for member in members}))
     return tuple(found.values())
 
@@ -349,9 +349,9 @@ def _find_largest_batch(network: Network, setup: Setup, scale: DeviceScale) -> i
     return min(_LARGEST_BATCH, max(_SMALL_BATCH, int(most)))
 
 
-def _weigh(part: Part, setup: Setup) -> float:
+def _weigh(block: Block, setup: Setup) -> float:
     """Return the work of a layer or block, in bytes."""
-    work = set_up_layer(part, setup)
+    work = set_up_layer(block, setup)
     launched_bytes = _LAUNCH_BYTES * work.launches if setup.phase == "inference" else 0.0
     return work.size_bytes + work.flops / _FLOPS_PER_BYTE + launched_bytes
 
@@ -369,11 +369,11 @@ def _add_missing_precisions(found: dict[str, AtlasBlock], precisions: Sequence[s
         for precision in precisions:
             for one in dict.fromkeys(spread):
                 setup = replace(one.setup, precision=precision)
-                layer = set_up_layer(one.part, setup)
+                layer = set_up_layer(one.block, setup)
                 if layer.key not in found and counts.get(layer.label, 0) < _FEWEST:
                     counts[layer.label] = counts.get(layer.label, 0) + 1
                     share = _COPY_SHARE * one.work_share
-                    found[layer.key] = AtlasBlock(layer, one.part, setup, share)
+                    found[layer.key] = AtlasBlock(layer, one.block, setup, share)
 
 
 def _name_anchor(trial: Trial) -> str:
@@ -424,7 +424,7 @@ def _list_host_trials(blocks: Sequence[AtlasBlock], scale: DeviceScale) -> Itera
 def _can_run(one: AtlasBlock, scale: DeviceScale) -> bool:
     """Return whether one copy trains, fits the device and takes little time."""
     precision = one.setup.precision
-    if one.part.role == "output" and not any(layer.trains for layer in one.part.layers):
+    if one.block.role == "output" and not any(layer.trains for layer in one.block.layers):
         return False  # nothing would train
     if precision not in scale.flops_per_s or one.memory_bytes > scale.memory_bytes:
         return False
@@ -435,5 +435,5 @@ def _isolate(one: AtlasBlock, scale: DeviceScale, mode: str) -> Trial:
     """Return the isolated trial, with as many copies as fit the device."""
     fitting = int(scale.memory_bytes / one.memory_bytes)
     return limit_copies(
-        make_isolated_trial(one.part, one.setup, mode), min(scale.most_copies, fitting)
+        make_isolated_trial(one.block, one.setup, mode), min(scale.most_copies, fitting)
     )

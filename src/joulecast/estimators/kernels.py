@@ -63,7 +63,7 @@ from joulecast.operators import make_layer, output_shape
 from joulecast.records import Input, LayerEstimate, Network, Observation, Setup, Trial
 from joulecast.records.codec import Record
 from joulecast.system.errors import MissingError
-from joulecast.variants import BLOCK, Part, make_isolated_trial, unfold_blocks
+from joulecast.variants import REPEATED, Block, make_isolated_trial, unfold_blocks
 
 T = TypeVar("T")
 FitRegression = Callable[[Sequence[FusedKernel], Floats, Floats, bool], "KernelRegression"]
@@ -823,7 +823,7 @@ def propose_kernel(
 
 def make_kernel_trial(kernel: FusedKernel, target: Target) -> Trial:
     """Return the trial that measures a kernel alone, in several copies."""
-    return make_isolated_trial(Part(BLOCK, kernel.network.layers), target.setup)
+    return make_isolated_trial(Block(REPEATED, kernel.network.layers), target.setup)
 
 
 def _list_first(

@@ -19,7 +19,7 @@ from joulecast.views.report import Report, Text
 
 if TYPE_CHECKING:
     from joulecast.estimators import FittedProfile
-    from joulecast.variants import Part
+    from joulecast.variants import Block
 
 Widths = tuple[int, ...]
 # Grid points of each width, by the number of widths.
@@ -41,7 +41,7 @@ class LayerCurve:
         image: Image size or number of positions, such as ``48x48``; empty if there is none.
         setup: How the layer was trained or run.
         features: Names of the widths, one or two.
-        part: The layer at the largest measured widths.
+        block: The layer at the largest measured widths.
         points: Measured widths, and the energy of one copy and one step at them.
     """
 
@@ -51,24 +51,24 @@ class LayerCurve:
     image: str
     setup: Setup
     features: tuple[str, ...]
-    part: Part
+    block: Block
     points: tuple[tuple[Widths, float], ...]
 
 
 def list_layer_curves(profile: Profile) -> tuple[LayerCurve, ...]:
     """Return the curves of a profile, those with the most measured points first."""
-    from joulecast.variants import curve_key, read_isolated_part, width_names
+    from joulecast.variants import curve_key, read_isolated_block, width_names
 
-    groups: dict[str, list[tuple[Part, Observation]]] = {}
+    groups: dict[str, list[tuple[Block, Observation]]] = {}
     for observation in profile.observations:
         trial = observation.trial
         # Some baselines measure forward, backward and update alone.
         if not observation.energy_j or trial.execution.stage != "step":
             continue
-        part = read_isolated_part(trial)
-        if part is None or len(part.layers) != 1 or len(width_names(part)) not in _GRID_POINTS:
+        block = read_isolated_block(trial)
+        if block is None or len(block.layers) != 1 or len(width_names(block)) not in _GRID_POINTS:
             continue
-        groups.setdefault(curve_key(part, trial.setup), []).append((part, observation))
+        groups.setdefault(curve_key(block, trial.setup), []).append((block, observation))
     curves = [_make_curve(key, found) for key, found in groups.items()]
     return tuple(sorted(curves, key=lambda one: (-len(one.points), one.description, one.key)))
 
@@ -86,7 +86,7 @@ def sample_layer_curve(fitted: FittedProfile, curve: LayerCurve) -> SampledCurve
     from joulecast.estimators.additive.estimator import FittedAdditive
     from joulecast.estimators.additive.layers import set_up_layer
     from joulecast.estimators.additive.predict import predict_layer_energies
-    from joulecast.variants import resize_part
+    from joulecast.variants import resize_block
 
     own = fitted.fitted
     if not isinstance(own, FittedAdditive):
@@ -104,7 +104,8 @@ def sample_layer_curve(fitted: FittedProfile, curve: LayerCurve) -> SampledCurve
         axes.append(tuple(np.unique(ends.round()).tolist()))
     grid = [tuple(map(int, widths)) for widths in itertools.product(*axes)]
     layers = [
-        set_up_layer(resize_part(curve.part, widths), curve.setup) for widths in (*grid, *measured)
+        set_up_layer(resize_block(curve.block, widths), curve.setup)
+        for widths in (*grid, *measured)
     ]
     found = predict_layer_energies(own.for_phase(curve.setup.phase), layers)
     means_j, sds_j = (values.tolist() for values in found)
@@ -174,14 +175,14 @@ def describe_layer_curve(curve: LayerCurve) -> dict[str, Any]:
     }
 
 
-def _make_curve(key: str, found: Sequence[tuple[Part, Observation]]) -> LayerCurve:
-    from joulecast.variants import describe_part, part_widths, width_names
+def _make_curve(key: str, found: Sequence[tuple[Block, Observation]]) -> LayerCurve:
+    from joulecast.variants import block_widths, describe_block, width_names
 
     points = []
-    for part, seen in found:
+    for block, seen in found:
         run = seen.trial.execution
-        points.append((part_widths(part), (seen.energy_j or 0.0) / run.steps / run.copies))
-    widest = max((part for part, _ in found), key=part_widths)
+        points.append((block_widths(block), (seen.energy_j or 0.0) / run.steps / run.copies))
+    widest = max((block for block, _ in found), key=block_widths)
     layer = widest.layers[0]
     positions = layer.sizes.get("space") or layer.sizes.get("lead") or ()
     if "tokens" in layer.sizes:
@@ -189,7 +190,7 @@ def _make_curve(key: str, found: Sequence[tuple[Part, Observation]]) -> LayerCur
     return LayerCurve(
         key,
         layer.kind,
-        describe_part(widest),
+        describe_block(widest),
         "x".join(map(str, positions)),
         found[0][1].trial.setup,
         width_names(widest),

@@ -39,7 +39,7 @@ from joulecast.operators import (
 )
 from joulecast.operators.building import plan_input_fits, plan_wiring
 from joulecast.records import Input, Layer, Network, Op, Setup, Sizes
-from joulecast.variants import BLOCK, Part, match_phase, unfold_blocks
+from joulecast.variants import REPEATED, Block, match_phase, unfold_blocks
 from joulecast.variants.blocks import single_input_shape
 
 _CONVOLUTION = "|".join(
@@ -328,16 +328,16 @@ def _runs_with(first: Layer, other: Layer) -> bool:
 
 def _compile_rule(pattern: str) -> tuple[str, re.Pattern[str]]:
     kind, equals, words = pattern.rpartition("=")
-    parts, lead, is_open = "", list[str](), True
+    blocks, lead, is_open = "", list[str](), True
     for word in words.split():
         names = word.rstrip("?*+")
         one = r"\.?[^;~]+~;" if names == "@pointwise" else rf"\.?(?:{names})~?;"
         many = word[len(names) :]
         # Free operators may lie between the others, and not before the first.
-        parts += rf"(?:(?:(?!{one})\.[^;]+;)*{one}){many}"
+        blocks += rf"(?:(?:(?!{one})\.[^;]+;)*{one}){many}"
         lead += [one] if is_open else []
         is_open = is_open and many in {"?", "*"}
-    return kind.strip() if equals else "", re.compile(f"(?={'|'.join(lead)}){parts}")
+    return kind.strip() if equals else "", re.compile(f"(?={'|'.join(lead)}){blocks}")
 
 
 # -- kernels -----------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ def _compile_rule(pattern: str) -> tuple[str, re.Pattern[str]]:
 class FusedKernel:
     """Operators that run as one kernel.
 
-    Two kernels are equal if they do the same work: names and positions take no part in it.
+    Two kernels are equal if they do the same work: names and positions take no block in it.
 
     Attributes:
         kind: Names of its operators, such as ``conv+bn+relu``.
@@ -399,7 +399,7 @@ def _make_kernel(
     nodes: Sequence[OpNode], group: OpGroup, setup: Setup, table: FusionTable
 ) -> FusedKernel:
     network = _make_network(nodes, group.members)
-    block = match_phase(Part(BLOCK, network.layers), setup)
+    block = match_phase(Block(REPEATED, network.layers), setup)
     network = replace(network, layers=block.layers)
     works = [layer_work(layer, setup) for layer in network.layers]
     flops = sum(work.total.flops for work in works)

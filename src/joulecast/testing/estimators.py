@@ -74,7 +74,7 @@ def make_observations() -> tuple[Observation, ...]:
 def list_stage_trials(networks: Sequence[Network]) -> list[Trial]:
     """Return forward, backward and update of the isolated layers of networks."""
     trials = {}
-    for part in dict.fromkeys(one.part for network in networks for one in split_network(network)):
+    for part in dict.fromkeys(one.block for network in networks for one in split_network(network)):
         for stage in ("forward", "backward", "update"):
             if any(getattr(layer_work(layer, SETUP), stage).launches for layer in part.layers):
                 trial = make_isolated_trial(match_precision(part, SETUP), SETUP, stage=stage)

@@ -1,8 +1,8 @@
 """Build an ``nn.Module`` from a Network.
 
-Each layer becomes a BuiltLayer, each group of layers a Block, and the whole a BuiltNet that passes
-results between them. Reading a built network returns the same Network. Layers that are marked as
-recomputed run under activation checkpointing.
+Each layer becomes a BuiltLayer, each group of layers a BuiltBlock, and the whole a BuiltNet that
+passes results between them. Reading a built network returns the same Network. Layers that are
+marked as recomputed run under activation checkpointing.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class BuiltNet(nn.Module):
             self.starts.append(index)
             stop = ends.get(index, index + 1)
             if index in ends:
-                self.parts.append(Block(layers[index:stop], self.plan, index))
+                self.parts.append(BuiltBlock(layers[index:stop], self.plan, index))
             else:
                 self.parts.append(layers[index])
             index = stop
@@ -101,7 +101,7 @@ class BuiltNet(nn.Module):
         """Return the module of every layer, in order."""
         modules: list[nn.Module] = []
         for part in self.parts:
-            modules += list(part.layers) if isinstance(part, Block) else [part]
+            modules += list(part.layers) if isinstance(part, BuiltBlock) else [part]
         return modules
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -111,7 +111,7 @@ class BuiltNet(nn.Module):
         return last
 
 
-class Block(nn.Module):
+class BuiltBlock(nn.Module):
     """A repeated group of layers. Reading recognises it by its class name."""
 
     def __init__(self, layers: Sequence[BuiltLayer], plan: CallPlan, start: int) -> None:
@@ -180,7 +180,7 @@ def _run_parts(parts: nn.ModuleList, starts: list[int], plan: CallPlan, results:
         if len(results) > start + 1:
             # It ran in a segment with those before it.
             continue
-        if isinstance(part, Block):
+        if isinstance(part, BuiltBlock):
             part(results)
         elif start in segments:
             segment = segments[start]

@@ -20,7 +20,7 @@ from joulecast.operators.building import can_build_op
 from joulecast.records import Input, Layer, Network, Op, Sizes
 from joulecast.records.network import group_by_block, order_operands
 from joulecast.system.errors import InputError
-from joulecast.torch_nets.build import Block
+from joulecast.torch_nets.build import BuiltBlock
 from joulecast.torch_nets.inputs import find_image, is_channels_last, is_transposed
 from joulecast.torch_nets.op_readers import (
     PACKED_SDPA,
@@ -500,8 +500,8 @@ def find_blocks(trace: Trace, events: list[Event]) -> list[ModuleCall]:
         is_candidate = call.path and call.class_name not in _CONTAINERS
         if is_candidate and sum(is_heavy[call.start : call.stop]) > 1:
             by_class.setdefault(call.class_name, []).append(call)
-    if Block.__name__ in by_class:
-        return sorted(by_class[Block.__name__], key=get_range)
+    if BuiltBlock.__name__ in by_class:
+        return sorted(by_class[BuiltBlock.__name__], key=get_range)
     repeated = {name: calls for name, calls in by_class.items() if len(calls) > 1}
     if not repeated:
         return []

@@ -17,18 +17,18 @@ Only the standard library is needed, so this package also runs on devices.
 """
 
 from joulecast.variants.blocks import (
-    BLOCK,
+    REPEATED,
     ROLES,
-    Part,
-    PlacedPart,
+    Block,
+    PlacedBlock,
     Widths,
+    block_widths,
     curve_key,
-    describe_part,
+    describe_block,
     fixed_properties,
     match_phase,
     match_precision,
-    part_widths,
-    resize_part,
+    resize_block,
     split_blocks,
     split_network,
     unfold_blocks,
@@ -48,6 +48,6 @@ from joulecast.variants.variant_networks import (
     make_isolated_trial,
     make_paper_variant,
     make_variant,
-    read_isolated_part,
+    read_isolated_block,
     read_variant,
 )

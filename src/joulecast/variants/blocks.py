@@ -1,4 +1,4 @@
-"""Split a network into parts: the layers or blocks that are profiled one by one."""
+"""Split a network into blocks, which are profiled one by one: single layers, or what repeats."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from joulecast.records import Layer, Network, Op, Setup, name_layout, stable_has
 ROLES = ("output", "input", "hidden")
 """Roles of a single layer in profiling order: each is subtracted from the ones after it."""
 
-BLOCK = "block"
-"""The role of a whole block that a network repeats."""
+REPEATED = "block"
+"""The role of several layers that a network repeats."""
 
 Widths = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of a network that is profiled as one: a layer in its role, or a block.
+class Block:
+    """What is profiled as one: a layer in its role, or all layers of a block that repeats.
 
     It has no connections: whatever a layer reads in its network, how often it is called and with
     which layers it shares weights is left out.
 
     Attributes:
-        role: One of ``ROLES``, or ``BLOCK``.
-        layers: One layer; pooling and a linear layer at the end of a network; or all of a block.
-        half_input: Under autocast its input is in half precision. Only trials of isolated parts
+        role: One of ``ROLES``, or ``REPEATED``.
+        layers: One layer; pooling and a linear layer at the end of a network; or all that repeat.
+        half_input: Under autocast its input is in half precision. Only trials of isolated blocks
             depend on it, curves do not.
     """
 
@@ -52,24 +52,24 @@ class Part:
 
 
 @dataclass(frozen=True)
-class PlacedPart:
-    """A part at its position in a network.
+class PlacedBlock:
+    """A block at its position in a network.
 
     Attributes:
-        part: The part.
+        block: The block.
         index: Index of its first layer in the network, with blocks unfolded.
         layers: Its layers with their connections.
         calls: How often one step calls it.
     """
 
-    part: Part
+    block: Block
     index: int
     layers: tuple[Layer, ...]
     calls: int = 1
 
 
-def split_network(network: Network) -> tuple[PlacedPart, ...]:
-    """Return the parts of a network in call order, layer by layer, without views."""
+def split_network(network: Network) -> tuple[PlacedBlock, ...]:
+    """Return the layers of a network in call order, each as a block, without views."""
     layers = tuple(unfold_blocks(network.layers))
     half_inputs = list_half_inputs(layers, network.input)
     start = len(layers) - _count_output_layers(layers)
@@ -80,44 +80,44 @@ def split_network(network: Network) -> tuple[PlacedPart, ...]:
             is_input = reads_data or find_kind(layer.kind).reads_tokens
             role = "input" if is_input else "hidden"
             own = layers[index : index + 1]
-            part = _make_shared_part(role, own, half_inputs[index])
-            placed.append(PlacedPart(part, index, own, layer.calls))
+            block = _make_shared_block(role, own, half_inputs[index])
+            placed.append(PlacedBlock(block, index, own, layer.calls))
     if layers:
-        part = _make_shared_part("output", layers[start:], half_inputs[start])
-        placed.append(PlacedPart(part, start, layers[start:], layers[-1].calls))
+        block = _make_shared_block("output", layers[start:], half_inputs[start])
+        placed.append(PlacedBlock(block, start, layers[start:], layers[-1].calls))
     return tuple(placed)
 
 
-def split_blocks(network: Network) -> tuple[PlacedPart, ...]:
-    """Return the parts of a network in call order, each repeated block as one part.
+def split_blocks(network: Network) -> tuple[PlacedBlock, ...]:
+    """Return the blocks of a network in call order, those that repeat as a whole.
 
     A block is split into its layers if it would behave differently alone: if it reads tensors of
     several shapes, or if its weights are shared or it is called again.
     """
     layers = tuple(unfold_blocks(network.layers))
-    leaves = split_network(network)
-    output_index = leaves[-1].index if leaves else 0
+    singles = split_network(network)
+    output_index = singles[-1].index if singles else 0
     is_unfolded = len(layers) == len(network.layers)
     groups = network.groups if is_unfolded else ()
     blocks = {start: stop for start, stop in groups if stop <= output_index}
-    placed: list[PlacedPart] = []
+    placed: list[PlacedBlock] = []
     block_end = -1
-    for leaf in leaves:
-        if leaf.index < block_end:
+    for single in singles:
+        if single.index < block_end:
             continue
-        block = _make_block(layers, leaf, blocks.get(leaf.index, 0))
+        block = _make_repeated(layers, single, blocks.get(single.index, 0))
         if block is not None:
             block_end = block.index + len(block.layers)
-        placed.append(block or leaf)
+        placed.append(block or single)
     return tuple(placed)
 
 
 def unfold_blocks(layers: Iterable[Layer]) -> list[Layer]:
     """Return layers in call order, with each block replaced by its layers."""
-    leaves: list[Layer] = []
+    singles: list[Layer] = []
     for layer in layers:
-        leaves += unfold_blocks(layer.parts) if layer.parts else [layer]
-    return leaves
+        singles += unfold_blocks(layer.parts) if layer.parts else [layer]
+    return singles
 
 
 def disconnect_layer(layer: Layer) -> Layer:
@@ -141,19 +141,19 @@ def disconnect_layer(layer: Layer) -> Layer:
     )
 
 
-def match_precision(part: Part, setup: Setup) -> Part:
-    """Return a part with the input precision it has under a setup: half only under autocast."""
-    if part.half_input and not uses_autocast(setup):
-        return Part(part.role, part.layers)
-    return part
+def match_precision(block: Block, setup: Setup) -> Block:
+    """Return a block with the input precision it has under a setup: half only under autocast."""
+    if block.half_input and not uses_autocast(setup):
+        return Block(block.role, block.layers)
+    return block
 
 
-def match_phase(part: Part, setup: Setup) -> Part:
-    """Return a part as it runs in its phase: inference has no loss and no gradients."""
+def match_phase(block: Block, setup: Setup) -> Block:
+    """Return a block as it runs in its phase: inference has no loss and no gradients."""
     if setup.phase == "train":
-        return part
-    role = BLOCK if part.role == BLOCK else "hidden"
-    return Part(role, tuple(map(_forget_training, part.layers)), part.half_input)
+        return block
+    role = REPEATED if block.role == REPEATED else "hidden"
+    return Block(role, tuple(map(_forget_training, block.layers)), block.half_input)
 
 
 def single_input_shape(layer: Layer) -> Shape:
@@ -185,14 +185,14 @@ def _forget_training(layer: Layer) -> Layer:
     return replace(layer, tail=tail, trains=True, input_grad=True, recomputed=False, parts=parts)
 
 
-# Networks repeat parts: sharing them saves memory and makes finding them fast.
+# Networks repeat blocks: sharing them saves memory and makes finding them fast.
 @lru_cache(maxsize=65536)
-def _make_shared_part(role: str, layers: tuple[Layer, ...], half_input: bool) -> Part:
-    return Part(role, tuple(map(disconnect_layer, layers)), half_input)
+def _make_shared_block(role: str, layers: tuple[Layer, ...], half_input: bool) -> Block:
+    return Block(role, tuple(map(disconnect_layer, layers)), half_input)
 
 
-def _make_block(layers: Sequence[Layer], first: PlacedPart, stop: int) -> PlacedPart | None:
-    """Return the block that begins with a part, or None if it cannot run alone."""
+def _make_repeated(layers: Sequence[Layer], first: PlacedBlock, stop: int) -> PlacedBlock | None:
+    """Return the block that begins with a block, or None if it cannot run alone."""
     start = first.index
     if stop < start + 2 or stop >= len(layers):
         return None
@@ -214,11 +214,11 @@ def _make_block(layers: Sequence[Layer], first: PlacedPart, stop: int) -> Placed
     )
     if is_read_inside or shapes != {single_input_shape(inside[0])}:
         return None
-    return PlacedPart(Part(BLOCK, tuple(disconnected), first.part.half_input), start, inside)
+    return PlacedBlock(Block(REPEATED, tuple(disconnected), first.block.half_input), start, inside)
 
 
 def _count_output_layers(layers: tuple[Layer, ...]) -> int:
-    """Return the number of layers in the output part: two if the last but one pools positions."""
+    """Return the number of layers in the output block: two if the last but one pools positions."""
     if len(layers) < 2 or layers[-1].reads != (1,) or "cin" not in layers[-1].sizes:
         return min(1, len(layers))
     before = layers[-2]
@@ -241,11 +241,11 @@ def find_block_scale(layers: tuple[Layer, ...]) -> int | None:
         return None
     scale = math.gcd(*(get_width(layer, name) for layer in layers for name in _list_widths(layer)))
     # Sizes that are not widths, such as the heads of a view, may have to follow the widths.
-    doubled = resize_block(layers, scale, 2 * scale)
+    doubled = scale_block(layers, scale, 2 * scale)
     return scale if _compare_shapes(layers) == _compare_shapes(doubled) else None
 
 
-def resize_block(layers: tuple[Layer, ...], scale: int, new_scale: int) -> tuple[Layer, ...]:
+def scale_block(layers: tuple[Layer, ...], scale: int, new_scale: int) -> tuple[Layer, ...]:
     """Return the layers of a block at another scale."""
     return tuple(
         resize_layer(
@@ -286,66 +286,66 @@ def _compare_shapes(layers: tuple[Layer, ...]) -> list[bool]:
 
 
 @lru_cache(maxsize=4096)
-def width_names(part: Part) -> tuple[str, ...]:
-    """Return the names of the widths of a part that can be varied.
+def width_names(block: Block) -> tuple[str, ...]:
+    """Return the names of the widths of a block that can be varied.
 
     The data fix the input widths of an input layer, the classes the other widths of an output. The
     channels of a block are scaled together.
     """
-    first = part.layers[0]
+    first = block.layers[0]
     row = find_kind(first.kind)
-    if any(_has_fixed_widths(layer) for layer in part.layers):
+    if any(_has_fixed_widths(layer) for layer in block.layers):
         return ()
-    if part.role == BLOCK:
-        return () if find_block_scale(part.layers) is None else ("scale",)
+    if block.role == REPEATED:
+        return () if find_block_scale(block.layers) is None else ("scale",)
     names = free_widths(first)
-    if part.role == "input":
+    if block.role == "input":
         is_grouped = first.sizes.get("groups", 1) > 1
         return () if is_grouped else tuple(name for name in names if name not in row.input_widths)
-    if part.role == "output":
+    if block.role == "output":
         return tuple(name for name in names if name in row.input_widths) or names
     return names
 
 
-def part_widths(part: Part) -> Widths:
+def block_widths(block: Block) -> Widths:
     """Return the values of the widths that can be varied."""
-    names = width_names(part)
-    if part.role == BLOCK:
-        return (find_block_scale(part.layers) or 1,) if names else ()
-    return tuple(get_width(part.layers[0], name) for name in names)
+    names = width_names(block)
+    if block.role == REPEATED:
+        return (find_block_scale(block.layers) or 1,) if names else ()
+    return tuple(get_width(block.layers[0], name) for name in names)
 
 
-def resize_part(part: Part, widths: Sequence[int]) -> Part:
-    """Return the same part at other widths."""
-    names = width_names(part)
-    if part.role == BLOCK:
+def resize_block(block: Block, widths: Sequence[int]) -> Block:
+    """Return the same block at other widths."""
+    names = width_names(block)
+    if block.role == REPEATED:
         if not names:
-            return part
+            return block
         return replace(
-            part, layers=resize_block(part.layers, find_block_scale(part.layers) or 1, *widths)
+            block, layers=scale_block(block.layers, find_block_scale(block.layers) or 1, *widths)
         )
-    layers = [resize_layer(part.layers[0], **dict(zip(names, widths, strict=True)))]
-    for layer in part.layers[1:]:
+    layers = [resize_layer(block.layers[0], **dict(zip(names, widths, strict=True)))]
+    for layer in block.layers[1:]:
         layers.append(resize_layer(layer, cin=output_shape(layers[-1])[-1]))
-    return replace(part, layers=tuple(layers))
+    return replace(block, layers=tuple(layers))
 
 
 @lru_cache(maxsize=4096)
-def curve_key(part: Part, setup: Setup) -> str:
-    """Return a stable key of the curve that a part lies on, the same at all widths."""
-    return stable_hash([fixed_properties(part), setup.to_dict()])
+def curve_key(block: Block, setup: Setup) -> str:
+    """Return a stable key of the curve that a block lies on, the same at all widths."""
+    return stable_hash([fixed_properties(block), setup.to_dict()])
 
 
-def fixed_properties(part: Part) -> dict[str, Any]:
-    """Return everything but the widths of a part, as JSON."""
-    if part.role == BLOCK:
+def fixed_properties(block: Block) -> dict[str, Any]:
+    """Return everything but the widths of a block, as JSON."""
+    if block.role == REPEATED:
         # At a scale of one, with what each layer reads.
-        layers = resize_part(part, (1,)).layers
+        layers = resize_block(block, (1,)).layers
         listed = [{**_list_fixed_properties(one, ()), "reads": list(one.reads)} for one in layers]
-        return {"role": BLOCK, "layers": listed}
-    names = width_names(part)
-    rest = [_list_fixed_properties(one, ("cin",) if names else ()) for one in part.layers[1:]]
-    return {"role": part.role, "layers": [_list_fixed_properties(part.layers[0], names), *rest]}
+        return {"role": REPEATED, "layers": listed}
+    names = width_names(block)
+    rest = [_list_fixed_properties(one, ("cin",) if names else ()) for one in block.layers[1:]]
+    return {"role": block.role, "layers": [_list_fixed_properties(block.layers[0], names), *rest]}
 
 
 def _has_fixed_widths(layer: Layer) -> bool:
@@ -388,11 +388,11 @@ def _list_fixed_properties(layer: Layer, width_names: tuple[str, ...]) -> dict[s
     return {**properties, "layout": list(layout)} if layout else properties
 
 
-def describe_part(part: Part) -> str:
+def describe_block(block: Block) -> str:
     """Return a short description, such as ``hidden conv2d 48x48 kernel 3x3, relu``."""
-    first = part.layers[0]
+    first = block.layers[0]
     sizes = first.sizes
-    words = [part.role, "+".join(layer.kind for layer in part.layers)]
+    words = [block.role, "+".join(layer.kind for layer in block.layers)]
     positions = sizes.get("space") or sizes.get("lead") or ()
     if "tokens" in sizes:
         positions = (sizes["tokens"],)
@@ -403,12 +403,12 @@ def describe_part(part: Part) -> str:
         words.append("x".join(str(size) for size in positions))
     if "space" in sizes:
         words.append("kernel " + "x".join(str(size) for size in sizes["kernel"]))
-    return ", ".join([" ".join(words), *_list_details(part)])
+    return ", ".join([" ".join(words), *_list_details(block)])
 
 
-def _list_details(part: Part) -> list[str]:
+def _list_details(block: Block) -> list[str]:
     """Return what distinguishes layers of the same kind with the same positions."""
-    first, details = part.layers[0], []
+    first, details = block.layers[0], []
     stride = first.sizes.get("stride", 1)
     strides = [size for size in (stride if isinstance(stride, tuple) else (stride,)) if size != 1]
     if strides:
@@ -420,14 +420,14 @@ def _list_details(part: Part) -> list[str]:
         details.append(str(first.sizes["fn"]))
     if first.join != "none":
         details.append(f"{first.join} {len(first.reads)}")
-    tail = [op for layer in part.layers for op in layer.tail]
+    tail = [op for layer in block.layers for op in layer.tail]
     details += [_name_op(op) for op in tail if not find_kind(op.kind).flattens]
     details += name_layout(first)
     if first.recomputed:
         details.append("checkpointed")
     if not first.trains:
         details.append("frozen")
-    if part.role != "input" and not first.input_grad:
+    if block.role != "input" and not first.input_grad:
         details.append("first to train")
     return details
 

@@ -19,16 +19,16 @@ from functools import lru_cache
 from joulecast.operators import find_kind, output_shape, width_divisor, width_step
 from joulecast.records import Layer, Network, stable_hash
 from joulecast.variants.blocks import (
-    BLOCK,
+    REPEATED,
     ROLES,
-    Part,
-    PlacedPart,
+    Block,
+    PlacedBlock,
     Widths,
+    block_widths,
     find_least_scale,
     find_scale_step,
     fixed_properties,
-    part_widths,
-    resize_part,
+    resize_block,
     split_blocks,
     split_network,
     unfold_blocks,
@@ -42,25 +42,25 @@ class Partition:
     """A way to split networks.
 
     Attributes:
-        split: Returns the parts of a network in call order.
-        read_variant: Returns the part that a variant shows, then the parts to subtract; None for
+        split: Returns the blocks of a network in call order.
+        read_variant: Returns the block that a variant shows, then the blocks to subtract; None for
             other networks.
-        make_variant: Returns the network that shows a part of another network.
+        make_variant: Returns the network that shows a block of another network.
     """
 
-    split: Callable[[Network], tuple[PlacedPart, ...]]
-    read_variant: Callable[[Network], tuple[Part, ...] | None]
-    make_variant: Callable[[Part, Network], Network] = make_variant
+    split: Callable[[Network], tuple[PlacedBlock, ...]]
+    read_variant: Callable[[Network], tuple[Block, ...] | None]
+    make_variant: Callable[[Block, Network], Network] = make_variant
 
 
-def read_block_variant(network: Network) -> tuple[Part, ...] | None:
-    """Return the block or layer that a variant shows, then the parts to subtract."""
+def read_block_variant(network: Network) -> tuple[Block, ...] | None:
+    """Return the block or layer that a variant shows, then the blocks to subtract."""
     placed = split_blocks(network)
-    if [one.part.role for one in placed] != ["input", BLOCK, "output"]:
+    if [one.block.role for one in placed] != ["input", REPEATED, "output"]:
         return read_variant(network)
     if any(layer.calls > 1 or layer.tied for one in placed for layer in one.layers):
         return None
-    first, block, output = (one.part for one in placed)
+    first, block, output = (one.block for one in placed)
     return block, first, output
 
 
@@ -87,26 +87,26 @@ def adapt_partition(
         return partition
     split, read = partition.split, partition.read_variant
 
-    def split_network_parts(network: Network) -> tuple[PlacedPart, ...]:
+    def split_network_blocks(network: Network) -> tuple[PlacedBlock, ...]:
         placed = split(network)
-        return tuple(replace(one, part=_drop_output_gradient(one.part)) for one in placed)
+        return tuple(replace(one, block=_drop_output_gradient(one.block)) for one in placed)
 
-    def read_variant_parts(network: Network) -> tuple[Part, ...] | None:
-        parts = read(network)
-        return None if parts is None else tuple(map(_drop_output_gradient, parts))
+    def read_variant_blocks(network: Network) -> tuple[Block, ...] | None:
+        blocks = read(network)
+        return None if blocks is None else tuple(map(_drop_output_gradient, blocks))
 
-    return replace(partition, split=split_network_parts, read_variant=read_variant_parts)
-
-
-def _drop_output_gradient(part: Part) -> Part:
-    """Return a part such that all output layers of a curve are alike."""
-    if part.role != "output" or not any(layer.input_grad for layer in part.layers):
-        return part
-    return replace(part, layers=tuple(replace(one, input_grad=False) for one in part.layers))
+    return replace(partition, split=split_network_blocks, read_variant=read_variant_blocks)
 
 
-Split = Callable[[Network], tuple[PlacedPart, ...]]
-MakeVariant = Callable[[Part, Network], Network]
+def _drop_output_gradient(block: Block) -> Block:
+    """Return a block such that all output layers of a curve are alike."""
+    if block.role != "output" or not any(layer.input_grad for layer in block.layers):
+        return block
+    return replace(block, layers=tuple(replace(one, input_grad=False) for one in block.layers))
+
+
+Split = Callable[[Network], tuple[PlacedBlock, ...]]
+MakeVariant = Callable[[Block, Network], Network]
 
 _OUTPUT_WIDTHS = ("cout", "hidden", "channels")
 
@@ -116,14 +116,14 @@ class CurveRange:
     """A curve to be profiled and the range of its widths.
 
     Attributes:
-        part: The point of the curve with the largest widths.
+        block: The point of the curve with the largest widths.
         lows: The smallest widths.
         steps: Widths are multiples of these.
         calls: How often a step of the network needs the curve, for a layer of the network or to
-            subtract a part from a variant.
+            subtract a block from a variant.
     """
 
-    part: Part
+    block: Block
     lows: Widths
     steps: Widths
     calls: int = 1
@@ -131,7 +131,7 @@ class CurveRange:
     @property
     def highs(self) -> Widths:
         """The largest widths."""
-        return part_widths(self.part)
+        return block_widths(self.block)
 
 
 @lru_cache(maxsize=16)
@@ -141,59 +141,59 @@ def plan_curves(
     """Return all curves of a network, with those of stems and heads, in profiling order."""
     ranges: dict[str, CurveRange] = {}
     for placed, steps in zip(split(network), _list_steps(network, split), strict=True):
-        for found in _list_ranges(placed, steps, lambda part: make(part, network), split):
-            key = stable_hash(fixed_properties(found.part))
+        for found in _list_ranges(placed, steps, lambda block: make(block, network), split):
+            key = stable_hash(fixed_properties(found.block))
             ranges[key] = _merge_ranges(ranges[key], found) if key in ranges else found
-    order = (*ROLES, BLOCK)
-    return tuple(sorted(ranges.values(), key=lambda found: order.index(found.part.role)))
+    order = (*ROLES, REPEATED)
+    return tuple(sorted(ranges.values(), key=lambda found: order.index(found.block.role)))
 
 
 def _list_ranges(
-    placed: PlacedPart, steps: Widths, make: Callable[[Part], Network], split: Split
+    placed: PlacedBlock, steps: Widths, make: Callable[[Block], Network], split: Split
 ) -> Iterator[CurveRange]:
-    """Yield the range of a part and those of its stems and heads, which follow its widths."""
+    """Yield the range of a block and those of its stems and heads, which follow its widths."""
     highs = tuple(
         max(step, size - size % step)
-        for size, step in zip(part_widths(placed.part), steps, strict=True)
+        for size, step in zip(block_widths(placed.block), steps, strict=True)
     )
     lows = tuple(
-        min(_smallest_width(placed.part, step), high)
+        min(_smallest_width(placed.block, step), high)
         for step, high in zip(steps, highs, strict=True)
     )
     next_widths = tuple(low + step for low, step in zip(lows, steps, strict=True))
-    variants = (make(resize_part(placed.part, widths)) for widths in (lows, next_widths, highs))
+    variants = (make(resize_block(placed.block, widths)) for widths in (lows, next_widths, highs))
     for low, following, high in zip(*map(split, variants), strict=True):
-        first, second = part_widths(low.part), part_widths(following.part)
+        first, second = block_widths(low.block), block_widths(following.block)
         differences = tuple(b - a or 1 for a, b in zip(first, second, strict=True))
-        yield CurveRange(high.part, first, differences, placed.calls)
+        yield CurveRange(high.block, first, differences, placed.calls)
 
 
-def _smallest_width(part: Part, step: int) -> int:
-    """Return the smallest width at which a part does not become another one."""
-    first = part.layers[0]
-    if part.role == BLOCK:
-        return step * -(-find_least_scale(part.layers, *part_widths(part)) // step)
+def _smallest_width(block: Block, step: int) -> int:
+    """Return the smallest width at which a block does not become another one."""
+    first = block.layers[0]
+    if block.role == REPEATED:
+        return step * -(-find_least_scale(block.layers, *block_widths(block)) // step)
     if "cin" in first.sizes and first.sizes.get("groups", 1) > 1:
         # One step less would make a grouped convolution depthwise, a depthwise one ordinary.
         return 2 * step
-    ops = [op for layer in part.layers for op in (layer, *layer.tail)]
+    ops = [op for layer in block.layers for op in (layer, *layer.tail)]
     least = max(find_kind(op.kind).least_width for op in ops)
     return step * -(-least // step)
 
 
 def _list_steps(network: Network, split: Split) -> list[Widths]:
-    """Return the steps in which the widths of each part come."""
+    """Return the steps in which the widths of each block come."""
     layers = unfold_blocks(network.layers)
     steps = []
     for placed in split(network):
         first = placed.layers[0]
-        if placed.part.role == BLOCK:
-            step = find_scale_step(placed.part.layers)
-            steps.append((step,) * len(width_names(placed.part)))
+        if placed.block.role == REPEATED:
+            step = find_scale_step(placed.block.layers)
+            steps.append((step,) * len(width_names(placed.block)))
             continue
         index = placed.index - first.reads[0] if first.reads else -1
         before = layers[index] if index >= 0 else None
-        steps.append(tuple(_find_step(first, name, before) for name in width_names(placed.part)))
+        steps.append(tuple(_find_step(first, name, before) for name in width_names(placed.block)))
     return steps
 
 
@@ -229,4 +229,4 @@ def _merge_ranges(one: CurveRange, two: CurveRange) -> CurveRange:
     steps = tuple(math.gcd(a, b) for a, b in zip(one.steps, two.steps, strict=True))
     lows = tuple(map(min, one.lows, two.lows))
     highs = tuple(map(max, one.highs, two.highs))
-    return CurveRange(resize_part(one.part, highs), lows, steps, one.calls + two.calls)
+    return CurveRange(resize_block(one.block, highs), lows, steps, one.calls + two.calls)

@@ -39,14 +39,14 @@ from joulecast.operators import (
 )
 from joulecast.records import Execution, Input, Layer, Network, Setup, Sizes, Trial
 from joulecast.variants.blocks import (
-    BLOCK,
-    Part,
-    describe_part,
+    REPEATED,
+    Block,
+    describe_block,
     disconnect_layer,
     is_bare_view,
     match_phase,
     match_precision,
-    resize_part,
+    resize_block,
     single_input_shape,
     split_network,
     unfold_blocks,
@@ -68,45 +68,45 @@ _FEWEST_COPIES, _MOST_COPIES = 2, 8
 _MOST_INFERENCE_COPIES = 32
 
 
-def make_variant(part: Part, network: Network) -> Network:
-    """Return the small network that shows a part of ``network``."""
-    return _frame(part, network, own_ends=False)
+def make_variant(block: Block, network: Network) -> Network:
+    """Return the small network that shows a block of ``network``."""
+    return _frame(block, network, own_ends=False)
 
 
-def make_paper_variant(part: Part, network: Network) -> Network:
-    """Return the network that shows a part between the input and output layers of ``network``."""
-    return _frame(part, network, own_ends=True)
+def make_paper_variant(block: Block, network: Network) -> Network:
+    """Return the network that shows a block between the input and output layers of ``network``."""
+    return _frame(block, network, own_ends=True)
 
 
-def read_variant(network: Network) -> tuple[Part, ...] | None:
-    """Return the part that a variant shows, then the parts to subtract; None for other networks."""
+def read_variant(network: Network) -> tuple[Block, ...] | None:
+    """Return the block that a variant shows, then those to subtract; None for other networks."""
     layers = unfold_blocks(network.layers)
     if len(layers) > 4 or any(set(layer.reads) != {1} for layer in layers):
         return None
     if any(layer.calls > 1 or layer.tied for layer in layers):
         return None
-    parts = [placed.part for placed in split_network(network)]
-    roles = [part.role for part in parts]
+    blocks = [placed.block for placed in split_network(network)]
+    roles = [block.role for block in blocks]
     if roles not in (["output"], ["input", "output"], ["input", "hidden", "output"]):
         return None
-    shown = parts.pop(max(0, len(parts) - 2))
-    return (shown, *parts)
+    shown = blocks.pop(max(0, len(blocks) - 2))
+    return (shown, *blocks)
 
 
-def _frame(part: Part, network: Network, own_ends: bool) -> Network:
+def _frame(block: Block, network: Network, own_ends: bool) -> Network:
     """Return a layer or block between a stem and a head, where it needs them."""
-    layers = list(part.layers)
+    layers = list(block.layers)
     first, last = layers[0], layers[-1]
-    if part.role != "output":
+    if block.role != "output":
         head = make_own_head(output_shape(last), network) if own_ends else None
         layers += _attach_head(last, head or _make_head(last, network))
-    if part.role in ("hidden", BLOCK):
+    if block.role in ("hidden", REPEATED):
         stem = make_own_stem(first, network) if own_ends else None
         layers.insert(0, stem or _make_stem(first, network))
     first = layers[0]
     data = Input(single_input_shape(first), int(first.sizes.get("vocabulary", 0)))
-    groups = ((1, 1 + len(part.layers)),) if part.role == BLOCK else ()
-    return Network(tuple(layers), data, name=describe_part(part), groups=groups)
+    groups = ((1, 1 + len(block.layers)),) if block.role == REPEATED else ()
+    return Network(tuple(layers), data, name=describe_block(block), groups=groups)
 
 
 def _make_stem(layer: Layer, network: Network) -> Layer:
@@ -139,15 +139,15 @@ def _attach_head(layer: Layer, head: Sequence[Layer]) -> list[Layer]:
 
 
 def _resize_output(shape: Shape, network: Network) -> list[Layer] | None:
-    """Return the network's output part for inputs of this shape, or None if it does not fit."""
-    output = split_network(network)[-1].part
+    """Return the network's output block for inputs of this shape, or None if it does not fit."""
+    output = split_network(network)[-1].block
     first, last = output.layers[0], output.layers[-1]
     is_small = int(last.sizes.get("cout", 0)) <= MOST_HEAD_CLASSES
     if not is_small or len(width_names(output)) != 1 or first.reads != (1,):
         return None
     if len(input_shape(first)) != len(shape) or find_kind(first.kind).reads_tokens:
         return None
-    resized = resize_part(output, (shape[channel_axis(first)],))
+    resized = resize_block(output, (shape[channel_axis(first)],))
     return list(resized.layers) if input_shape(resized.layers[0]) == shape else None
 
 
@@ -183,11 +183,11 @@ def _output_axis(layer: Layer) -> int:
 def make_own_stem(layer: Layer, network: Network) -> Layer | None:
     """Return the network's input layer such that it computes the input of ``layer``, if it can."""
     wanted = single_input_shape(layer)
-    part = next((one.part for one in split_network(network) if one.part.role == "input"), None)
-    if part is None or len(width_names(part)) != 1 or len(part.layers) != 1:
+    block = next((one.block for one in split_network(network) if one.block.role == "input"), None)
+    if block is None or len(width_names(block)) != 1 or len(block.layers) != 1:
         return None
     for channels in dict.fromkeys((wanted[0], wanted[-1])):
-        for stem in _list_images(resize_part(part, (channels,)).layers[0], wanted):
+        for stem in _list_images(resize_block(block, (channels,)).layers[0], wanted):
             if output_shape(stem) == wanted:
                 stem = replace(stem, channels_last=layer.channels_last)
                 return replace(stem, input_grad=False, trains=layer.input_grad)
@@ -196,16 +196,16 @@ def make_own_stem(layer: Layer, network: Network) -> Layer | None:
 
 def make_own_head(shape: Shape, network: Network) -> list[Layer] | None:
     """Return the network's output layer for inputs of this shape, if it can read them."""
-    output = split_network(network)[-1].part
+    output = split_network(network)[-1].block
     first = output.layers[0]
     if len(width_names(output)) != 1 or first.reads != (1,) or find_kind(first.kind).reads_tokens:
         return None
     if len(input_shape(first)) == 1 < len(shape):
         flat = make_layer("flatten", shape=shape)
-        return [flat, *resize_part(output, (math.prod(shape),)).layers]
-    resized = _reshape_part(output, shape)
+        return [flat, *resize_block(output, (math.prod(shape),)).layers]
+    resized = _reshape_block(output, shape)
     channels = shape[channel_axis(first)]
-    layers = list(resize_part(resized, (channels,)).layers)
+    layers = list(resize_block(resized, (channels,)).layers)
     return layers if input_shape(layers[0]) == shape else None
 
 
@@ -224,54 +224,54 @@ def _list_images(layer: Layer, wanted: Shape) -> Iterator[Layer]:
             yield replace(layer, sizes=Sizes({**layer.sizes, "space": image}))
 
 
-def _reshape_part(part: Part, shape: Shape) -> Part:
-    """Return an output part that pools, with another shape to pool."""
-    first = part.layers[0]
+def _reshape_block(block: Block, shape: Shape) -> Block:
+    """Return an output block that pools, with another shape to pool."""
+    first = block.layers[0]
     if len(first.sizes.get("shape", ())) != len(shape):
-        return part
+        return block
     pooled = replace(first, sizes=Sizes({**first.sizes, "shape": shape}))
-    return replace(part, layers=(pooled, *part.layers[1:]))
+    return replace(block, layers=(pooled, *block.layers[1:]))
 
 
 def make_isolated_trial(
-    part: Part, setup: Setup, mode: str = "eager", stage: str = "step"
+    block: Block, setup: Setup, mode: str = "eager", stage: str = "step"
 ) -> Trial:
-    """Return the trial that measures a part alone."""
+    """Return the trial that measures a block alone."""
     # The role still tells two layers that end a network from a block.
-    part = replace(part, layers=match_phase(part, setup).layers)
-    works = [layer_work(layer, setup) for layer in part.layers]
-    if part.role == "output" and not any(work.params for work in works):
+    block = replace(block, layers=match_phase(block, setup).layers)
+    works = [layer_work(layer, setup) for layer in block.layers]
+    if block.role == "output" and not any(work.params for work in works):
         # A module that returns its own loss ends without weights: nothing would train.
-        part = Part("hidden", part.layers, part.half_input)
-    upstream = "loss" if part.role == "output" else "random"
+        block = Block("hidden", block.layers, block.half_input)
+    upstream = "loss" if block.role == "output" else "random"
     moved_bytes = sum(work.total.size_bytes for work in works)
     wanted = round(_TARGET_BYTES / max(moved_bytes, 1.0))
     most = _MOST_COPIES if setup.phase == "train" else _MOST_INFERENCE_COPIES
     copies = max(_FEWEST_COPIES, min(most, wanted))
-    network = make_isolated_network(match_precision(part, setup))
+    network = make_isolated_network(match_precision(block, setup))
     return Trial(network, setup, Execution(stage, mode, copies, upstream))
 
 
-def make_isolated_network(part: Part) -> Network:
-    """Return a network that consists of a part only."""
-    first = part.layers[0]
+def make_isolated_network(block: Block) -> Network:
+    """Return a network that consists of a block only."""
+    first = block.layers[0]
     vocabulary = int(first.sizes.get("vocabulary", 0))
-    return Network(part.layers, Input(single_input_shape(first), vocabulary, part.half_input))
+    return Network(block.layers, Input(single_input_shape(first), vocabulary, block.half_input))
 
 
-def read_isolated_part(trial: Trial) -> Part | None:
-    """Return the part that a trial runs alone, or None if it runs something else."""
+def read_isolated_block(trial: Trial) -> Block | None:
+    """Return the block that a trial runs alone, or None if it runs something else."""
     network, execution = trial.network, trial.execution
     if not network.layers or not network.buildable:
         return None
     if execution.upstream == "loss":
         placed = split_network(network)
-        return placed[0].part if len(placed) == 1 else None
+        return placed[0].block if len(placed) == 1 else None
     if len(network.layers) > 1:
-        return Part(BLOCK, network.layers, network.input.half)
+        return Block(REPEATED, network.layers, network.input.half)
     layer = network.layers[0]
     if is_bare_view(layer):
         return None
     reads_data = find_kind(layer.kind).reads_tokens or not layer.input_grad
     role = "input" if reads_data else "hidden"
-    return Part(role, (disconnect_layer(layer),), network.input.half)
+    return Block(role, (disconnect_layer(layer),), network.input.half)

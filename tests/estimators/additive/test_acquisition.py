@@ -9,8 +9,8 @@ from additive_examples import (
     SETUP,
     draw_networks,
     list_probes,
+    observe_blocks,
     observe_idle,
-    observe_parts,
     observe_step,
     predict,
     true_energies,
@@ -27,7 +27,7 @@ from joulecast.records import MODES, Input, Network, Observation
 from joulecast.variants import (
     make_isolated_network,
     make_isolated_trial,
-    read_isolated_part,
+    read_isolated_block,
     split_blocks,
 )
 
@@ -86,11 +86,11 @@ def test_probing_proposes_energies_of_kinds_without_any(device):
     """All layers were timed, but only other kinds were measured with energy."""
     network = draw_networks(1, seed=3)[0]
     timed = [
-        observe_step(device, make_isolated_trial(placed.part, SETUP, mode), energy=False)
+        observe_step(device, make_isolated_trial(placed.block, SETUP, mode), energy=False)
         for placed in split_blocks(network)
         for mode in ("graph", "eager")
     ]
-    unrelated = [*observe_parts(device, [make_family("lstm")]), observe_idle(device)]
+    unrelated = [*observe_blocks(device, [make_family("lstm")]), observe_idle(device)]
     target = Target(network, SETUP, acquisition="probe", modes=MODES, uncertainty_share=0.05)
     proposal = AdditiveEstimator().propose(target, [*unrelated, *timed])
     assert proposal.trial is not None and proposal.with_energy
@@ -114,7 +114,7 @@ def test_structures_that_no_eager_step_showed_run_in_isolation(device):
         for one in observations
         if one.trial.execution.mode == "eager" and one.trial.network.layers
     ]
-    structures = [set_up_layer(read_isolated_part(one.trial), SETUP).structure for one in eager]
+    structures = [set_up_layer(read_isolated_block(one.trial), SETUP).structure for one in eager]
     assert len(set(structures)) == len(structures) > 0
     assert all(one.energy_j is None and one.issue_s for one in eager)
     layers = split_layers(network, SETUP)
@@ -161,7 +161,7 @@ def target():
 
 
 def test_measured_timed_and_refused_layers_are_distinguished(device, target):
-    first, second, third, *_ = observe_parts(device, target.networks)
+    first, second, third, *_ = observe_blocks(device, target.networks)
     observations = [first, replace(second, energy_j=None), Observation(third.trial)]
     layers = read_target(target, observations)
     assert (len(layers.energy_keys), len(layers.duration_keys), len(layers.refused_keys)) == (
@@ -178,7 +178,7 @@ def test_measured_timed_and_refused_layers_are_distinguished(device, target):
 
 
 def test_probes_are_all_layers_that_were_not_timed(device, target):
-    everything = observe_parts(device, target.networks, energy=False)
+    everything = observe_blocks(device, target.networks, energy=False)
     half = everything[: len(everything) // 2]
     assert len(list_probes(target, [])) == len(everything)
     assert len(list_probes(target, half)) == len(everything) - len(half)
@@ -194,6 +194,6 @@ def test_output_without_weights_is_timed_once(device):
     (trial,) = (
         probe for probe in list_probes(target, []) if probe.network.layers[0].kind == "elementwise"
     )
-    shown = observe_parts(device, [network], energy=False)
+    shown = observe_blocks(device, [network], energy=False)
     assert trial.execution.upstream == "random"
     assert not list_probes(target, shown)

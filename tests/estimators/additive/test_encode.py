@@ -10,7 +10,7 @@ from joulecast.estimators.additive.encode import OperatorEncoder, number_name
 from joulecast.estimators.additive.layers import make_overhead, set_up_layer
 from joulecast.families import make_family
 from joulecast.operators import make_layer
-from joulecast.variants import Part
+from joulecast.variants import Block
 from logsums_examples import to_matrix
 
 
@@ -48,7 +48,7 @@ def test_networks_become_sums_over_distinct_operators():
 def test_isolated_sum_moves_less_than_it_does_in_a_network():
     """Two inputs of a sum are one tensor if it runs alone."""
     layer = make_layer("elementwise", fn="add", inputs=2, shape=(64, 8, 8))
-    layer = set_up_layer(Part("hidden", (replace(layer, reads=(1, 1), join="add"),)), SETUP)
+    layer = set_up_layer(Block("hidden", (replace(layer, reads=(1, 1), join="add"),)), SETUP)
     inside, alone = (encode_sums([{layer: 1.0}], [flag]).operators for flag in (True, False))
     assert sum(operator.size_bytes for operator in alone) < sum(
         operator.size_bytes for operator in inside

@@ -172,7 +172,7 @@ def test_durations_add_up_if_the_host_waits_for_every_operator():
     prediction = predict(fitted, networks)
     by_key = {one.trial.key: one for one in parts}
     for at, network in enumerate(networks):
-        trials = [make_isolated_trial(placed.part, SETUP) for placed in split_blocks(network)]
+        trials = [make_isolated_trial(placed.block, SETUP) for placed in split_blocks(network)]
         sum_s = sum(by_key[trial.key].duration_s / trial.execution.copies for trial in trials)
         assert prediction.duration_s[at] == pytest.approx(sum_s, rel=0.02)
 
@@ -249,7 +249,7 @@ print(*sorted(loaded - {"joulecast"} - set(sys.stdlib_module_names)))
 def test_prediction_loads_numpy_alone(tmp_path):
     """Fitting may load more; an estimate must start fast."""
     device, setup = make_simulated_device(7, noise=0.0), Setup(batch=8)
-    parts = [placed.part for placed in split_blocks(make_family("lenet5"))]
+    parts = [placed.block for placed in split_blocks(make_family("lenet5"))]
     trials = [*(make_isolated_trial(part, setup) for part in parts), Trial(Network(), Setup())]
     fitted = AdditiveEstimator().fit([observe(device, trial) for trial in trials])
     path = tmp_path / "fit.json"

@@ -24,7 +24,7 @@ from joulecast.estimators.additive.layers import (
 from joulecast.families import make_family
 from joulecast.operators import Work, layer_work, make_layer, make_op, output_shape
 from joulecast.records import Input, Network, Setup
-from joulecast.variants import Part, curve_key, describe_part, split_network
+from joulecast.variants import Block, curve_key, describe_block, split_network
 
 CONV = make_layer(
     "conv2d", (make_op("batch_norm"),), cin=8, cout=16, space=(9, 9), kernel=3, padding=1
@@ -45,19 +45,19 @@ SETUP = Setup(4)
 )
 def test_layout_makes_another_kind_and_curve(layer, change, name):
     setup = Setup()
-    default, other = Part("hidden", (layer,)), Part("hidden", (replace(layer, **change),))
+    default, other = Block("hidden", (layer,)), Block("hidden", (replace(layer, **change),))
     one, two = set_up_layer(default, setup), set_up_layer(other, setup)
     assert two.kind == f"{one.kind} {name}"
     assert one.key != two.key and one.structure != two.structure
     assert curve_key(default, setup) != curve_key(other, setup)
-    assert name in describe_part(other)
+    assert name in describe_block(other)
 
 
 def test_keys_of_default_layouts_are_stable():
     """Profiles that were measured before layouts were distinguished keep their meaning."""
-    layer = set_up_layer(Part("hidden", (CONV,)), Setup())
+    layer = set_up_layer(Block("hidden", (CONV,)), Setup())
     assert (layer.key, layer.structure) == ("2630feb9bb0f23ee", "968ab81f7392bbf9")
-    assert curve_key(Part("hidden", (CONV,)), Setup()) == "f4bf6bcc8dc7b264"
+    assert curve_key(Block("hidden", (CONV,)), Setup()) == "f4bf6bcc8dc7b264"
 
 
 def test_blocks_are_sums_of_the_operators_of_their_layers():
@@ -66,8 +66,8 @@ def test_blocks_are_sums_of_the_operators_of_their_layers():
     assert len(blocks) == 2
     opened: dict[str, float] = {}
     for placed in split_network(network):
-        if set_up_layer(placed.part, setup).flops and placed.part.role == "hidden":
-            for operator, count in set_up_layer(placed.part, setup).own_operators:
+        if set_up_layer(placed.block, setup).flops and placed.block.role == "hidden":
+            for operator, count in set_up_layer(placed.block, setup).own_operators:
                 opened[operator.kind] = opened.get(operator.kind, 0.0) + count
     inside: dict[str, float] = {}
     for block in blocks:
@@ -79,9 +79,9 @@ def test_blocks_are_sums_of_the_operators_of_their_layers():
 
 
 def test_operators_of_a_layer_and_the_loss_are_operators():
-    part = Part("output", (replace(make_layer("linear", cin=8, cout=4), tail=(RELU,)),))
-    layer = set_up_layer(part, Setup(batch=2))
-    inference = set_up_layer(part, Setup(batch=2, phase="inference"))
+    block = Block("output", (replace(make_layer("linear", cin=8, cout=4), tail=(RELU,)),))
+    layer = set_up_layer(block, Setup(batch=2))
+    inference = set_up_layer(block, Setup(batch=2, phase="inference"))
     kinds = ["linear", "relu", "cross_entropy loss"]
     assert [operator.kind for operator, _ in layer.own_operators] == kinds
     assert [operator.kind for operator, _ in inference.own_operators] == kinds[:2]
@@ -129,7 +129,7 @@ def test_blocks_written_in_another_order_are_the_same_layer():
         (linear, linear, replace(shortcut, reads=(3,)), replace(total, reads=(1, 2))),
         (shortcut, replace(linear, reads=(2,)), linear, replace(total, reads=(3, 1))),
     ]
-    layers = {set_up_layer(Part("block", layers), Setup()) for layers in blocks}
+    layers = {set_up_layer(Block("block", layers), Setup()) for layers in blocks}
     assert len(layers) == len({layer.label for layer in layers}) == 1
     assert len({layer.structure for layer in layers}) == 1
 
@@ -147,9 +147,9 @@ def test_networks_with_the_same_kinds_of_layers_are_one_group():
 
 def test_own_cross_entropy_is_the_loss_of_other_networks():
     layer = make_layer("elementwise", fn="cross_entropy", shape=(7, 50), out=(1,))
-    own = set_up_layer(Part("hidden", (layer,)), SETUP)
+    own = set_up_layer(Block("hidden", (layer,)), SETUP)
     head = make_layer("linear", cin=8, cout=50, lead=(7,))
-    loss = set_up_layer(Part("output", (head,)), SETUP).operators[-1][0]
+    loss = set_up_layer(Block("output", (head,)), SETUP).operators[-1][0]
     assert own.label == loss.label
     assert own.point[:3] == loss.point[:3]
 
@@ -184,7 +184,7 @@ LARGE = {
 
 
 def list_alone(layer, setup):
-    layer = set_up_layer(Part("hidden", (layer,)), setup)
+    layer = set_up_layer(Block("hidden", (layer,)), setup)
     return [operator for operator, _ in layer.operators_alone]
 
 
@@ -262,11 +262,11 @@ def test_fusing_never_adds_bytes(operator, setup):
 
 def test_compiled_layers_have_eager_operators_of_libraries_and_fused_ones():
     layer = replace(CONV_LAYER, tail=(NORM, RELU))
-    eager = set_up_layer(Part("hidden", (layer,)), SETUP)
-    compiled = set_up_layer(Part("hidden", (layer,)), Setup(batch=4, compiled=True))
+    eager = set_up_layer(Block("hidden", (layer,)), SETUP)
+    compiled = set_up_layer(Block("hidden", (layer,)), Setup(batch=4, compiled=True))
     classes = [operator.operator_class for operator, _ in compiled.operators]
     assert classes == ["convolution", FUSED, FUSED]
-    alone = set_up_layer(Part("hidden", (run_as_library(CONV_LAYER),)), SETUP)
+    alone = set_up_layer(Block("hidden", (run_as_library(CONV_LAYER),)), SETUP)
     assert compiled.operators[0][0].key == alone.key
     assert compiled.launches < eager.launches
     assert compiled.key != eager.key and compiled.structure != eager.structure
@@ -294,7 +294,7 @@ def test_no_layer_of_a_network_costs_more_bytes_when_compiled():
 def point_of(layer):
     work = layer_work(layer, SETUP).total
     flops = count_executed_flops(layer, work)
-    return dict(zip(AXES, find_point(Part("hidden", (layer,)), SETUP, work, flops), strict=True))
+    return dict(zip(AXES, find_point(Block("hidden", (layer,)), SETUP, work, flops), strict=True))
 
 
 def sdpa(**sizes):
@@ -354,7 +354,7 @@ def mul(**sizes):
     ],
 )
 def test_kinds_that_run_other_kernels_have_names_of_their_own(layer, kind, operator_class):
-    found = set_up_layer(Part("hidden", (layer,)), SETUP)
+    found = set_up_layer(Block("hidden", (layer,)), SETUP)
     assert (found.kind, found.operator_class) == (kind, operator_class)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from additive_examples import SETUP, count_network, draw_networks, encode_sums, observe_parts
+from additive_examples import SETUP, count_network, draw_networks, encode_sums, observe_blocks
 from joulecast.estimators.additive import predict as device_model
 from joulecast.estimators.additive.fit import identify_observations, update_model
 from joulecast.estimators.additive.layers import set_up_layer, split_layers
@@ -20,7 +20,7 @@ from joulecast.gp.logsums import selection as local_rows
 from joulecast.gp.logsums.posterior import condition_logsums, linearise_observations
 from joulecast.gp.logsums.totals import explain_inputs
 from joulecast.records import Setup
-from joulecast.variants import read_isolated_part
+from joulecast.variants import read_isolated_block
 
 SHARE = ISOLATED_SUM_ERROR_SD_SHARE
 
@@ -36,7 +36,7 @@ def test_more_observations_never_raise_a_variance_under_fixed_hyper_parameters(
     device, model, observations
 ):
     counts = [count_network(network) for network in draw_networks(6, seed=4)]
-    extra = observe_parts(device, draw_networks(3, seed=12))
+    extra = observe_blocks(device, draw_networks(3, seed=12))
     known = identify_observations(observations)
     more = update_model(model, [*observations, *extra], known)
     operators = encode_sums(counts).operators
@@ -144,10 +144,10 @@ def test_layers_of_unseen_kinds_are_marked(fitted):
 
 
 def test_energies_agree_with_what_was_measured(observations, model):
-    found = [(read_isolated_part(one.trial), one) for one in observations]
-    hidden = [(part, one) for part, one in found if part and part.role == "hidden"]
+    found = [(read_isolated_block(one.trial), one) for one in observations]
+    hidden = [(block, one) for block, one in found if block and block.role == "hidden"]
     measured_j = np.array([one.energy_j / one.trial.execution.copies for _, one in hidden])
-    layers = [set_up_layer(part, SETUP) for part, _ in hidden]
+    layers = [set_up_layer(block, SETUP) for block, _ in hidden]
     means_j, sds_j = predict_layer_energies(model, layers)
     assert len(means_j) > 10
     assert np.median(np.abs(means_j / measured_j - 1)) < 0.02

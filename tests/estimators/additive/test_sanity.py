@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import joulecast
-from additive_examples import draw_networks, observe_idle, observe_parts, observe_step
+from additive_examples import draw_networks, observe_blocks, observe_idle, observe_step
 from joulecast.campaign.anchors import assume_scale, make_anchor_trials
 from joulecast.campaign.atlas import load_networks
 from joulecast.estimators import fit_profile
@@ -20,7 +20,7 @@ from joulecast.operators import checkpoint_blocks, layer_work, make_layer
 from joulecast.records import MODES, Input, Network, Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
 from joulecast.store.files import read_profile
-from joulecast.variants import make_isolated_network, read_isolated_part
+from joulecast.variants import make_isolated_network, read_isolated_block
 
 PROFILE = Path(joulecast.__file__).parent / "profiles" / "nvidia-h200.json"
 # Observations that are fitted to if the profile has no fit of this version.
@@ -70,7 +70,7 @@ def simulated_world():
         networks = [make_family(name), *draw_networks(1, seed=at, family=name)]
         for precision, batch in (("fp32", 16), ("fp32", 256), ("bf16", 64)):
             setup = Setup(batch=batch, precision=precision)
-            observations += observe_parts(device, networks, setup)
+            observations += observe_blocks(device, networks, setup)
             observations.append(observe_step(device, Trial(networks[0], setup)))
     return World(observations, AdditiveEstimator().fit(observations))
 
@@ -193,8 +193,8 @@ def test_intervals_of_measured_layers_are_no_wider_than_of_unseen_ones(world):
         for one in world.observations
         if one.energy_j and one.duration_s and one.trial.execution.mode == "graph"
     ][:200:6]
-    parts = [(read_isolated_part(one.trial), one.trial.setup) for one in measured]
-    pairs = [(make_isolated_network(part), setup) for part, setup in parts if part is not None]
+    blocks = [(read_isolated_block(one.trial), one.trial.setup) for one in measured]
+    pairs = [(make_isolated_network(block), setup) for block, setup in blocks if block is not None]
     networks, setups = map(list, zip(*pairs, strict=True))
     unseen_setups = [replace(setup, threads=3) for setup in setups]
     seen, unseen = (find_sd_shares(world, networks, some) for some in (setups, unseen_setups))

@@ -6,7 +6,7 @@ from joulecast.estimators.base import Target
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import make_family
 from joulecast.testing.estimators import FAMILY, SETUP, run_short_campaign
-from joulecast.variants import part_widths, split_network
+from joulecast.variants import block_widths, split_network
 
 
 class AdditiveDevice:
@@ -17,9 +17,9 @@ class AdditiveDevice:
         return type("Cost", (), {"energy_j": energy_j, "duration_s": energy_j / 10})
 
     def energy_j(self, network):
-        """Return one joule per part, and a little for every width."""
+        """Return one joule per block, and a little for every width."""
         return sum(
-            placed.calls * (1.0 + 0.02 * sum(part_widths(placed.part)))
+            placed.calls * (1.0 + 0.02 * sum(block_widths(placed.block)))
             for placed in split_network(network)
         )
 

@@ -26,7 +26,7 @@ from joulecast.testing.estimators import (
     observe,
     run_short_campaign,
 )
-from joulecast.variants import curve_key, part_widths, plan_curves, read_variant
+from joulecast.variants import block_widths, curve_key, plan_curves, read_variant
 
 TARGET = Target(make_family(FAMILY), SETUP)
 
@@ -127,12 +127,12 @@ def test_bounds_are_proposed_first_in_the_order_of_subtraction():
     corners = sum(2 ** len(found.lows) for found in plan_curves(TARGET.network))
     subjects = [read_variant(one.trial.network)[0] for one in seen]
     order = ["output", "input", "hidden"]
-    bounds = [order.index(part.role) for part in subjects[:corners]]
+    bounds = [order.index(block.role) for block in subjects[:corners]]
     assert bounds == sorted(bounds)
-    spans = {curve_key(found.part, SETUP): found for found in plan_curves(TARGET.network)}
-    for part in subjects[:corners]:
-        found = spans[curve_key(part, SETUP)]
-        ends = zip(part_widths(part), found.lows, found.highs, strict=True)
+    spans = {curve_key(found.block, SETUP): found for found in plan_curves(TARGET.network)}
+    for block in subjects[:corners]:
+        found = spans[curve_key(block, SETUP)]
+        ends = zip(block_widths(block), found.lows, found.highs, strict=True)
         assert all(width in (low, high) for width, low, high in ends)
 
 
@@ -172,7 +172,7 @@ def test_refused_trials_are_left_out_and_the_bound_decreases():
         if trial is None:
             break
         subject = read_variant(trial.network)[0]
-        fits = max(part_widths(subject)) <= limit
+        fits = max(block_widths(subject)) <= limit
         seen.append(observe(make_simulated_device(11), trial) if fits else Observation(trial))
     assert len({one.trial.key for one in seen}) == len(seen)
     measured = [one for one in seen if one.energy_j]
@@ -180,8 +180,8 @@ def test_refused_trials_are_left_out_and_the_bound_decreases():
     for one in measured:
         subject = read_variant(one.trial.network)[0]
         key = curve_key(subject, SETUP)
-        widest[key] = max(widest.get(key, 0), *part_widths(subject))
-    assert set(widest) == {curve_key(found.part, SETUP) for found in plan_curves(TARGET.network)}
+        widest[key] = max(widest.get(key, 0), *block_widths(subject))
+    assert set(widest) == {curve_key(found.block, SETUP) for found in plan_curves(TARGET.network)}
     assert all(width <= limit for width in widest.values())
     assert len(seen) - len(measured) < 40
 

@@ -7,8 +7,8 @@ import pytest
 
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.estimators.subtractive.network_sums import (
-    ProfiledPart,
-    estimate_part,
+    ProfiledBlock,
+    estimate_block,
     estimate_update_share,
     fit_rates,
 )
@@ -63,8 +63,8 @@ def test_layer_whose_curve_is_noise_is_not_free(energy):
     fitted = estimator.fit(make_observations())
     found = blur(fitted, energy).predict([network], [SETUP], joint=True, per_layer=True)
     for placed, row in zip(split_network(network), found.layers[0], strict=True):
-        from_rates = estimate_part(fitted.rates["energy"], placed.part, SETUP)
-        if placed.part.role == "hidden":
+        from_rates = estimate_block(fitted.rates["energy"], placed.block, SETUP)
+        if placed.block.role == "hidden":
             assert 0 < row.energy_j <= from_rates.value
     assert found.energy_sd_j[0] > fitted.predict([network], [SETUP]).energy_sd_j[0]
 
@@ -85,7 +85,7 @@ def test_weights_are_updated_once_per_step():
     assert find_cost(calls=3, tied=True) == pytest.approx(3 * tied)
 
 
-PARTS = [placed.part for placed in split_network(make_family(FAMILY))]
+PARTS = [placed.block for placed in split_network(make_family(FAMILY))]
 
 
 def make_points(parts=PARTS, setup=SETUP, j_per_byte=2e-9):
@@ -94,7 +94,7 @@ def make_points(parts=PARTS, setup=SETUP, j_per_byte=2e-9):
         sum(layer_work(layer, setup).total.size_bytes for layer in part.layers) for part in parts
     ]
     return [
-        ProfiledPart(part, setup, j_per_byte * size, 0.0)
+        ProfiledBlock(part, setup, j_per_byte * size, 0.0)
         for part, size in zip(parts, sizes, strict=True)
     ]
 
@@ -103,7 +103,7 @@ def test_rates_recover_costs_proportional_to_bytes():
     points = make_points()
     rates = fit_rates(points)
     for point in points:
-        found = estimate_part(rates, point.part, SETUP)
+        found = estimate_block(rates, point.block, SETUP)
         assert found.value == pytest.approx(point.value, rel=1e-3)
         assert 0 < found.sd_share < 1
 
@@ -113,9 +113,9 @@ def test_most_specific_row_is_used():
     parts = [part for part in PARTS if part.layers[0].kind == "linear"]
     cheap, dear = make_points(parts * 4, own), make_points(parts * 4, other, j_per_byte=8e-9)
     rates = fit_rates([*cheap, *dear])
-    assert estimate_part(rates, parts[0], own).value == pytest.approx(cheap[0].value, rel=1e-3)
-    assert estimate_part(rates, parts[0], other).value == pytest.approx(dear[0].value, rel=1e-3)
-    unseen = estimate_part(rates, parts[0], Setup(batch=40))
+    assert estimate_block(rates, parts[0], own).value == pytest.approx(cheap[0].value, rel=1e-3)
+    assert estimate_block(rates, parts[0], other).value == pytest.approx(dear[0].value, rel=1e-3)
+    unseen = estimate_block(rates, parts[0], Setup(batch=40))
     assert unseen.group.startswith("kind:")
 
 

@@ -75,18 +75,18 @@ def test_single_deviations_are_part_of_the_name():
 
 
 def test_one_curve_is_finished_before_the_next_begins(campaign):
-    keys = [(point.part.role, point.part.layers[0].kind) for point in list_points(campaign)]
+    keys = [(point.block.role, point.block.layers[0].kind) for point in list_points(campaign)]
     roles = [role for role, _ in keys]
     assert roles == sorted(roles, key=["output", "input", "hidden"].index)
     ours = run_short_campaign(SubtractiveEstimator(), TARGET, 40, make_simulated_device(11))
-    mixed = [point.part.role for point in list_points(ours, OURS)]
+    mixed = [point.block.role for point in list_points(ours, OURS)]
     assert mixed != sorted(mixed, key=["output", "input", "hidden"].index)
 
 
 def test_a_curve_starts_at_both_bounds_and_has_a_limited_number_of_points(campaign):
     curves = {}
     for point in list_points(campaign):
-        part = point.part
+        part = point.block
         layer = part.layers[0]
         key = part.role, layer.kind, layer.sizes.get("space")
         sizes = tuple(layer.sizes[name] for name in ("cin", "cout") if name in layer.sizes)
@@ -149,7 +149,7 @@ def test_variance_of_what_is_subtracted_is_carried_over():
         fit_curves(seen, "energy", fit_gaussian_process, OURS.partition, carried)
         for carried in (True, False)
     )
-    key = next(key for key, curve in with_it.items() if curve.part.role == "hidden")
+    key = next(key for key, curve in with_it.items() if curve.block.role == "hidden")
     assert (with_it[key].process.variances > without[key].process.variances).all()
     # Curves that were subtracted from others differ a little too.
     assert with_it[key].process.values == pytest.approx(without[key].process.values, rel=0.01)

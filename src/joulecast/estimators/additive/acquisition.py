@@ -51,7 +51,7 @@ from joulecast.records import Observation, Setup, Trial
 from joulecast.records.codec import cache_on_record
 from joulecast.system.errors import MissingError
 from joulecast.system.units import format_share
-from joulecast.variants import Part, describe_part, make_isolated_trial, read_isolated_part
+from joulecast.variants import Block, describe_block, make_isolated_trial, read_isolated_block
 
 MEASUREMENTS_PER_KIND = 2
 # Networks that are measured as a whole in any case: the longest, the shortest and a middle one.
@@ -85,7 +85,7 @@ class TargetLayers:
     """The layers of a target, and which of them were measured.
 
     Attributes:
-        parts: How to run each layer in isolation, by key.
+        blocks: How to run each layer in isolation, by key.
         refused_keys: Keys of layers that the device could not run.
         observation_count: Observations that show a layer or a network of the target.
     """
@@ -93,7 +93,7 @@ class TargetLayers:
     target: Target
     networks: tuple[Mapping[SetupLayer, float], ...]
     layers: tuple[SetupLayer, ...]
-    parts: Mapping[str, Part]
+    blocks: Mapping[str, Block]
     energy_keys: frozenset[str]
     duration_keys: frozenset[str]
     refused_keys: frozenset[str]
@@ -111,12 +111,12 @@ class TargetLayers:
 
     def isolate(self, key: str) -> Trial:
         """Return the trial that runs a layer alone."""
-        return make_isolated_trial(self.parts[key], self.target.setup, isolated_mode(self.target))
+        return make_isolated_trial(self.blocks[key], self.target.setup, isolated_mode(self.target))
 
     def propose(self, key: str, with_energy: bool, uncertainty: float, why: str) -> Proposal:
         """Propose to measure a layer alone, for a reason."""
         quantity = "energy" if with_energy else "duration"
-        reason = f"{quantity} of {describe_part(self.parts[key])} ({why})"
+        reason = f"{quantity} of {describe_block(self.blocks[key])} ({why})"
         count = self.observation_count
         return Proposal(self.isolate(key), uncertainty, reason, count, with_energy)
 
@@ -180,7 +180,7 @@ def read_target(target: Target, observations: Iterable[Observation]) -> TargetLa
     placed = [
         split_layers(network, target.setup) for network in target.networks or (target.network,)
     ]
-    parts = {one.layer.key: one.placed_part.part for own in placed for one in own}
+    blocks = {one.layer.key: one.placed_block.block for own in placed for one in own}
     layers = {one.layer.key: one.layer for own in placed for one in own}
     measured, timed, refused = set(), set(), set()
     host_keys = {trial.key for trial in _list_host_trials(target)}
@@ -206,7 +206,7 @@ def read_target(target: Target, observations: Iterable[Observation]) -> TargetLa
             measured.add(key)
         if has_duration:
             timed.add(key)
-    run_as = {key: _find_run_key(part, target.setup, mode) for key, part in parts.items()}
+    run_as = {key: _find_run_key(block, target.setup, mode) for key, block in blocks.items()}
 
     def select_shown(shown: Set[str]) -> frozenset[str]:
         """Return the layers that were shown, by themselves or by the one that is run for them."""
@@ -216,7 +216,7 @@ def read_target(target: Target, observations: Iterable[Observation]) -> TargetLa
         target=target,
         networks=tuple(map(count_layers, placed)),
         layers=tuple(layers[key] for key in sorted(layers)),
-        parts=parts,
+        blocks=blocks,
         energy_keys=select_shown(measured),
         duration_keys=select_shown(timed),
         refused_keys=select_shown(refused),
@@ -239,7 +239,7 @@ def find_host_probe(layers: TargetLayers, observations: Sequence[Observation]) -
     tried = _list_eager_keys(observations)
     for layer in sorted(layers.layers, key=lambda layer: (layer.size_bytes, layer.key)):
         if layer.structure not in shown and layer.key not in layers.refused_keys:
-            trial = make_isolated_trial(layers.parts[layer.key], target.setup, "eager")
+            trial = make_isolated_trial(layers.blocks[layer.key], target.setup, "eager")
             if trial.key not in tried:
                 return trial
     return None
@@ -439,7 +439,7 @@ def _read_costs(observations: Iterable[Observation]) -> tuple[float, float]:
     energies_s: list[float] = []
     probes_s: list[float] = []
     for one in observations:
-        if one.cost_s > 0 and read_isolated_part(one.trial) is not None:
+        if one.cost_s > 0 and read_isolated_block(one.trial) is not None:
             (probes_s if one.energy_j is None else energies_s).append(one.cost_s)
     energy_s = median(energies_s) if energies_s else _DEFAULT_ENERGY_COST_S
     return energy_s, median(probes_s) if probes_s else _DEFAULT_PROBE_COST_SHARE * energy_s
@@ -451,17 +451,17 @@ def _list_eager_keys(observations: Iterable[Observation]) -> set[str]:
 
 
 @lru_cache(maxsize=65536)
-def _find_run_key(part: Part, setup: Setup, mode: str) -> str:
-    """Return the key of the layer that is run for a part: an output without weights has no loss."""
-    key = _find_isolated_key(make_isolated_trial(part, setup, mode))
-    return set_up_layer(part, setup).key if key is None else key
+def _find_run_key(block: Block, setup: Setup, mode: str) -> str:
+    """Return the key of the layer that runs for a block: an output without weights has no loss."""
+    key = _find_isolated_key(make_isolated_trial(block, setup, mode))
+    return set_up_layer(block, setup).key if key is None else key
 
 
 @cache_on_record
 def _find_isolated_key(trial: Trial) -> str | None:
     """Return the key of the layer that a trial runs alone; None if it runs something else."""
-    part = read_isolated_part(trial)
-    return None if part is None else set_up_layer(part, trial.setup).key
+    block = read_isolated_block(trial)
+    return None if block is None else set_up_layer(block, trial.setup).key
 
 
 def _list_host_trials(target: Target) -> list[Trial]:

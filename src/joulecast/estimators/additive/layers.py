@@ -76,9 +76,9 @@ from joulecast.records import (
 )
 from joulecast.records.network import order_branches
 from joulecast.variants import (
-    BLOCK,
-    Part,
-    PlacedPart,
+    REPEATED,
+    Block,
+    PlacedBlock,
     make_isolated_network,
     match_phase,
     match_precision,
@@ -114,7 +114,7 @@ NORM_PASSES = 8
 # (benchmarks/real_runs).
 _COMPILED_SHARES = {"convolution": 0.6, "grouped convolution": 0.6}
 _COMPILED_SHARE = 0.79
-# Slices and concatenations become part of what reads them.
+# Slices and concatenations become block of what reads them.
 _COPY_SHARE = 0.25
 
 
@@ -198,7 +198,7 @@ class SetupLayer:
     @property
     def is_block(self) -> bool:
         """Whether it is a repeated block rather than a layer."""
-        return self.operator_class == BLOCK
+        return self.operator_class == REPEATED
 
     @property
     def own_operators(self) -> Counts:
@@ -233,7 +233,7 @@ class PlacedLayer:
     """
 
     layer: SetupLayer
-    placed_part: PlacedPart
+    placed_block: PlacedBlock
     setup: Setup
     count: float
 
@@ -243,12 +243,12 @@ def split_layers(network: Network, setup: Setup) -> tuple[PlacedLayer, ...]:
 
     Of several batches whose gradients are accumulated, the last one also updates the weights.
     """
-    parts = split_blocks(network)
+    blocks = split_blocks(network)
     batches = setup.accumulate
     if batches < 2:
-        return tuple(_place_layers(parts, setup))
-    last = _place_layers(parts, replace(setup, accumulate=1))
-    others = _place_layers(parts, replace(setup, accumulate=0))
+        return tuple(_place_layers(blocks, setup))
+    last = _place_layers(blocks, replace(setup, accumulate=1))
+    others = _place_layers(blocks, replace(setup, accumulate=0))
     return (*last, *(replace(one, count=one.count * (batches - 1)) for one in others))
 
 
@@ -287,22 +287,22 @@ def make_overhead(source: str) -> SetupLayer:
 
 
 @lru_cache(maxsize=65536)
-def set_up_layer(part: Part, setup: Setup) -> SetupLayer:
+def set_up_layer(block: Block, setup: Setup) -> SetupLayer:
     """Return a layer or block under a setup."""
-    part = match_phase(match_precision(part, setup), setup)
-    is_block, has_loss = part.role == BLOCK, part.role == "output"
+    block = match_phase(match_precision(block, setup), setup)
+    is_block, has_loss = block.role == REPEATED, block.role == "output"
     if is_block:
-        part = replace(part, layers=order_branches(part.layers))
-    first = part.layers[0]
-    works = [_count_work(layer, setup, part.half_input) for layer in part.layers]
+        block = replace(block, layers=order_branches(block.layers))
+    first = block.layers[0]
+    works = [_count_work(layer, setup, block.half_input) for layer in block.layers]
     work = sum(works[1:], works[0])
-    calls = add_host_calls(*(count_host_calls(layer, setup) for layer in part.layers))
+    calls = add_host_calls(*(count_host_calls(layer, setup) for layer in block.layers))
     if has_loss:
-        loss = loss_work(output_shape(part.layers[-1]), setup)
+        loss = loss_work(output_shape(block.layers[-1]), setup)
         work = work + loss
         calls = calls[0] + loss.launches, *calls[1:]
     launches = work.launches
-    operators = _split_block(part, setup) if is_block else _split_layer(part, setup)
+    operators = _split_block(block, setup) if is_block else _split_layer(block, setup)
     if setup.compiled:
         launches = round(sum(one.launches * count for one, count in operators))
         own = (tuple(count * each for each in one.host_calls) for one, count in operators)
@@ -318,42 +318,42 @@ def set_up_layer(part: Part, setup: Setup) -> SetupLayer:
             layer.join,
             *name_layout(layer),
         )
-        for layer in part.layers
+        for layer in block.layers
     )
     how = (
-        tuple((layer.trains, layer.input_grad) for layer in part.layers),
-        part.role,
+        tuple((layer.trains, layer.input_grad) for layer in block.layers),
+        block.role,
         is_half_precision(setup),
         setup.optimizer if setup.phase == "train" else "",
         setup.phase,
         *([FUSED] if setup.compiled else []),
     )
-    padded_flops = sum(map(count_executed_flops, part.layers, works))
+    padded_flops = sum(map(count_executed_flops, block.layers, works))
     moved_alone = share_moved_alone(first, setup.phase == "train" and first.input_grad)
     return SetupLayer(
         key=stable_hash(
             [
-                [layer.to_dict() for layer in part.layers],
+                [layer.to_dict() for layer in block.layers],
                 has_loss,
-                part.half_input,
-                _select_settings(part, setup),
+                block.half_input,
+                _select_settings(block, setup),
             ]
         ),
-        kind=f"block:{stable_hash(signature)[:8]}" if is_block else _name_kind(part),
+        kind=f"block:{stable_hash(signature)[:8]}" if is_block else _name_kind(block),
         regime=_name_regime(setup),
         phase=setup.phase,
         precision=setup.precision,
-        operator_class=BLOCK if is_block else find_class(first),
+        operator_class=REPEATED if is_block else find_class(first),
         structure=_hash((signature, *how)),
         flops=work.flops,
         padded_flops=padded_flops,
         size_bytes=work.size_bytes,
         launches=launches,
-        point=find_point(part, setup, work, padded_flops),
+        point=find_point(block, setup, work, padded_flops),
         host_calls=calls,
         operators=operators,
         is_compiled=setup.compiled,
-        origin=None if operators or is_block else (first, setup, part.half_input),
+        origin=None if operators or is_block else (first, setup, block.half_input),
         alone_bytes=work.size_bytes * moved_alone,
     )
 
@@ -368,11 +368,11 @@ def split_passes(operator: SetupLayer) -> Counts:
     is_exact = setup.precision == "tf32" and not operator.flops
     precision = "fp32" if is_exact else setup.precision
     forward_setup = replace(setup, phase="inference", accumulate=1, precision=precision)
-    forward = set_up_layer(Part("hidden", (layer,), half_input), forward_setup)
+    forward = set_up_layer(Block("hidden", (layer,), half_input), forward_setup)
     products = list(_list_backward_products(layer, setup))
     if products:
         once = replace(forward_setup, batch=1)
-        backward = [set_up_layer(Part("hidden", (one,), half_input), once) for one in products]
+        backward = [set_up_layer(Block("hidden", (one,), half_input), once) for one in products]
     else:
         moved_bytes = layer_work(layer, setup, half_input).backward.size_bytes
         backward = _make_backward(operator, forward, moved_bytes)
@@ -386,64 +386,64 @@ def find_class(layer: Layer) -> str:
     return f"grouped {name}" if _name_groups(layer) else name
 
 
-def _place_layers(parts: Iterable[PlacedPart], setup: Setup) -> Iterator[PlacedLayer]:
-    for one in parts:
-        layer = set_up_layer(one.part, setup)
+def _place_layers(blocks: Iterable[PlacedBlock], setup: Setup) -> Iterator[PlacedLayer]:
+    for one in blocks:
+        layer = set_up_layer(one.block, setup)
         if not layer.has_work:
             continue
         count, repeats = float(one.calls), one.calls - 1 + any(each.tied for each in one.layers)
         if repeats:
-            work = layer_work(one.part.layers[0], setup)
+            work = layer_work(one.block.layers[0], setup)
             cost = work.total.size_bytes + work.total.flops / _FLOPS_PER_BYTE
             count -= repeats * work.update.size_bytes / max(cost, 1.0)
         yield PlacedLayer(layer, one, setup, count)
 
 
-def _select_settings(part: Part, setup: Setup) -> dict[str, object]:
+def _select_settings(block: Block, setup: Setup) -> dict[str, object]:
     """Return the settings that change a layer; the loss only at the end of a network."""
     settings: dict[str, object] = replace(setup, cuda_graphs=False).to_dict()
     loss = settings.pop("loss")
     if setup.phase == "inference":
         settings.pop("optimizer")
-    if not any(layer_work(layer, setup).params for layer in part.layers):
+    if not any(layer_work(layer, setup).params for layer in block.layers):
         settings.pop("accumulate", None)
-    if part.role == "output":
+    if block.role == "output":
         settings["loss"] = "cross_entropy" if loss == "own" else loss
     return settings
 
 
-def _split_block(part: Part, setup: Setup) -> Counts:
+def _split_block(block: Block, setup: Setup) -> Counts:
     """Return the operators of a block, none of which is a loss."""
     found = []
-    for placed in split_network(make_isolated_network(part)):
-        for layer in placed.part.layers:
-            own = set_up_layer(Part("hidden", (layer,), placed.part.half_input), setup)
+    for placed in split_network(make_isolated_network(block)):
+        for layer in placed.block.layers:
+            own = set_up_layer(Block("hidden", (layer,), placed.block.half_input), setup)
             repeated = own.operators or ((own, 1.0),)
             found += [(one, placed.calls * repeats) for one, repeats in repeated]
     return _add_up(found)
 
 
-def _split_layer(part: Part, setup: Setup) -> Counts:
+def _split_layer(block: Block, setup: Setup) -> Counts:
     """Return the operators of layers and the loss; nothing of a single eager operator."""
-    has_loss, first = part.role == "output", part.layers[0]
+    has_loss, first = block.role == "output", block.layers[0]
     has_tail = any(not find_kind(op.kind).is_view for op in first.tail)
     is_single = not has_tail and not find_kind(first.kind).operators(first.sizes)
-    if is_single and len(part.layers) == 1 and not has_loss and not setup.compiled:
+    if is_single and len(block.layers) == 1 and not has_loss and not setup.compiled:
         return ()
     found = []
-    half = part.half_input
-    for layer in part.layers:
+    half = block.half_input
+    for layer in block.layers:
         previous = None
         for operator, half_input in list_operators(layer, half):
             if setup.compiled:
                 one = _make_compiled(operator, previous, half_input, setup)
             else:
-                one = set_up_layer(Part("hidden", (operator,), half_input), setup)
+                one = set_up_layer(Block("hidden", (operator,), half_input), setup)
             found.append((one, 1.0))
             half = _gives_half(operator, half_input)
             previous = operator
     if has_loss and setup.phase == "train":
-        found.append((_make_loss(output_shape(part.layers[-1]), setup), 1.0))
+        found.append((_make_loss(output_shape(block.layers[-1]), setup), 1.0))
     return _add_up(found)
 
 
@@ -465,12 +465,12 @@ def _make_compiled(
     # Casts of activations are fused into the operators before and after.
     half_input = half_input or uses_autocast(setup)
     if is_library_operator(operator):
-        return set_up_layer(Part("hidden", (run_as_library(operator),), half_input), eager)
+        return set_up_layer(Block("hidden", (run_as_library(operator),), half_input), eager)
     plain = replace(operator, channels_last=False)
-    alone = set_up_layer(Part("hidden", (plain,), half_input), eager)
+    alone = set_up_layer(Block("hidden", (plain,), half_input), eager)
     moved_bytes = count_moved_bytes(operator, previous, eager)
     launches = alone.launches if starts_chain(previous) or moved_bytes == alone.size_bytes else 0
-    part = Part("hidden", (operator,))
+    block = Block("hidden", (operator,))
     return replace(
         alone,
         key=f"{alone.key} {FUSED} {moved_bytes:.0f}",
@@ -478,7 +478,7 @@ def _make_compiled(
         operator_class=FUSED,
         size_bytes=moved_bytes,
         launches=launches,
-        point=find_point(part, eager, Work(0.0, moved_bytes, launches), 0.0),
+        point=find_point(block, eager, Work(0.0, moved_bytes, launches), 0.0),
         host_calls=(float(launches), *alone.host_calls[1:]),
         alone_bytes=moved_bytes,
         origin=None,
@@ -535,10 +535,10 @@ def _name_regime(setup: Setup) -> str:
     return regime + (" benchmark" if setup.cudnn_benchmark else "")
 
 
-def _name_kind(part: Part) -> str:
+def _name_kind(block: Block) -> str:
     """Return the kinds of layers: functions, groups and memory formats that run other kernels."""
     names = []
-    for layer in part.layers:
+    for layer in block.layers:
         name = str(layer.sizes.get("fn", layer.kind))
         if name == LOSS_FUNCTION:
             name = f"{name} loss"
@@ -550,7 +550,7 @@ def _name_kind(part: Part) -> str:
         is_channels_last = layer.channels_last or layer.channels_last_weights
         name += " channels last" if is_channels_last else ""
         names.append(name + (" transposed" if layer.transposed else ""))
-    return "+".join([*names, "loss"] if part.role == "output" else names)
+    return "+".join([*names, "loss"] if block.role == "output" else names)
 
 
 def _name_groups(layer: Layer) -> str:
@@ -750,12 +750,12 @@ def run_as_library(operator: Layer) -> Layer:
     return replace(operator, sizes=Sizes({**sizes, **padded}))
 
 
-def find_point(part: Part, setup: Setup, work: Work, executed_flops: float) -> tuple[float, ...]:
-    """Return the coordinates of a part under a setup, one for each of AXES."""
-    positions, in_channels, out_channels = _find_extents(part, setup)
-    if part.layers[0].sizes.get("fn") == LOSS_FUNCTION:
+def find_point(block: Block, setup: Setup, work: Work, executed_flops: float) -> tuple[float, ...]:
+    """Return the coordinates of a block under a setup, one for each of AXES."""
+    positions, in_channels, out_channels = _find_extents(block, setup)
+    if block.layers[0].sizes.get("fn") == LOSS_FUNCTION:
         return find_loss_point(positions, in_channels, work.size_bytes)
-    first = part.layers[0]
+    first = block.layers[0]
     kind, sizes = find_kind(first.kind), first.sizes
     window = 0.0, 0.0
     if kind.is_recurrent:
@@ -771,7 +771,7 @@ def find_point(part: Part, setup: Setup, work: Work, executed_flops: float) -> t
         math.log(out_channels),
         math.log(1.0 + work.flops / products),
         math.log(1.0 + work.size_bytes / elements),
-        _measure_alignment(part),
+        _measure_alignment(block),
         math.log((executed_flops + 1.0) / (work.flops + 1.0)),
         *window,
     )
@@ -798,16 +798,16 @@ def count_executed_flops(layer: Layer, work: Work) -> float:
     return flops
 
 
-def _find_extents(part: Part, setup: Setup) -> tuple[float, float, float]:
+def _find_extents(block: Block, setup: Setup) -> tuple[float, float, float]:
     """Return positions, and input and output channels of each: rows, depth and columns."""
-    first = part.layers[0]
+    first = block.layers[0]
     kind: Kind = find_kind(first.kind)
     sizes: Any = first.sizes
     if kind.has_head_dim:
         # Each head of each sequence multiplies queries by keys of its own.
         rows = setup.batch * sizes.get("windows", 1) * sizes["heads"] * sizes["tokens"]
         return float(rows), float(sizes["head_dim"]), float(sizes["kv_tokens"])
-    in_shape, out_shape = input_shape(first), output_shape(part.layers[-1])
+    in_shape, out_shape = input_shape(first), output_shape(block.layers[-1])
     in_channels = max(1, in_shape[channel_axis(first)] if in_shape else 1)
     if kind.is_recurrent:
         # Tokens follow each other: one step multiplies the states of a batch.
@@ -817,14 +817,14 @@ def _find_extents(part: Part, setup: Setup) -> tuple[float, float, float]:
     return positions, float(in_channels), max(out_channels, _LEAST_CHANNELS)
 
 
-def _measure_alignment(part: Part) -> float:
+def _measure_alignment(block: Block) -> float:
     """Return how aligned the widths of matrix products are: 0 if one is odd, most at eights.
 
     Products whose rows do not fill 16 bytes take other kernels; some kinds pad rows themselves.
     """
     widths = [
         int(layer.sizes[name])
-        for layer, kind in ((layer, find_kind(layer.kind)) for layer in part.layers)
+        for layer, kind in ((layer, find_kind(layer.kind)) for layer in block.layers)
         if not kind.pads_widths
         for name in kind.aligned_widths
     ]

@@ -33,7 +33,7 @@ from joulecast.estimators.base import (
 )
 from joulecast.records import OWN_NET, Observation, Trial, stable_hash
 from joulecast.records.codec import Record, cache_on_record
-from joulecast.variants import read_isolated_part
+from joulecast.variants import read_isolated_block
 
 # Relative standard deviation assumed for something that was measured once.
 _DEFAULT_SD_SHARE = 0.01
@@ -129,9 +129,9 @@ def choose_sum_error_sd_share(decomposed: Sequence[DecomposedObservation]) -> fl
 def _decompose(observation: Observation) -> DecomposedObservation | None:
     """Return an observation as a sum over layers; None if it contains none."""
     trial, count = observation.trial, observation.count
-    steps, copies, part = trial.execution.steps, trial.execution.copies, read_isolated_part(trial)
-    if part is not None:
-        counts = {set_up_layer(part, trial.setup): float(copies)}
+    steps, copies, block = trial.execution.steps, trial.execution.copies, read_isolated_block(trial)
+    if block is not None:
+        counts = {set_up_layer(block, trial.setup): float(copies)}
     else:
         counts = count_layers(split_layers(trial.network, trial.setup), copies)
     if not counts:
@@ -142,7 +142,7 @@ def _decompose(observation: Observation) -> DecomposedObservation | None:
         value / steps if value else None
         for value in (observation.energy_j, observation.duration_s, observation.issue_s)
     )
-    sum_var = 0.0 if part is not None else ISOLATED_SUM_ERROR_SD_SHARE**2
+    sum_var = 0.0 if block is not None else ISOLATED_SUM_ERROR_SD_SHARE**2
     if (totals := trial.network.totals) is not None:
         # Work that belongs to no layer, or that no rule counts.
         shares = totals.unattributed_flops_share, totals.unattributed_bytes_share
@@ -157,7 +157,7 @@ def _decompose(observation: Observation) -> DecomposedObservation | None:
         duration_relative_var=sum_var
         + _relative_var(observation.duration_s, observation.duration_sd_s, count),
         issue_s=issue_s,
-        is_isolated=part is not None,
+        is_isolated=block is not None,
         trial_key=trial.key,
         is_imported=observation.provenance == "imported",
         unit=observation.device.unit,

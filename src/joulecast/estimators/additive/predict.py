@@ -35,7 +35,7 @@ from joulecast.gp.logsums.totals import (
     predict_log_totals,
 )
 from joulecast.records import LayerEstimate, Network, Setup
-from joulecast.variants import Part, make_isolated_network, split_network, unfold_blocks
+from joulecast.variants import Block, make_isolated_network, split_network, unfold_blocks
 
 # Sources of the variance of an energy, as estimates show them.
 POWERS = "power of its layers"
@@ -340,13 +340,13 @@ def _share_block(
     placed: PlacedLayer, operator_j: Mapping[SetupLayer, float]
 ) -> list[tuple[int, float]]:
     """Return the layers of a block, or the layer itself, by index with shares of the energy."""
-    part, start = placed.placed_part.part, placed.placed_part.index
-    if len(part.layers) == 1:
+    block, start = placed.placed_block.block, placed.placed_block.index
+    if len(block.layers) == 1:
         return [(start, 1.0)]
-    energies = [0.0] * len(part.layers)
-    for inner in split_network(make_isolated_network(part)):
-        for offset, layer in enumerate(inner.part.layers):
-            own = set_up_layer(Part("hidden", (layer,), inner.part.half_input), placed.setup)
+    energies = [0.0] * len(block.layers)
+    for inner in split_network(make_isolated_network(block)):
+        for offset, layer in enumerate(inner.block.layers):
+            own = set_up_layer(Block("hidden", (layer,), inner.block.half_input), placed.setup)
             energies[inner.index + offset] += sum(
                 operator_j.get(operator, 0.0) * count * inner.calls
                 for operator, count in own.own_operators

@@ -1,9 +1,9 @@
-"""Fit curves to observations of variants: subtract the other parts, then fit, role by role.
+"""Fit curves to observations of variants: subtract the other blocks, then fit, role by role.
 
-    observation ──read──▶ VariantPoint(part, others, value, variance)
+    observation ──read──▶ VariantPoint(block, others, value, variance)
     output curves first ─▶ input curves: value - Ê_output ─▶ hidden: value - Ê_input - Ê_output
 
-The variance of what is subtracted is added to the point's own. An observation whose other parts
+The variance of what is subtracted is added to the point's own. An observation whose other blocks
 have no curve yet is left out. Energies and durations are treated alike. Only networks that
 Joulecast built itself are used: a user's module may do work that its layers do not show.
 """
@@ -19,7 +19,16 @@ from joulecast.estimators.base import Floats
 from joulecast.gp.regression import GaussianProcess
 from joulecast.operators import layer_work
 from joulecast.records import Observation, Setup
-from joulecast.variants import BLOCK, LAYERS, ROLES, Part, Partition, Widths, curve_key, part_widths
+from joulecast.variants import (
+    LAYERS,
+    REPEATED,
+    ROLES,
+    Block,
+    Partition,
+    Widths,
+    block_widths,
+    curve_key,
+)
 
 Location = tuple[str, Widths]
 """A point of a curve: the curve's key and the widths."""
@@ -39,9 +48,9 @@ _MAX_UNATTRIBUTED_SHARE = 0.01
 
 @dataclass(frozen=True)
 class Curve:
-    """The cost of one layer over its widths; ``part`` is one of its points."""
+    """The cost of one layer over its widths; ``block`` is one of its points."""
 
-    part: Part
+    block: Block
     setup: Setup
     process: GaussianProcess
 
@@ -53,18 +62,18 @@ class Curve:
 
 @dataclass(frozen=True)
 class VariantPoint:
-    """An observed variant as a point of its part's curve, before subtraction."""
+    """An observed variant as a point of its block's curve, before subtraction."""
 
-    part: Part
-    others: tuple[Part, ...]
+    block: Block
+    others: tuple[Block, ...]
     setup: Setup
     value: float
     variance: float
 
     @property
     def other_locations(self) -> tuple[Location, ...]:
-        """Locations of the other parts on their curves."""
-        return tuple((curve_key(part, self.setup), part_widths(part)) for part in self.others)
+        """Locations of the other blocks on their curves."""
+        return tuple((curve_key(block, self.setup), block_widths(block)) for block in self.others)
 
 
 def fit_curves(
@@ -79,10 +88,10 @@ def fit_curves(
     for observation in observations:
         point = read_point(observation, quantity, partition)
         if point:
-            groups.setdefault(curve_key(point.part, point.setup), []).append(point)
+            groups.setdefault(curve_key(point.block, point.setup), []).append(point)
     curves: dict[str, Curve] = {}
-    for role in (*ROLES, BLOCK):
-        own = {key: group for key, group in groups.items() if group[0].part.role == role}
+    for role in (*ROLES, REPEATED):
+        own = {key: group for key, group in groups.items() if group[0].block.role == role}
         locations = (at for group in own.values() for one in group for at in one.other_locations)
         costs = predict_locations(curves, locations)
         for key in sorted(own):
@@ -99,16 +108,16 @@ def read_point(
     value, variance = _per_step(observation, quantity)
     if value is None or not observation.trial.execution.is_user_step:
         return None
-    parts = read_variant_parts(observation, partition)
-    if parts is None:
+    blocks = read_variant_blocks(observation, partition)
+    if blocks is None:
         return None
-    return VariantPoint(parts[0], parts[1:], observation.trial.setup, value, variance)
+    return VariantPoint(blocks[0], blocks[1:], observation.trial.setup, value, variance)
 
 
-def read_variant_parts(
+def read_variant_blocks(
     observation: Observation, partition: Partition = LAYERS
-) -> tuple[Part, ...] | None:
-    """Return the part that a variant shows, then those to subtract; None if it is no variant."""
+) -> tuple[Block, ...] | None:
+    """Return the block that a variant shows, then those to subtract; None if it is no variant."""
     network, setup = observation.trial.network, observation.trial.setup
     if observation.source or setup.loss == "own" or not network.buildable:
         return None
@@ -164,12 +173,12 @@ def _fit_curve(
             variance = point.variance
             if carries_variance:
                 variance += sum(variance for _, variance in others)
-            points.append((part_widths(point.part), value, variance))
+            points.append((block_widths(point.block), value, variance))
     if not points:
         return None
     # Sorted, so that the fit does not depend on the order of the observations.
     widths, values, variances = zip(*sorted(points), strict=True)
-    return Curve(group[0].part, group[0].setup, fit(widths, values, variances))
+    return Curve(group[0].block, group[0].setup, fit(widths, values, variances))
 
 
 def _per_step(seen: Observation, quantity: str) -> tuple[float | None, float]:

@@ -53,13 +53,13 @@ from joulecast.estimators.subtractive.curves import (
     Curve,
     fit_curves,
     read_point,
-    read_variant_parts,
+    read_variant_blocks,
     width_rows,
 )
 from joulecast.estimators.subtractive.network_sums import (
     GroupRates,
     PartCost,
-    ProfiledPart,
+    ProfiledBlock,
     fit_rates,
     sum_networks,
 )
@@ -79,13 +79,13 @@ from joulecast.system.units import format_share
 from joulecast.variants import (
     CurveRange,
     Partition,
-    PlacedPart,
+    PlacedBlock,
     Widths,
+    block_widths,
     curve_key,
-    describe_part,
-    part_widths,
+    describe_block,
     plan_curves,
-    resize_part,
+    resize_block,
     width_names,
 )
 
@@ -219,9 +219,9 @@ class FittedSubtractive(Record):
         self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
     ) -> Prediction:
         split = self.options.partition.split
-        parts = [split(network) for network in networks]
+        blocks = [split(network) for network in networks]
         energy, duration = (
-            sum_networks(self.curves, self.rates[quantity], quantity, parts, setup, self.options)
+            sum_networks(self.curves, self.rates[quantity], quantity, blocks, setup, self.options)
             for quantity in QUANTITIES
         )
         sds_j = self.sum_error_sd_share * energy.totals
@@ -233,7 +233,7 @@ class FittedSubtractive(Record):
             duration_s=duration.totals,
             layers=tuple(
                 _list_layers(placed, costs, setup) if per_layer else ()
-                for placed, costs in zip(parts, energy.costs, strict=True)
+                for placed, costs in zip(blocks, energy.costs, strict=True)
             ),
             unseen_share=tuple(
                 sum(cost.value for cost in costs if not cost.seen) / total if total else 0.0
@@ -248,34 +248,34 @@ _fit_process = lru_cache(maxsize=1024)(fit_gaussian_process)
 
 def _describe(curve: Curve) -> Json:
     return {
-        "role": curve.part.role,
-        "kind": "+".join(layer.kind for layer in curve.part.layers),
-        "label": describe_part(curve.part),
-        "features": list(width_names(curve.part)),
+        "role": curve.block.role,
+        "kind": "+".join(layer.kind for layer in curve.block.layers),
+        "label": describe_block(curve.block),
+        "features": list(width_names(curve.block)),
         "setup": curve.setup.to_dict(),
         "n": len(curve.process.values),
     }
 
 
-def _list_profiled(curves: Mapping[str, Curve]) -> list[ProfiledPart]:
+def _list_profiled(curves: Mapping[str, Curve]) -> list[ProfiledBlock]:
     """Return every profiled point of every curve."""
     points = []
     for _, curve in sorted(curves.items()):
         process = curve.process
         rows = zip(process.inputs, process.values, process.variances, strict=True)
         for widths, value, variance in rows:
-            part = resize_part(curve.part, [int(width) for width in widths])
-            points.append(ProfiledPart(part, curve.setup, float(value), float(variance) ** 0.5))
+            block = resize_block(curve.block, [int(width) for width in widths])
+            points.append(ProfiledBlock(block, curve.setup, float(value), float(variance) ** 0.5))
     return points
 
 
 def _list_layers(
-    parts: Sequence[PlacedPart], costs: Sequence[PartCost], setup: Setup
+    blocks: Sequence[PlacedBlock], costs: Sequence[PartCost], setup: Setup
 ) -> tuple[LayerEstimate, ...]:
-    """Return one row per layer; layers of one part share its cost by the bytes they move."""
+    """Return one row per layer; layers of one block share its cost by the bytes they move."""
     return tuple(
         row
-        for placed, cost in zip(parts, costs, strict=True)
+        for placed, cost in zip(blocks, costs, strict=True)
         for row in split_energy_by_bytes(placed.layers, cost.value, cost.seen, setup)
     )
 
@@ -381,20 +381,20 @@ def _list_states(
     tried: dict[str, set[Widths]] = {}
     refused: dict[str, set[Widths]] = {}
     for seen in observations:
-        parts = None
+        blocks = None
         if seen.trial.setup == target.setup:
-            parts = read_variant_parts(seen, partition)
-        if parts is None:
+            blocks = read_variant_blocks(seen, partition)
+        if blocks is None:
             continue
         is_refused = seen.energy_j is None and seen.duration_s is None
         has_quantity = target.acquisition == "time" or seen.energy_j is not None
         if is_refused or has_quantity:
             found = refused if is_refused else tried
-            key = curve_key(parts[0], target.setup)
-            found.setdefault(key, set()).add(part_widths(parts[0]))
+            key = curve_key(blocks[0], target.setup)
+            found.setdefault(key, set()).add(block_widths(blocks[0]))
     states = []
     for curve_range in plan_curves(target.network, partition.split, partition.make_variant):
-        key = curve_key(curve_range.part, target.setup)
+        key = curve_key(curve_range.block, target.setup)
         done, bad = frozenset(tried.get(key, ())), frozenset(refused.get(key, ()))
         states.append(_CurveState(key, curve_range, done, bad))
     return states
@@ -462,8 +462,8 @@ def _make_trial(
     target: Target, state: _CurveState, widths: Widths, options: SubtractiveOptions
 ) -> tuple[Trial, str]:
     """Return the trial that shows a point of a curve, and the name of that point."""
-    part = resize_part(state.range.part, widths)
-    trial = Trial(options.partition.make_variant(part, target.network), target.setup)
-    named = zip(width_names(part), widths, strict=True)
+    block = resize_block(state.range.block, widths)
+    trial = Trial(options.partition.make_variant(block, target.network), target.setup)
+    named = zip(width_names(block), widths, strict=True)
     at = ", ".join(f"{name} {width}" for name, width in named)
-    return trial, f"{describe_part(part)} at {at or 'its size'}"
+    return trial, f"{describe_block(block)} at {at or 'its size'}"

@@ -4,7 +4,7 @@
 
 A       how often each network runs each distinct point of a curve
 m, Σ    the curve's joint posterior there, so that networks with the same layer share its error
-d_r     standard deviations of the parts estimated by the rates of group r, which share that error
+d_r     standard deviations of the blocks estimated by the rates of group r, which share that error
 
 Beyond the profiled widths a curve is not evaluated: its value at the nearest profiled widths is
 extrapolated in proportion to the rates.
@@ -41,12 +41,20 @@ from joulecast.gp.regression import GaussianProcess
 from joulecast.operators import Work, layer_work
 from joulecast.records import Setup
 from joulecast.records.codec import Record, always_stored
-from joulecast.variants import BLOCK, Part, PlacedPart, Widths, curve_key, part_widths, resize_part
+from joulecast.variants import (
+    REPEATED,
+    Block,
+    PlacedBlock,
+    Widths,
+    block_widths,
+    curve_key,
+    resize_block,
+)
 
 
 @dataclass(frozen=True)
 class PartCost:
-    """The cost of a part in one step, all its calls together.
+    """The cost of a block in one step, all its calls together.
 
     Attributes:
         seen: Whether a curve shows it within the profiled widths.
@@ -65,7 +73,7 @@ class PartCost:
 
 @dataclass(frozen=True)
 class NetworkSums:
-    """Totals of n networks, their covariance, and the costs of their parts."""
+    """Totals of n networks, their covariance, and the costs of their blocks."""
 
     totals: Floats
     cov: Floats
@@ -76,24 +84,24 @@ def sum_networks(
     curves: Mapping[str, Json],
     rates: Rates,
     quantity: str,
-    networks: Sequence[Sequence[PlacedPart]],
+    networks: Sequence[Sequence[PlacedBlock]],
     setup: Setup,
     options: SubtractiveOptions = OURS,
 ) -> NetworkSums:
-    """Sum the parts of each network.
+    """Sum the blocks of each network.
 
     Curves are JSON, and ``quantity`` is one of QUANTITIES.
     """
     evaluated: dict[str, _EvaluatedCurve] = {}
-    for part in dict.fromkeys(placed.part for parts in networks for placed in parts):
-        key = curve_key(part, setup)
+    for block in dict.fromkeys(placed.block for blocks in networks for placed in blocks):
+        key = curve_key(block, setup)
         if data := curves.get(key, {}).get(quantity):
             if key not in evaluated:
                 evaluated[key] = _EvaluatedCurve(GaussianProcess.from_dict(data), options)
-            evaluated[key].add(part)
+            evaluated[key].add(block)
     costs = tuple(
-        tuple(_find_cost(placed, evaluated, rates, setup, options) for placed in parts)
-        for parts in networks
+        tuple(_find_cost(placed, evaluated, rates, setup, options) for placed in blocks)
+        for blocks in networks
     )
     size = len(networks)
     counts = {key: np.zeros((size, len(curve.index))) for key, curve in evaluated.items()}
@@ -121,15 +129,15 @@ class _EvaluatedCurve:
         self._lows, self._highs = process.inputs.min(axis=0), process.inputs.max(axis=0)
         self.index: dict[Widths, int] = {}
 
-    def clip(self, part: Part) -> Widths:
-        """Return a part's widths, or the nearest profiled ones."""
-        # A part without widths has a curve with one column.
-        bounds = zip(part_widths(part), self._lows, self._highs, strict=False)
+    def clip(self, block: Block) -> Widths:
+        """Return a block's widths, or the nearest profiled ones."""
+        # A block without widths has a curve with one column.
+        bounds = zip(block_widths(block), self._lows, self._highs, strict=False)
         return tuple(int(min(max(width, low), high)) for width, low, high in bounds)
 
-    def add(self, part: Part) -> Widths:
-        """Return the widths at which the curve is evaluated for a part, and number them."""
-        widths = self.clip(part) if self._options.extrapolation else part_widths(part)
+    def add(self, block: Block) -> Widths:
+        """Return the widths at which the curve is evaluated for a block, and number them."""
+        widths = self.clip(block) if self._options.extrapolation else block_widths(block)
         self.index.setdefault(widths, len(self.index))
         return widths
 
@@ -157,31 +165,31 @@ class _EvaluatedCurve:
 
 
 def _find_cost(
-    placed: PlacedPart,
+    placed: PlacedBlock,
     evaluated: Mapping[str, _EvaluatedCurve],
     rates: Rates,
     setup: Setup,
     options: SubtractiveOptions,
 ) -> PartCost:
-    """Return the cost of all calls of a part."""
-    part, key, calls = placed.part, curve_key(placed.part, setup), float(placed.calls)
+    """Return the cost of all calls of a block."""
+    block, key, calls = placed.block, curve_key(placed.block, setup), float(placed.calls)
     # Further calls and tied weights skip the update.
     repeats = placed.calls - 1 + any(layer.tied for layer in placed.layers)
     if repeats and options.updates:
-        calls -= repeats * estimate_update_share(rates, part, setup)
-    value, sd_share, group = estimate_part(rates, part, setup)
+        calls -= repeats * estimate_update_share(rates, block, setup)
+    value, sd_share, group = estimate_block(rates, block, setup)
     if key not in evaluated:
         rate_sd = value * calls * sd_share
         return PartCost(value * calls, seen=False, rate_sd=rate_sd, rate_group=group)
     curve = evaluated[key]
-    nearest = curve.add(part)
+    nearest = curve.add(block)
     at, ratio, nearest_value = curve.index[nearest], 1.0, value
-    if nearest != part_widths(part):
-        nearest_value = estimate_part(rates, resize_part(part, nearest), setup).value
+    if nearest != block_widths(block):
+        nearest_value = estimate_block(rates, resize_block(block, nearest), setup).value
         ratio = value / (nearest_value or value or 1.0)
     mean, weight, rate_sd = curve.combine(at, nearest_value, sd_share)
     rate_sd = ratio * rate_sd + abs(ratio - 1.0) * mean * sd_share
-    seen, weight = curve.clip(part) == part_widths(part), weight * ratio
+    seen, weight = curve.clip(block) == block_widths(block), weight * ratio
     return PartCost(mean * ratio * calls, seen, key, at, weight * calls, rate_sd * calls, group)
 
 
@@ -196,10 +204,10 @@ _MEDIAN_SHARE = 0.1
 ALL = "*"
 
 
-class ProfiledPart(NamedTuple):
-    """A profiled point of a curve: a part, its setup, its energy or duration, and its deviation."""
+class ProfiledBlock(NamedTuple):
+    """A profiled point of a curve: a block, its setup, its cost, and the deviation of that."""
 
-    part: Part
+    block: Block
     setup: Setup
     value: float
     sd: float
@@ -211,7 +219,7 @@ class GroupRates(Record):
 
     Attributes:
         rates: Cost per FLOP, byte and launch.
-        sd_share: Standard deviation of a part's cost, as a share of it.
+        sd_share: Standard deviation of a block's cost, as a share of it.
     """
 
     rates: tuple[float, ...] = always_stored(json_name="per")
@@ -220,7 +228,7 @@ class GroupRates(Record):
 
 
 class RateEstimate(NamedTuple):
-    """A part's cost from rates, its standard deviation as a share of it, and the group."""
+    """A block's cost from rates, its standard deviation as a share of it, and the group."""
 
     value: float
     sd_share: float
@@ -230,11 +238,11 @@ class RateEstimate(NamedTuple):
 Rates = Mapping[str, GroupRates]
 
 
-def fit_rates(points: Iterable[ProfiledPart]) -> dict[str, GroupRates]:
+def fit_rates(points: Iterable[ProfiledBlock]) -> dict[str, GroupRates]:
     """Fit the rates of every group, by its name."""
-    groups: dict[str, list[ProfiledPart]] = {}
+    groups: dict[str, list[ProfiledBlock]] = {}
     for point in points:
-        for name in _group_names(point.part, point.setup):
+        for name in _group_names(point.block, point.setup):
             groups.setdefault(name, []).append(point)
     return {
         name: _fit_group(name, group)
@@ -244,45 +252,45 @@ def fit_rates(points: Iterable[ProfiledPart]) -> dict[str, GroupRates]:
     }
 
 
-def estimate_part(rates: Rates, part: Part, setup: Setup) -> RateEstimate:
-    """Estimate a part's cost from the rates of its most specific group."""
-    for name in _group_names(part, setup):
+def estimate_block(rates: Rates, block: Block, setup: Setup) -> RateEstimate:
+    """Estimate a block's cost from the rates of its most specific group."""
+    for name in _group_names(block, setup):
         if name in rates:
             group = rates[name]
-            value = float(count_work(_part_work(part, setup)) @ np.array(group.rates))
+            value = float(count_work(_block_work(block, setup)) @ np.array(group.rates))
             return RateEstimate(value, group.sd_share, name)
     return RateEstimate(0.0, _OTHER_KIND_SD_SHARE, "")
 
 
-def estimate_update_share(rates: Rates, part: Part, setup: Setup) -> float:
-    """Return the share of a part's cost that updates its weights, once per step."""
-    whole = estimate_part(rates, part, setup)
+def estimate_update_share(rates: Rates, block: Block, setup: Setup) -> float:
+    """Return the share of a block's cost that updates its weights, once per step."""
+    whole = estimate_block(rates, block, setup)
     if whole.value <= 0:
         return 0.0
-    updates = [layer_work(layer, setup).update for layer in part.layers]
+    updates = [layer_work(layer, setup).update for layer in block.layers]
     update = count_work(sum(updates[1:], updates[0]))
     return float(update @ np.array(rates[whole.group].rates)) / whole.value
 
 
 @lru_cache(maxsize=8192)
-def _part_work(part: Part, setup: Setup) -> Work:
-    works = [layer_work(layer, setup).total for layer in part.layers]
+def _block_work(block: Block, setup: Setup) -> Work:
+    works = [layer_work(layer, setup).total for layer in block.layers]
     return sum(works[1:], works[0])
 
 
-def _group_names(part: Part, setup: Setup) -> tuple[str, ...]:
-    """Return the names of the groups that a part belongs to, the most specific first."""
-    name = BLOCK if part.role == BLOCK else part.layers[0].kind
+def _group_names(block: Block, setup: Setup) -> tuple[str, ...]:
+    """Return the names of the groups that a block belongs to, the most specific first."""
+    name = REPEATED if block.role == REPEATED else block.layers[0].kind
     kind, of_setup = f"kind:{name}", f"setup:{setup_key(setup)}"
     return (f"{of_setup} {kind}", of_setup, kind, ALL)
 
 
-def _fit_group(name: str, points: Sequence[ProfiledPart]) -> GroupRates:
+def _fit_group(name: str, points: Sequence[ProfiledBlock]) -> GroupRates:
     values: Floats = np.array([point.value for point in points])
     sds = np.array([point.sd for point in points])
     floor = _MEDIAN_SHARE * float(np.median(np.abs(values)))
     scales = np.maximum(np.hypot(values, _SD_FACTOR * sds), floor)
-    work = np.array([count_work(_part_work(point.part, point.setup)) for point in points])
+    work = np.array([count_work(_block_work(point.block, point.setup)) for point in points])
     rates, error_share = fit_work_rates(work, values, scales)
     least = _SAME_KIND_SD_SHARE if "kind:" in name else _OTHER_KIND_SD_SHARE
     return GroupRates(tuple(rates.tolist()), max(error_share, least), len(points))
