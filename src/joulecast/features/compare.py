@@ -181,9 +181,9 @@ def compare(
         length = RunLength(None, epochs or 1, samples or _DEFAULT_SAMPLES)
         bill = make_bill(length.count_steps(batch=1), grid, price)
     groups = [make_gpu_group(one, parallel, link_gb_s) for one in dict.fromkeys(gpus or (None,))]
-    fields = choose_setup_fields(phase, None, loss)
-    if phase == "inference" and optimizer is not None:
-        raise ArgumentError(f"{arg('optimizer')} is for training: leave it out for inference")
+    fields = choose_setup_fields(phase, optimizer, loss)
+    # Varied below.
+    fields.pop("optimizer", None)
     resolved, _ = NetRequest(net, inputs, None, input_shape, fields, checkpoint).resolve()
     if callable(loss):
         fields.pop("loss")

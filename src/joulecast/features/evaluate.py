@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, choose_setup_fields, parse_list, verb
+from joulecast.features.arguments import Argument, parse_list, verb
 from joulecast.features.nets import NetRequest, check_family
 from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ReportProgress
@@ -113,11 +113,7 @@ def evaluate(
     if device and not offline:
         raise ArgumentError(f"{arg('device')} needs {arg('offline')}")
     check_family(family)
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    setup = NetRequest(family, None, setup, input_shape, fields).resolve()[1]
+    setup = NetRequest.of({**locals(), "net": family}).resolve()[1]
     names = estimators or list_estimators(family, setup.phase)
     plan = EvaluationPlan(family, setup, input_shape, names, nets, seconds, seed)
     measuring = MeasureOptions(on or "cpu", meter or "auto", rounds, device_name, warmup, runs)

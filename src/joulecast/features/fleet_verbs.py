@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, choose_setup_fields, parse_list, select, verb
+from joulecast.features.arguments import Argument, parse_list, select, verb
 from joulecast.features.estimate import find_run_length
 from joulecast.features.nets import NetRequest
 from joulecast.features.options import EstimateOptions, ProfileOptions
@@ -145,11 +145,7 @@ def profile_fleet(
     """
     from joulecast.features.fleet import follow_request, request_profiles
 
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    resolved, setup = NetRequest(net, None, None, input_shape, fields, checkpoint).resolve()
+    resolved, setup = NetRequest.of(locals()).resolve()
     profiling = ProfileOptions(
         points=points,
         seconds=seconds,
@@ -215,12 +211,7 @@ def forecast_on_fleet(
     from joulecast.fleet.fleet_forecast import RunQuestion
 
     length = find_run_length(steps, inferences, epochs, samples, phase)
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    request = NetRequest(net, inputs, setup, input_shape, fields, checkpoint)
-    resolved, setup = request.resolve()
+    resolved, setup = NetRequest.of(locals()).resolve()
     count = length.count_steps(setup.samples_per_step)
     question = RunQuestion(count, deadline_s, confidence, dict(charges or {}))
     options = EstimateOptions(estimator, level, store)

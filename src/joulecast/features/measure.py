@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, choose_setup_fields, verb
+from joulecast.features.arguments import Argument, verb
 from joulecast.features.measurers import open_any_measurer, runs_own_net
 from joulecast.features.nets import NetRequest, ResolvedNet
 from joulecast.features.options import MeasureOptions
@@ -90,11 +90,7 @@ def measure(
     With ``phase="inference"`` the net is run, not trained: a step is one forward pass. A module
     keeps the weights that it has then. The observation is stored if ``store`` is given.
     """
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    request = NetRequest(net, inputs, setup, input_shape, fields, checkpoint)
+    request = NetRequest.of(locals())
     options = MeasureOptions(on or "cpu", meter or "auto", rounds, device_name, warmup, runs)
     found = _measure_request(request, options, store, saves=store is not None)
     finish_measuring(found)
@@ -142,11 +138,7 @@ def measure_any(
         from joulecast.measurer.local_devices import find_meter
 
         return measure_command(command, find_meter(options.meter, options.on), stdout)
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    request = NetRequest(net, None, None, input_shape, fields, checkpoint)
+    request = NetRequest.of(locals())
     return _measure_request(request, options, store, saves=not no_save)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, choose_setup_fields, verb
+from joulecast.features.arguments import Argument, verb
 from joulecast.features.estimate import find_run_length
 from joulecast.features.nets import NetRequest, ResolvedNet, require_packages, require_torch
 from joulecast.features.options import DEFAULT_PROBE_SECONDS, MeasureOptions
@@ -133,11 +133,7 @@ def prune(
     from joulecast.features.channel_search import PruneOptions, parse_pruning_budget
 
     length = find_run_length(steps, inferences, epochs, samples, phase)
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    request = NetRequest(net, inputs, setup, input_shape, fields)
+    request = NetRequest.of(locals())
     resolved, setup = request.resolve()
     limit = parse_pruning_budget(budget, length, setup.samples_per_step)
     if probe and (

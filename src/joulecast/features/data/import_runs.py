@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, choose_setup_fields, verb
+from joulecast.features.arguments import Argument, verb
 from joulecast.features.budgets import RunLength
 from joulecast.features.data.power_trace import read_csv
 from joulecast.features.nets import NetRequest, ResolvedNet, resolve_name
@@ -119,11 +119,7 @@ def import_runs(
     from joulecast.features.transfer_sources import make_estimator
     from joulecast.store import open_store
 
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    request = NetRequest(net, None, setup, input_shape, fields)
+    request = NetRequest.of(locals())
     path = Path(file)
     tool, logged = read_run_log(path, tool)
     # Windows may contain each other, so that only those of one name are runs.
@@ -208,11 +204,7 @@ def predict_run(
     from joulecast.estimators.additive.estimator import FittedAdditive, predict_runs
     from joulecast.gp.lognormal import lognormal_interval
 
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    resolved, setup = NetRequest(net, inputs, setup, input_shape, fields).resolve()
+    resolved, setup = NetRequest.of(locals()).resolve()
     profile = load_observed_profile(device, store=store)
     if not source:
         known = {one.source for one in profile.observations if one.provenance == "imported"}
