@@ -205,14 +205,6 @@ def compare(
     return replace(found, bill=bill)
 
 
-def check_ranked(comparison: Comparison) -> int:
-    """Return the exit code 0, or raise MissingError if nothing could be ranked."""
-    if comparison.groups:
-        return 0
-    reasons = dict.fromkeys(row.reason for row in comparison.unranked)
-    raise MissingError(f"nothing could be ranked ({'; '.join(reasons)})")
-
-
 def rank_setups(
     network: Network,
     profiles: Mapping[str, Profile | str],
@@ -348,31 +340,18 @@ def _rank_rows(group: Sequence[_EstimatedRow]) -> list[ComparisonRow]:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """A device and a setup, with the energy and duration per sample.
+    """A device and a setup, with the energy and duration per sample."""
 
-    Attributes:
-        requested_device: Name by which the device was requested.
-        setup: How the network is trained or run.
-        device: Device name in the profile; empty without a profile.
-        covers: What the device's meter covers.
-        estimate: Estimate of one step; None if it could not be made.
-        reason: Why the row is not ranked; empty if it is.
-        gpus: Number of GPUs that train together.
-        rank: Rank among rows whose meters cover the same, 1 for the least energy per sample.
-        is_on_front: Whether no row of the same coverage has both less energy and less time.
-        probability_below_next: Probability that it uses less energy than the next row.
-    """
-
-    requested_device: str
+    requested_device: str  # name by which the device was requested
     setup: Setup
-    device: str = ""
-    covers: str = ""
-    estimate: Estimate | None = None
-    reason: str = ""
-    rank: int | None = None
-    is_on_front: bool = False
-    probability_below_next: float | None = None
-    gpus: int = 1
+    device: str = ""  # name in the profile; empty without a profile
+    covers: str = ""  # what the device's meter covers
+    estimate: Estimate | None = None  # of one step, if it could be made
+    reason: str = ""  # why the row is not ranked; empty if it is
+    rank: int | None = None  # among rows of the same coverage, 1 for the least energy per sample
+    is_on_front: bool = False  # whether no row of the same coverage has less energy and less time
+    probability_below_next: float | None = None  # that it uses less energy than the next row
+    gpus: int = 1  # number of GPUs that train together
 
     @property
     def energy_j(self) -> float:
@@ -445,18 +424,20 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Comparison(Reportable):
-    """Devices and setups, ranked separately for each meter coverage.
-
-    Attributes:
-        rows: Ranked rows by coverage and rank, then the rows that are not ranked.
-        bill: Samples whose totals are shown, and in which units; None if none are.
-    """
+    """Devices and setups, ranked separately for each meter coverage."""
 
     net: str
     estimator: str
     level: float
-    rows: tuple[ComparisonRow, ...]
-    bill: Bill | None = None
+    rows: tuple[ComparisonRow, ...]  # ranked ones by coverage and rank, then the others
+    bill: Bill | None = None  # samples whose totals are shown, and in which units
+
+    def finish_command(self) -> int:
+        """Return the exit code 0, or raise MissingError if nothing could be ranked."""
+        if self.groups:
+            return 0
+        reasons = dict.fromkeys(row.reason for row in self.unranked)
+        raise MissingError(f"nothing could be ranked ({'; '.join(reasons)})")
 
     @property
     def groups(self) -> dict[str, tuple[ComparisonRow, ...]]:

@@ -425,6 +425,11 @@ class DeviceScores(Record, Reportable):
             ],
         }  # fmt: skip
 
+    def finish_command(self) -> int:
+        if self.failure is not None:
+            raise self.failure
+        return 0
+
     def report(self) -> Report:
         if not self.devices:
             raise InputError("there is no score to report: run `joulecast score --out score.json`")

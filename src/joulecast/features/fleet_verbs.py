@@ -159,19 +159,6 @@ def profile_fleet(
     return FleetCampaigns(data, _report_campaigns(campaigns), tuple(campaigns), detach)
 
 
-def check_profiled(answer: FleetCampaigns) -> int:
-    """Return the exit code 0, or raise MeasurementError if a device has no new profile."""
-    from joulecast.store.campaigns import DONE
-
-    left = [one for one in answer.campaigns if one.state != DONE]
-    if left and not answer.is_detached:
-        raise MeasurementError(
-            f"{len(left)} of {len(answer.campaigns)} devices have no new profile; "
-            f"{left[0].device}: {left[0].reason}"
-        )
-    return 0
-
-
 @verb
 def forecast_on_fleet(
     net: given.Net,
@@ -237,6 +224,17 @@ class FleetCampaigns(Answer):
 
     campaigns: tuple[StoredCampaign, ...]
     is_detached: bool
+
+    def finish_command(self) -> int:
+        from joulecast.store.campaigns import DONE
+
+        left = [one for one in self.campaigns if one.state != DONE]
+        if left and not self.is_detached:
+            raise MeasurementError(
+                f"{len(left)} of {len(self.campaigns)} devices have no new profile; "
+                f"{left[0].device}: {left[0].reason}"
+            )
+        return 0
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def measure(
     request = NetRequest.of(locals())
     options = MeasureOptions(on or "cpu", meter or "auto", rounds, device_name, warmup, runs)
     found = _measure_request(request, options, store, saves=store is not None)
-    finish_measuring(found)
+    found.finish_command()
     return found.observation
 
 
@@ -157,19 +157,6 @@ def _measure_request(
         return StepMeasurement(observation, failure=error)
 
 
-def finish_measuring(result: StepMeasurement | CommandCost) -> int:
-    """Return the exit code: a command's own, and 1 if its energy is not known.
-
-    Raises:
-        StoreError: The observation could not be stored.
-    """
-    if isinstance(result, CommandCost):
-        return result.exit_code or int(result.energy_j is None)
-    if result.failure is not None:
-        raise result.failure
-    return 0
-
-
 @dataclass(frozen=True)
 class StepMeasurement(Reportable):
     """A measured step or inference, and the store that keeps it."""
@@ -177,6 +164,11 @@ class StepMeasurement(Reportable):
     observation: Observation
     place: str = ""
     failure: StoreError | None = None  # why it could not be stored
+
+    def finish_command(self) -> int:
+        if self.failure is not None:
+            raise self.failure
+        return 0
 
     def to_dict(self) -> Json:
         one, setup = self.observation, self.observation.trial.setup
@@ -238,6 +230,10 @@ class CommandCost(Reportable):
     meter: str
     covers: str
     provenance: str
+
+    def finish_command(self) -> int:
+        """Return the exit code: the command's own, and 1 if its energy is not known."""
+        return self.exit_code or int(self.energy_j is None)
 
     @property
     def power_w(self) -> float | None:

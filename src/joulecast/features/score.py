@@ -190,13 +190,6 @@ def score(
     return result
 
 
-def check_label(result: DeviceScores) -> int:
-    """Raise the error of a label that could not be written; return the exit code otherwise."""
-    if result.failure is not None:
-        raise result.failure
-    return 0
-
-
 def _load_stored(name: str, on: str, store: str | None) -> Profile:
     from joulecast.features.profiles import load_observed_profile, load_profile
 

@@ -165,6 +165,10 @@ class Reportable:
         """Return what people see of it."""
         raise NotImplementedError
 
+    def finish_command(self) -> int:
+        """Return the exit code of a command that has shown it, or raise what went wrong."""
+        return 0
+
     def __str__(self) -> str:
         return str(self.report())
 
