@@ -124,47 +124,29 @@ def generate(
 
 @dataclass(frozen=True)
 class TokenEstimate(Record):
-    """One decode step: a token of every sequence of the batch.
+    """One decode step: a token of every sequence of the batch."""
 
-    Attributes:
-        context: Tokens that the new one attends to.
-        token_j: Energy of one token of one sequence.
-        token_interval_j: Its credible interval.
-        step_s: Duration of the step.
-    """
-
-    context: int
-    token_j: float
+    context: int  # tokens that the new one attends to
+    token_j: float  # energy of one token of one sequence
     token_interval_j: tuple[float, float]
     step_s: float
 
 
 @dataclass(frozen=True)
 class GenerationEstimate(Record, Reportable):
-    """Prompts and generated tokens of a batch of sequences.
-
-    Attributes:
-        prompt_token_j: Energy of one token of a prompt.
-        prompt_token_interval_j: Its credible interval.
-        prefill_s: Duration until the prompts are read.
-        decode: The decode step at a few contexts.
-        request_j: Energy of one prompt and the tokens generated after it.
-        request_interval_j: Its credible interval.
-        request_s: Duration of a batch of requests.
-        tokens_per_s: Generated tokens a second, of all sequences together.
-    """
+    """Prompts and generated tokens of a batch of sequences."""
 
     batch: int
     prompt_tokens: int
     new_tokens: int
-    prompt_token_j: float
+    prompt_token_j: float  # energy of one token of a prompt
     prompt_token_interval_j: tuple[float, float]
-    prefill_s: float
-    decode: tuple[TokenEstimate, ...]
-    request_j: float
+    prefill_s: float  # duration until the prompts are read
+    decode: tuple[TokenEstimate, ...]  # the decode step at a few contexts
+    request_j: float  # energy of one prompt and the tokens generated after it
     request_interval_j: tuple[float, float]
-    request_s: float
-    tokens_per_s: float
+    request_s: float  # duration of a batch of requests
+    tokens_per_s: float  # generated tokens a second, of all sequences together
     level: float
     device: str
     provenance: str

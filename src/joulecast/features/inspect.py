@@ -132,13 +132,11 @@ class Inspection(Reportable):
     """A network and the work of its step.
 
     Attributes:
-        network: The network, with the independent count of its step where there is one.
-        shown: The network whose layers are shown; its equal blocks may be folded.
         is_fresh: Whether the count was made now; a file does not say at which batch size it was.
     """
 
-    network: Network
-    shown: Network
+    network: Network  # the network, with the independent count of its step where there is one
+    shown: Network  # the network whose layers are shown; its equal blocks may be folded
     setup: Setup
     is_fresh: bool = False
 

@@ -197,21 +197,13 @@ def load_pruned(folder: str, net: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class PrunedNet(Reportable):
-    """A pruned module and the result that led to it.
+    """A pruned module and the result that led to it."""
 
-    Attributes:
-        net: The pruned module, with the remaining weights.
-        loaded: The original module and what it is called on.
-        pruning: What it costs before and after.
-        removed: Removed channels of each module and side.
-        source: Name of the callable that makes the original; empty where Joulecast built it.
-    """
-
-    net: nn.Module
-    loaded: LoadedNet
-    pruning: PruningResult
-    removed: dict[str, dict[str, list[int]]]
-    source: str = ""
+    net: nn.Module  # the pruned module, with the remaining weights
+    loaded: LoadedNet  # the original module and what it is called on
+    pruning: PruningResult  # what it costs before and after
+    removed: dict[str, dict[str, list[int]]]  # removed channels of each module and side
+    source: str = ""  # name of the callable that makes the original; empty where Joulecast built it
 
     def save(self, folder: str) -> str:
         """Write the module into a folder for ``load_pruned``; return the folder."""
