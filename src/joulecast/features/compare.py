@@ -215,13 +215,7 @@ def rank_setups(
 ) -> Comparison:
     """Rank devices and setups by the energy per sample.
 
-    Args:
-        network: The network to train or run.
-        profiles: Profile of each device by requested name, or the reason why there is none.
-        setups: Ways to train or run the network; each counts once.
-        estimator: Method that estimates energy.
-        level: Probability of each interval.
-        counts: Numbers of GPUs that train together.
+    ``profiles`` has the profile of each device by requested name, or why there is none.
     """
     setups = tuple(dict.fromkeys(setups))
     if not (profiles and setups):
@@ -338,6 +332,12 @@ def _rank_rows(group: Sequence[_EstimatedRow]) -> list[ComparisonRow]:
 # The result
 
 
+_STEP_FIELDS = (
+    "peak_memory_bytes", "device_memory_bytes", "fits_memory", "runtime", "unseen_share",
+    "provenance",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class ComparisonRow:
     """A device and a setup, with the energy and duration per sample."""
@@ -355,7 +355,6 @@ class ComparisonRow:
 
     @property
     def energy_j(self) -> float:
-        """Energy per sample."""
         return 0.0 if self.estimate is None else self._per_sample(self.estimate.energy_j)
 
     @property
@@ -384,7 +383,6 @@ class ComparisonRow:
         return per_step / self.samples_per_step
 
     def to_dict(self) -> Json:
-        """Return the row as JSON values."""
         data: Json = {
             "device": self.device or self.requested_device,
             "setup": self.setup.to_dict(),
@@ -411,13 +409,8 @@ class ComparisonRow:
                 "duration_s": step.duration_s,
             },
             **describe_inference(self.setup, step.energy_j, step.duration_s),
-            "peak_memory_bytes": step.peak_memory_bytes,
-            "device_memory_bytes": step.device_memory_bytes,
-            "fits_memory": step.fits_memory,
-            "runtime": step.runtime,
+            **{name: getattr(step, name) for name in _STEP_FIELDS},
             "notes": list(step.notes),
-            "unseen_share": step.unseen_share,
-            "provenance": step.provenance,
             **({} if part is None else {"data_parallel": part.to_dict()}),
         }
 
@@ -450,11 +443,9 @@ class Comparison(Reportable):
 
     @property
     def unranked(self) -> tuple[ComparisonRow, ...]:
-        """Rows that could not be ranked."""
         return tuple(row for row in self.rows if row.rank is None)
 
     def to_dict(self) -> Json:
-        """Return the comparison as JSON values."""
         data: Json = {
             "net": self.net,
             "estimator": self.estimator,
@@ -465,7 +456,6 @@ class Comparison(Reportable):
         return data if self.bill is None else {**data, "samples": self.bill.count}
 
     def report(self) -> Report:
-        """Return the ranks, what cannot be distinguished, and what was not ranked."""
         words = _RowWords(self.rows)
         level = f">{format_level(self.level)}"
         columns = ("#", *words.columns, ">energy", level, *words.name_times(level), ">P(less)")
@@ -493,9 +483,8 @@ class Comparison(Reportable):
         provenance = _find_provenance(rows)
         if (provenance == "measured" or is_labelled) and len(self.groups) == 1:
             return ""
-        if is_labelled:
-            return f"Joules of the {covers}"
-        return f"Meters cover {covers}{label_provenance(provenance)}"
+        meters = f"Meters cover {covers}{label_provenance(provenance)}"
+        return f"Joules of the {covers}" if is_labelled else meters
 
     def _add_up(self, row: ComparisonRow) -> Json:
         """Return the totals of all samples of a row; empty without a bill or an estimate."""
@@ -627,11 +616,7 @@ class _RowWords:
 
     def format_row(self, row: ComparisonRow) -> tuple[str, ...]:
         """Return the cells of a ranked row."""
-        step, ends_s, probability = (
-            row.estimate,
-            row.duration_interval_s,
-            row.probability_below_next,
-        )
+        step, ends_s = row.estimate, row.duration_interval_s
         assert step is not None
         cells = [
             f"{row.rank}{'*' if row.is_on_front else ''}",
@@ -643,6 +628,7 @@ class _RowWords:
         ]
         if self.is_inference and not self.is_single:
             cells.append(format_duration(step.duration_s))
+        probability = row.probability_below_next
         return (*cells, "" if probability is None else format_share(probability))
 
     def label(self, row: ComparisonRow) -> tuple[str, ...]:

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from joulecast.records import Json, weakest_provenance
 from joulecast.records.codec import Amount, Count, Record, load_partial, not_stored
@@ -38,7 +38,17 @@ from joulecast.system.units import (
     format_power,
     joules_to_wh,
 )
-from joulecast.views.report import Block, Picture, Plot, Report, Reportable, Table, Text, make_table
+from joulecast.views.report import (
+    Block,
+    Columns,
+    Picture,
+    Plot,
+    Report,
+    Reportable,
+    Text,
+    make_table,
+    tabulate,
+)  # fmt: skip
 from joulecast.views.style import GREY
 from joulecast.views.words import (
     describe_provenance,
@@ -438,7 +448,7 @@ class DeviceScores(Record, Reportable):
         blocks: list[Block]
         if self.published:
             title = "DeepEn2023, published tables (imported)"
-            blocks = [_tabulate(_PHONE_COLUMNS, self.published), Text(_PUBLISHED_TDP)]
+            blocks = [tabulate(_PHONE_COLUMNS, self.published), Text(_PUBLISHED_TDP)]
             notes = [note for note in notes if ": Not scored" in note] + list_published_notes()
         elif len(self) == 1:
             name = shorten(make_printable(first.name), _NAME_SIZE)
@@ -565,7 +575,7 @@ def _describe_device(score: DeviceScore) -> list[Block]:
     ]
     return [
         make_table(("", ">", ""), figures),
-        _tabulate(_CONFIGURATION_COLUMNS, score.configurations),
+        tabulate(_CONFIGURATION_COLUMNS, score.configurations),
         Text("; ".join(filter(None, basis)) + "."),
     ]
 
@@ -584,7 +594,7 @@ def _compare_devices(scores: Sequence[DeviceScore]) -> list[Block]:
         texts.append(
             "IECS is not comparable, because devices have different processors or applications."
         )
-    return [_tabulate(_DEVICE_COLUMNS, scores), *map(Text, texts)]
+    return [tabulate(_DEVICE_COLUMNS, scores), *map(Text, texts)]
 
 
 def _plot_scores(
@@ -636,12 +646,6 @@ def _format_score(value: float | None, letter: str | None) -> str:
     return f"{shown} ({letter})" if letter else shown
 
 
-def _tabulate(columns: Columns, rows: Iterable[Any]) -> Table:
-    cells = ([form(one) for _, form in columns] for one in rows)
-    return make_table([title for title, _ in columns], cells)
-
-
-Columns = Sequence[tuple[str, Callable[[Any], str]]]
 _CONFIGURATION_COLUMNS: Columns = (
     ("application", lambda one: one.application.replace("_", " ")),
     ("processor", lambda one: one.processor),

@@ -129,7 +129,6 @@ class RunEstimate(Reportable):
         return self.run.duration_s
 
     def to_dict(self) -> Json:
-        """Return the estimate of a step, the totals and everything that was asked for."""
         step, schedule = self.step, self.run.schedule
         data: Json = {
             **step.to_dict(),
@@ -149,7 +148,6 @@ class RunEstimate(Reportable):
         return data | describe_inference(self.setup, step.energy_j, step.duration_s)
 
     def report(self, *, layers: EveryLayer = False) -> Report:
-        """Return energy and duration of a step and of the run, the costliest layers, and notes."""
         step, setup = self.step, self.setup
         leads = [_describe_step(setup, step), *list_run_lines(self.run, setup, step.gpus)]
         blocks: list[Block] = [Text(line, "lead") for line in leads]

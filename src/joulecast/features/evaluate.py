@@ -23,7 +23,7 @@ from joulecast.views.plot_kinds import (
     plot_mape_bars,
     plot_profiling_time,
 )
-from joulecast.views.report import Block, Plot, Report, Reportable, Text, make_table
+from joulecast.views.report import Block, Columns, Plot, Report, Reportable, Text, tabulate
 from joulecast.views.words import (
     describe_provenance,
     describe_setup,
@@ -33,10 +33,18 @@ from joulecast.views.words import (
 )
 
 Interval = tuple[float, float]
-_COLUMNS = (
-    "estimator", ">MAPE", ">bias", ">median", ">max", ">≤ 10 %", ">coverage", ">width",
-    ">time MAPE", ">device",
-)  # fmt: skip
+_COLUMNS: Columns = (
+    ("estimator", lambda one: one.estimator),
+    (">MAPE", lambda one: format_percent(one.mape_percent)),
+    (">bias", lambda one: "+" * (one.bias_percent > 0) + format_percent(one.bias_percent)),
+    (">median", lambda one: format_percent(one.median_percent)),
+    (">max", lambda one: format_percent(one.max_percent)),
+    (">≤ 10 %", lambda one: f"{one.within10_percent:.0f} %"),
+    (">coverage", lambda one: f"{one.coverage95_percent:.0f} %"),
+    (">width", lambda one: format_percent(one.width95_percent)),
+    (">time MAPE", lambda one: format_percent(one.time_mape_percent)),
+    (">device", lambda one: f"{one.device_seconds:,.0f} s"),
+)
 _LEGEND = (
     "MAPE: mean absolute percentage error of the energy. coverage: nets inside their 95 % "
     "interval. width: its median width. time MAPE: error of the duration. device: measurement time."
@@ -209,7 +217,7 @@ class Evaluation(Record, Reportable):
 
     def report(self) -> Report:
         best = min(self.scores, key=lambda one: one.mape_percent, default=None)
-        blocks: list[Block] = [make_table(_COLUMNS, map(_format_score, self.scores))]
+        blocks: list[Block] = [tabulate(_COLUMNS, self.scores)]
         if best is not None:
             error = format_percent(best.mape_percent)
             blocks[:0] = [Text(f"{best.estimator} has the smallest error: MAPE {error}.", "lead")]
@@ -271,18 +279,3 @@ def read_evaluation(data: Json, what: str = "the evaluation") -> Evaluation:
     """Return the evaluation that ``joulecast evaluate --out`` wrote; errors call it ``what``."""
     found = load_record(Evaluation, {k: v for k, v in data.items() if k != "store"}, what)
     return replace(found, store=str(data.get("store", "")))
-
-
-def _format_score(score: EstimatorScore) -> tuple[str, ...]:
-    return (
-        score.estimator,
-        format_percent(score.mape_percent),
-        ("+" if score.bias_percent > 0 else "") + format_percent(score.bias_percent),
-        format_percent(score.median_percent),
-        format_percent(score.max_percent),
-        f"{score.within10_percent:.0f} %",
-        f"{score.coverage95_percent:.0f} %",
-        format_percent(score.width95_percent),
-        format_percent(score.time_mape_percent),
-        f"{score.device_seconds:,.0f} s",
-    )

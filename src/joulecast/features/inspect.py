@@ -162,7 +162,6 @@ class Inspection(Reportable):
         return totals if self.is_fresh or is_same else None
 
     def to_dict(self) -> Json:
-        """Return the network as JSON values, with the layers that are shown."""
         network, totals = self.network, self.network.totals
         step = self.counted or self.work.total
         return {
@@ -183,7 +182,6 @@ class Inspection(Reportable):
         }
 
     def report(self) -> Report:
-        """Return the layers, the stages of a step, and notes."""
         network, shown, setup, work = self.network, self.shown, self.setup, self.work
         columns = (
             "layer", "operator", "then", ">output", ">params", ">FLOPs", ">bytes", ">kernels"

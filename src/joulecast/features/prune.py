@@ -214,11 +214,9 @@ class PrunedNet(Reportable):
         return str(path)
 
     def to_dict(self) -> Json:
-        """Return the costs before and after, the layers, and what was measured."""
         return self.pruning.to_dict()
 
     def report(self) -> Report:
-        """Return the energy before and after, the change of every layer, and notes."""
         return self.pruning.report()
 
 

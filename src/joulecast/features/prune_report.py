@@ -117,7 +117,6 @@ class PruningResult(Record, Reportable):
     pruned: Network = not_stored(Network())
 
     def to_dict(self) -> Json:
-        """Return the result as JSON values, with the latency and power of an inference."""
         data = super().to_dict()
         for costs in (data, data.get("measured", {})):
             for one in filter(None, (costs.get("before"), costs.get("after"))):
@@ -133,7 +132,6 @@ class PruningResult(Record, Reportable):
         return weakest_provenance(found)
 
     def report(self) -> Report:
-        """Return the energy before and after, the change of every layer, and notes."""
         before, after = self.before, self.after
         first = begin_sentence(self.setup)
         blocks: list[Block] = []

@@ -89,7 +89,7 @@ def _add_object_detection(draft: NetworkDraft) -> None:
     for stages in (_DETECTOR_STAGES[:-2], _DETECTOR_STAGES[-2:]):
         for channels, stride in stages:
             width = draft.shape()[0]
-            sizes = {"stride": stride, "padding": 1, "groups": width, "bias": 0}
+            sizes: dict[str, Any] = {"stride": stride, "padding": 1, "groups": width, "bias": 0}
             draft.conv(width, 3, None, (_NORM, _RELU), **sizes)
             draft.conv(channels, 1, None, (_NORM, _RELU), bias=0)
         maps.append(draft.last)

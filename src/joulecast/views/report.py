@@ -202,6 +202,15 @@ def make_table(
     return Table(tuple(columns), tuple(tuple(row) for row in rows), title, tuple(footer))
 
 
+Columns = Sequence[tuple[str, Callable[[Any], str]]]
+
+
+def tabulate(columns: Columns, rows: Iterable[Any]) -> Table:
+    """Return a table of records; a column is its heading, and the cell of a record."""
+    cells = ([form(one) for _, form in columns] for one in rows)
+    return make_table([title for title, _ in columns], cells)
+
+
 def list_facts(pairs: Iterable[tuple[str, str]], title: str = "") -> Table:
     """Return a table of names and values, without those that are empty."""
     return make_table(("", "~"), ((name, value) for name, value in pairs if value), title)
