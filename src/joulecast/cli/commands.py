@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -45,8 +44,6 @@ class VerbCommand:
     Attributes:
         kept: What is kept if the user interrupts it, given the arguments; empty if nothing is.
         progress: Context that yields the value of ``on_progress``, given the arguments.
-        finish: Name of a function beside the verb that is called with the result after it was
-            shown, and returns the exit code.
     """
 
     verb: str = ""  # module and function in features, which are imported when the command is used
@@ -55,7 +52,6 @@ class VerbCommand:
     kept: Callable[[Mapping[str, Any]], str] = lambda _: ""
     progress: Callable[[Mapping[str, Any]], AbstractContextManager[Any]] | None = None
     passes_stdout: bool = False  # whether the verb takes the descriptor of stdout, for what it runs
-    finish: str = ""
 
 
 class CommandInterruptedError(click.ClickException):
@@ -139,9 +135,7 @@ def make_command(name: str, verb: Callable[..., Any], extras: VerbCommand) -> cl
             from joulecast.views.terminal import make_console, print_report
 
             print_report(report, make_console(get_results()))
-        if not extras.finish:
-            return 0
-        code: int = getattr(sys.modules[verb.__module__], extras.finish)(result)
+        code: int = result.finish_command()
         return code
 
     kind = click.Command

@@ -95,7 +95,7 @@ def show(what: str, *details: str, only_if: str = "") -> Callable[[Mapping[str, 
 
 
 VERBS = {
-    "compare": VerbCommand("compare.compare", has_plots=True, finish="check_ranked"),
+    "compare": VerbCommand("compare.compare", has_plots=True),
     "data attach": VerbCommand("data.attach.attach_trace", has_out=False),
     "data import": VerbCommand("data.import_runs.import_runs", has_out=False),
     "data predict": VerbCommand("data.import_runs.predict_run", has_out=False),
@@ -113,7 +113,6 @@ VERBS = {
         "fleet_verbs.profile_fleet",
         kept=lambda _: "the fleet goes on; see `joulecast fleet status`",
         progress=show("fleet"),
-        finish="check_profiled",
     ),
     "fleet estimate": VerbCommand("fleet_verbs.forecast_on_fleet"),
     "evaluate": VerbCommand(
@@ -121,7 +120,7 @@ VERBS = {
     ),
     "generate": VerbCommand("generate.generate"),
     "inspect": VerbCommand("inspect.inspect_step", has_out=False),
-    "measure": VerbCommand("measure.measure_any", passes_stdout=True, finish="finish_measuring"),
+    "measure": VerbCommand("measure.measure_any", passes_stdout=True),
     "plan": VerbCommand("plan.plan", has_plots=True),
     "profile": VerbCommand("profile.profile_device", kept=keep_if(), progress=show("profiling")),
     "prune": VerbCommand(
@@ -129,13 +128,7 @@ VERBS = {
         kept=keep_if("probe"),
         progress=show("activity", "choosing channels, minutes for large nets"),
     ),
-    "score": VerbCommand(
-        "score.score",
-        has_plots=True,
-        kept=keep_if(),
-        progress=show("report"),
-        finish="check_label",
-    ),
+    "score": VerbCommand("score.score", has_plots=True, kept=keep_if(), progress=show("report")),
     "search": VerbCommand(
         "search.search", has_plots=True, kept=keep_trials, progress=show("report")
     ),

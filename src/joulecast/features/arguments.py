@@ -457,7 +457,7 @@ Progress = Callable[[Any], None] | None
 
 
 def choose_setup_fields(
-    phase: str | None, optimizer: str | None, loss: Any, **fields: Any
+    phase: str | None, optimizer: Any, loss: Any, **fields: Any
 ) -> dict[str, Any]:
     """Return the fields of a Setup that were given; inference has no optimizer and loss.
 

@@ -62,16 +62,12 @@ ReportProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class AtlasRequest:
-    """Which device is measured, how long, and where observations are stored.
-
-    Attributes:
-        campaign_key: The campaign in the store that may be asked to stop; empty for none.
-    """
+    """Which device is measured, how long, and where observations are stored."""
 
     measuring: MeasureOptions
     limits: AtlasLimits
     store: str | None = None
-    campaign_key: str = ""
+    campaign_key: str = ""  # the campaign in the store that may be asked to stop; empty for none
 
     def to_json(self) -> str:
         """Return the request as JSON."""

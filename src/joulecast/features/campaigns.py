@@ -27,7 +27,6 @@ class CampaignDetails(Reportable):
     progress: tuple[CampaignProgress, ...]
 
     def report(self) -> Report:
-        """Return its state, its figures, and how its uncertainty fell."""
         campaign = self.campaign
         # At most so many moments as can be seen, the last one included.
         step = -(-len(self.progress) // _MOST_MOMENTS) or 1

@@ -86,7 +86,6 @@ class CatalogueDevice(Reportable):
         return self.profiles[0].provenance if self.profiles else DATASHEET
 
     def to_dict(self) -> Json:
-        """Return the device as JSON values."""
         return {
             **self.data_sheet.to_dict(),
             "provenance": self.provenance,
@@ -94,7 +93,6 @@ class CatalogueDevice(Reportable):
         }
 
     def report(self) -> Report:
-        """Return every figure with its source."""
         sheet = self.data_sheet
         numbers: dict[str, int] = {}
         cells = []

@@ -79,19 +79,17 @@ class PruneOptions:
         confidence: Probability with which the pruned network must meet the budget. At 0.5 the
             estimate itself must.
         floor: Channels that remain in every group: a share if below 1, otherwise a number.
-        keep: Patterns of layer names that are not pruned.
         multiple: Round channel counts to a multiple of this; the full count is always allowed.
-        start: ``counts`` of an earlier result to continue from.
     """
 
     strategy: str = "marginal"
     objective: str = "energy"
     confidence: float = 0.5
     floor: float = 0.1
-    keep: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()  # patterns of layer names that are not pruned
     multiple: int = 1
     seed: int = 0
-    start: Mapping[str, int] | None = None
+    start: Mapping[str, int] | None = None  # counts of an earlier result to continue from
     estimator: str = "auto"
     level: float = 0.95
 

@@ -181,9 +181,9 @@ def compare(
         length = RunLength(None, epochs or 1, samples or _DEFAULT_SAMPLES)
         bill = make_bill(length.count_steps(batch=1), grid, price)
     groups = [make_gpu_group(one, parallel, link_gb_s) for one in dict.fromkeys(gpus or (None,))]
-    fields = choose_setup_fields(phase, None, loss)
-    if phase == "inference" and optimizer is not None:
-        raise ArgumentError(f"{arg('optimizer')} is for training: leave it out for inference")
+    fields = choose_setup_fields(phase, optimizer, loss)
+    # Varied below.
+    fields.pop("optimizer", None)
     resolved, _ = NetRequest(net, inputs, None, input_shape, fields, checkpoint).resolve()
     if callable(loss):
         fields.pop("loss")
@@ -205,14 +205,6 @@ def compare(
     return replace(found, bill=bill)
 
 
-def check_ranked(comparison: Comparison) -> int:
-    """Return the exit code 0, or raise MissingError if nothing could be ranked."""
-    if comparison.groups:
-        return 0
-    reasons = dict.fromkeys(row.reason for row in comparison.unranked)
-    raise MissingError(f"nothing could be ranked ({'; '.join(reasons)})")
-
-
 def rank_setups(
     network: Network,
     profiles: Mapping[str, Profile | str],
@@ -223,13 +215,7 @@ def rank_setups(
 ) -> Comparison:
     """Rank devices and setups by the energy per sample.
 
-    Args:
-        network: The network to train or run.
-        profiles: Profile of each device by requested name, or the reason why there is none.
-        setups: Ways to train or run the network; each counts once.
-        estimator: Method that estimates energy.
-        level: Probability of each interval.
-        counts: Numbers of GPUs that train together.
+    ``profiles`` has the profile of each device by requested name, or why there is none.
     """
     setups = tuple(dict.fromkeys(setups))
     if not (profiles and setups):
@@ -346,37 +332,29 @@ def _rank_rows(group: Sequence[_EstimatedRow]) -> list[ComparisonRow]:
 # The result
 
 
+_STEP_FIELDS = (
+    "peak_memory_bytes", "device_memory_bytes", "fits_memory", "runtime", "unseen_share",
+    "provenance",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class ComparisonRow:
-    """A device and a setup, with the energy and duration per sample.
+    """A device and a setup, with the energy and duration per sample."""
 
-    Attributes:
-        requested_device: Name by which the device was requested.
-        setup: How the network is trained or run.
-        device: Device name in the profile; empty without a profile.
-        covers: What the device's meter covers.
-        estimate: Estimate of one step; None if it could not be made.
-        reason: Why the row is not ranked; empty if it is.
-        gpus: Number of GPUs that train together.
-        rank: Rank among rows whose meters cover the same, 1 for the least energy per sample.
-        is_on_front: Whether no row of the same coverage has both less energy and less time.
-        probability_below_next: Probability that it uses less energy than the next row.
-    """
-
-    requested_device: str
+    requested_device: str  # name by which the device was requested
     setup: Setup
-    device: str = ""
-    covers: str = ""
-    estimate: Estimate | None = None
-    reason: str = ""
-    rank: int | None = None
-    is_on_front: bool = False
-    probability_below_next: float | None = None
-    gpus: int = 1
+    device: str = ""  # name in the profile; empty without a profile
+    covers: str = ""  # what the device's meter covers
+    estimate: Estimate | None = None  # of one step, if it could be made
+    reason: str = ""  # why the row is not ranked; empty if it is
+    rank: int | None = None  # among rows of the same coverage, 1 for the least energy per sample
+    is_on_front: bool = False  # whether no row of the same coverage has less energy and less time
+    probability_below_next: float | None = None  # that it uses less energy than the next row
+    gpus: int = 1  # number of GPUs that train together
 
     @property
     def energy_j(self) -> float:
-        """Energy per sample."""
         return 0.0 if self.estimate is None else self._per_sample(self.estimate.energy_j)
 
     @property
@@ -405,7 +383,6 @@ class ComparisonRow:
         return per_step / self.samples_per_step
 
     def to_dict(self) -> Json:
-        """Return the row as JSON values."""
         data: Json = {
             "device": self.device or self.requested_device,
             "setup": self.setup.to_dict(),
@@ -432,31 +409,28 @@ class ComparisonRow:
                 "duration_s": step.duration_s,
             },
             **describe_inference(self.setup, step.energy_j, step.duration_s),
-            "peak_memory_bytes": step.peak_memory_bytes,
-            "device_memory_bytes": step.device_memory_bytes,
-            "fits_memory": step.fits_memory,
-            "runtime": step.runtime,
+            **{name: getattr(step, name) for name in _STEP_FIELDS},
             "notes": list(step.notes),
-            "unseen_share": step.unseen_share,
-            "provenance": step.provenance,
             **({} if part is None else {"data_parallel": part.to_dict()}),
         }
 
 
 @dataclass(frozen=True)
 class Comparison(Reportable):
-    """Devices and setups, ranked separately for each meter coverage.
-
-    Attributes:
-        rows: Ranked rows by coverage and rank, then the rows that are not ranked.
-        bill: Samples whose totals are shown, and in which units; None if none are.
-    """
+    """Devices and setups, ranked separately for each meter coverage."""
 
     net: str
     estimator: str
     level: float
-    rows: tuple[ComparisonRow, ...]
-    bill: Bill | None = None
+    rows: tuple[ComparisonRow, ...]  # ranked ones by coverage and rank, then the others
+    bill: Bill | None = None  # samples whose totals are shown, and in which units
+
+    def finish_command(self) -> int:
+        """Return the exit code 0, or raise MissingError if nothing could be ranked."""
+        if self.groups:
+            return 0
+        reasons = dict.fromkeys(row.reason for row in self.unranked)
+        raise MissingError(f"nothing could be ranked ({'; '.join(reasons)})")
 
     @property
     def groups(self) -> dict[str, tuple[ComparisonRow, ...]]:
@@ -469,11 +443,9 @@ class Comparison(Reportable):
 
     @property
     def unranked(self) -> tuple[ComparisonRow, ...]:
-        """Rows that could not be ranked."""
         return tuple(row for row in self.rows if row.rank is None)
 
     def to_dict(self) -> Json:
-        """Return the comparison as JSON values."""
         data: Json = {
             "net": self.net,
             "estimator": self.estimator,
@@ -484,7 +456,6 @@ class Comparison(Reportable):
         return data if self.bill is None else {**data, "samples": self.bill.count}
 
     def report(self) -> Report:
-        """Return the ranks, what cannot be distinguished, and what was not ranked."""
         words = _RowWords(self.rows)
         level = f">{format_level(self.level)}"
         columns = ("#", *words.columns, ">energy", level, *words.name_times(level), ">P(less)")
@@ -512,9 +483,8 @@ class Comparison(Reportable):
         provenance = _find_provenance(rows)
         if (provenance == "measured" or is_labelled) and len(self.groups) == 1:
             return ""
-        if is_labelled:
-            return f"Joules of the {covers}"
-        return f"Meters cover {covers}{label_provenance(provenance)}"
+        meters = f"Meters cover {covers}{label_provenance(provenance)}"
+        return f"Joules of the {covers}" if is_labelled else meters
 
     def _add_up(self, row: ComparisonRow) -> Json:
         """Return the totals of all samples of a row; empty without a bill or an estimate."""
@@ -646,11 +616,7 @@ class _RowWords:
 
     def format_row(self, row: ComparisonRow) -> tuple[str, ...]:
         """Return the cells of a ranked row."""
-        step, ends_s, probability = (
-            row.estimate,
-            row.duration_interval_s,
-            row.probability_below_next,
-        )
+        step, ends_s = row.estimate, row.duration_interval_s
         assert step is not None
         cells = [
             f"{row.rank}{'*' if row.is_on_front else ''}",
@@ -662,6 +628,7 @@ class _RowWords:
         ]
         if self.is_inference and not self.is_single:
             cells.append(format_duration(step.duration_s))
+        probability = row.probability_below_next
         return (*cells, "" if probability is None else format_share(probability))
 
     def label(self, row: ComparisonRow) -> tuple[str, ...]:

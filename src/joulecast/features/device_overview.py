@@ -22,21 +22,13 @@ _SECONDS_PER_DAY = 86_400.0
 
 @dataclass(frozen=True)
 class EvaluatedAccuracy:
-    """How well estimates from a profile agreed with measurements.
+    """How well estimates from a profile agreed with measurements."""
 
-    Attributes:
-        family: The networks that it was evaluated on.
-        estimator: The estimator with the smallest error.
-        nets: Number of held-out networks.
-        mape_percent: Mean absolute error of the energy.
-        coverage95_percent: Share of the networks within their 95 % interval.
-    """
-
-    family: str
-    estimator: str
-    nets: int
-    mape_percent: float
-    coverage95_percent: float
+    family: str  # the networks that it was evaluated on
+    estimator: str  # the estimator with the smallest error
+    nets: int  # number of held-out networks
+    mape_percent: float  # mean absolute error of the energy
+    coverage95_percent: float  # share of the networks within their 95 % interval
     date: str
 
 
@@ -45,50 +37,35 @@ class ProfileDetails:
     """What only the observations of a profile tell.
 
     Attributes:
-        meters: Names of the meters, the most used one first.
-        processor: The device's processor.
-        device_time_s: Device time that measuring took.
-        units: Number of units of the device that were measured.
-        score_label: Letter of ``joulecast score``; None if it has none.
         energy_label: Letter of its energy alone, which needs no thermal design power.
-        iecs: Its inference energy consumption score; None without energies.
     """
 
-    meters: tuple[str, ...]
+    meters: tuple[str, ...]  # names of the meters, the most used one first
     processor: str
-    device_time_s: float
-    units: int
-    score_label: str | None = None
+    device_time_s: float  # device time that measuring took
+    units: int  # number of units of the device that were measured
+    score_label: str | None = None  # letter of joulecast score; None if it has none
     energy_label: str | None = None
-    iecs: float | None = None
+    iecs: float | None = None  # its inference energy consumption score; None without energies
 
 
 @dataclass(frozen=True)
 class DeviceOverview:
-    """A profile in one line.
-
-    Attributes:
-        key: The key of the profile.
-        device: The device's name.
-        covers: What the meter sees.
-        age_days: Days since the last change.
-        is_shipped: It came with the package, measured on another unit of the device.
-        accuracies: Stored evaluations, the latest first.
-    """
+    """A profile in one line."""
 
     key: str
     device: str
     power_mode: str
     runtime: str
-    covers: str
+    covers: str  # what the meter sees
     provenance: str
     observation_count: int
     estimators: tuple[str, ...]
     changed_at_s: float
-    age_days: float
-    is_shipped: bool
+    age_days: float  # days since the last change
+    is_shipped: bool  # it came with the package, measured on another unit of the device
     details: ProfileDetails
-    accuracies: tuple[EvaluatedAccuracy, ...]
+    accuracies: tuple[EvaluatedAccuracy, ...]  # stored evaluations, the latest first
 
 
 def summarise_device(

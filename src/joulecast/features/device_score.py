@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from joulecast.records import Json, weakest_provenance
 from joulecast.records.codec import Amount, Count, Record, load_partial, not_stored
@@ -38,7 +38,17 @@ from joulecast.system.units import (
     format_power,
     joules_to_wh,
 )
-from joulecast.views.report import Block, Picture, Plot, Report, Reportable, Table, Text, make_table
+from joulecast.views.report import (
+    Block,
+    Columns,
+    Picture,
+    Plot,
+    Report,
+    Reportable,
+    Text,
+    make_table,
+    tabulate,
+)  # fmt: skip
 from joulecast.views.style import GREY
 from joulecast.views.words import (
     describe_provenance,
@@ -81,19 +91,13 @@ SCALE_NOTE = (
 
 @dataclass(frozen=True)
 class ScoredConfiguration(Record):
-    """The energy and power of one inference of an application on a processor.
-
-    Attributes:
-        processor: Processor or number of threads.
-        missing: Why a value is not known; None if all are.
-        observations: How many there are; the values are their medians.
-    """
+    """The median energy and power of one inference of an application on a processor."""
 
     application: str
-    processor: str
+    processor: str  # processor or number of threads
     energy_per_inference_j: Amount | None = None
     mean_power_w: Amount | None = None
-    missing: str | None = None
+    missing: str | None = None  # why a value is not known
     observations: Count = 1
 
     @property
@@ -104,13 +108,12 @@ class ScoredConfiguration(Record):
 
     @property
     def wh_per_1000(self) -> float | None:
-        """Watt-hours per 1,000 inferences."""
         energy_j = self.energy_per_inference_j
         return joules_to_wh(INFERENCES * energy_j) if energy_j else None
 
-
-Money = Amount
-"""An amount of money, in the currency beside it."""
+    @property
+    def inferences_per_joule(self) -> float | None:
+        return 1.0 / self.energy_per_inference_j if self.energy_per_inference_j else None
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ class DeviceFacts(Record):
 
     tdp_w: Amount | None = None
     tdp_source: str | None = "given"
-    price: Money | None = None
+    price: Amount | None = None
     currency: str | None = None
     inferences_per_s: Amount | None = None
 
@@ -153,7 +156,6 @@ class DeviceScore(Record):
 
     @cached_property
     def energies_j(self) -> list[float]:
-        """Known energies of an inference."""
         found = (one.energy_per_inference_j for one in self.configurations)
         return [energy_j for energy_j in found if energy_j]
 
@@ -163,11 +165,7 @@ class DeviceScore(Record):
 
     @property
     def pcs(self) -> int | None:
-        """The power consumption score; None if TDP or power is not known."""
-        return self.score_power(self.facts.tdp_w)
-
-    def score_power(self, tdp_w: float | None) -> int | None:
-        """Return PCS for a thermal design power; None if that or all powers are unknown."""
+        tdp_w = self.facts.tdp_w
         powers_w = [one.mean_power_w for one in self.configurations if one.mean_power_w]
         if not tdp_w or not powers_w:
             return None
@@ -175,7 +173,6 @@ class DeviceScore(Record):
 
     @property
     def iecs(self) -> float | None:
-        """The inference energy consumption score, as we read it; None without energies."""
         return sum(1.0 / one for one in self.energies_j) if self.energies_j else None
 
     @property
@@ -192,7 +189,6 @@ class DeviceScore(Record):
 
     @property
     def wh_per_1000_inferences(self) -> float | None:
-        """Watt-hours per 1,000 inferences: the mean over applications."""
         return _mean(self.applications.values())
 
     @cached_property
@@ -210,12 +206,10 @@ class DeviceScore(Record):
 
     @property
     def pcs_label(self) -> str | None:
-        """The letter of PCS; None unless all applications were scored."""
         return self._choose_letter(POWER_SCALE, self.pcs)
 
     @property
     def iecs_label(self) -> str | None:
-        """The letter of inferences per joule; None unless all applications were scored."""
         return self._choose_letter(ENERGY_SCALE, self.inferences_per_joule)
 
     def _choose_letter(self, scale: Mapping[str, float], value: float | None) -> str | None:
@@ -223,14 +217,13 @@ class DeviceScore(Record):
 
     @property
     def label(self) -> str | None:
-        """The worse of both letters; None unless both scores are known."""
-        letters = [one for one in (self.pcs_label, self.iecs_label) if one is not None]
-        return max(letters) if len(letters) > 1 else None
+        """The worse of both letters."""
+        power, energy = self.pcs_label, self.iecs_label
+        return max(power, energy) if power and energy else None
 
     def list_notes(self) -> list[str]:
         """Return sentences about what limits the scores of this device."""
-        notes = []
-        tdp_w = self.facts.tdp_w
+        notes, tdp_w = [], self.facts.tdp_w
         if tdp_w is None:
             notes.append(
                 "PCS and the label need the thermal design power of the device: give it, like "
@@ -322,24 +315,21 @@ _DOUBTFUL_PHONE, _PRINTED_J, _CORRECTED_J = "Redmi Note 8", 0.0265, 0.265
 
 @dataclass(frozen=True)
 class PublishedScore:
-    """A phone of DeepEn2023, scored by our formulas and as published.
+    """A phone of DeepEn2023, scored by our formulas and as published."""
 
-    Attributes:
-        score: Ours, with the TDP that reproduces the published PCS.
-        iecs_corrected: Ours, with the energy that looks like a misprint corrected.
-    """
-
-    score: DeviceScore
+    score: DeviceScore  # ours, with the TDP that reproduces the published PCS
     tdp_printed_w: float
     pcs_published: int
     iecs_published: int
 
-    @cached_property
+    @property
     def pcs_printed_tdp(self) -> int | None:
-        return self.score.score_power(self.tdp_printed_w)
+        facts = replace(self.score.facts, tdp_w=self.tdp_printed_w)
+        return replace(self.score, facts=facts).pcs
 
-    @cached_property
+    @property
     def iecs_corrected(self) -> float:
+        """Our IECS, with the energy that looks like a misprint corrected."""
         is_doubtful = self.score.name == _DOUBTFUL_PHONE
         lost = 1.0 / _PRINTED_J - 1.0 / _CORRECTED_J if is_doubtful else 0.0
         return (self.score.iecs or 0.0) - lost
@@ -445,6 +435,11 @@ class DeviceScores(Record, Reportable):
             ],
         }  # fmt: skip
 
+    def finish_command(self) -> int:
+        if self.failure is not None:
+            raise self.failure
+        return 0
+
     def report(self) -> Report:
         if not self.devices:
             raise InputError("there is no score to report: run `joulecast score --out score.json`")
@@ -453,7 +448,7 @@ class DeviceScores(Record, Reportable):
         blocks: list[Block]
         if self.published:
             title = "DeepEn2023, published tables (imported)"
-            blocks = [_tabulate_phones(self.published), Text(_PUBLISHED_TDP)]
+            blocks = [tabulate(_PHONE_COLUMNS, self.published), Text(_PUBLISHED_TDP)]
             notes = [note for note in notes if ": Not scored" in note] + list_published_notes()
         elif len(self) == 1:
             name = shorten(make_printable(first.name), _NAME_SIZE)
@@ -580,49 +575,26 @@ def _describe_device(score: DeviceScore) -> list[Block]:
     ]
     return [
         make_table(("", ">", ""), figures),
-        _tabulate(_CONFIGURATION_COLUMNS, score.configurations),
+        tabulate(_CONFIGURATION_COLUMNS, score.configurations),
         Text("; ".join(filter(None, basis)) + "."),
     ]
 
 
-def _tabulate_phones(phones: Sequence[PublishedScore]) -> Table:
-    rows = [
-        (
-            one.score.name,
-            one.score.label or "-",
-            format_optional(one.score.pcs, str),
-            str(one.pcs_published),
-            format_optional(one.pcs_printed_tdp, str),
-            f"{format_optional(one.score.facts.tdp_w, '{:g}'.format)} / {one.tdp_printed_w:g} W",
-            format_number(one.score.iecs),
-            str(one.iecs_published),
-            format_number(one.score.wh_per_1000_inferences),
-            format_number(one.score.inferences_per_s),
-        )
-        for one in phones
-    ]
-    columns = (
-        "phone", "label", ">PCS", ">published", ">printed TDP", ">TDP", ">IECS", ">published",
-        ">Wh/1,000", ">inf./s",
-    )  # fmt: skip
-    return make_table(columns, rows)
-
-
 def _compare_devices(scores: Sequence[DeviceScore]) -> list[Block]:
     """Return the scores of several devices, and why they cannot be compared."""
-    blocks: list[Block] = [_tabulate(_DEVICE_COLUMNS, scores)]
+    texts = []
     if len({one.covers for one in scores}) > 1:
         covers = "; ".join(f"{one.name}: {one.covers}" for one in scores)
-        text = f"Not comparable, because the meters cover different parts ({covers})."
-        blocks.append(Text(text))
+        texts.append(f"Not comparable, because the meters cover different parts ({covers}).")
     pairs = {
         tuple((one.application, one.processor) for one in score.configurations if one.wh_per_1000)
         for score in scores
     }
     if len(pairs) > 1:
-        text = "IECS is not comparable, because devices have different processors or applications."
-        blocks.append(Text(text))
-    return blocks
+        texts.append(
+            "IECS is not comparable, because devices have different processors or applications."
+        )
+    return [tabulate(_DEVICE_COLUMNS, scores), *map(Text, texts)]
 
 
 def _plot_scores(
@@ -670,32 +642,38 @@ def format_number(value: float | None, digits: str = "#.3g", unknown: str = "-")
 
 
 def _format_score(value: float | None, letter: str | None) -> str:
-    shown = "-" if value is None else str(value) if isinstance(value, int) else format_number(value)
+    shown = str(value) if isinstance(value, int) else format_number(value)
     return f"{shown} ({letter})" if letter else shown
 
 
-def _tabulate(columns: Mapping[str, Callable[[Any], str]], rows: Iterable[Any]) -> Table:
-    return make_table(list(columns), ([form(one) for form in columns.values()] for one in rows))
-
-
-_CONFIGURATION_COLUMNS: dict[str, Callable[[ScoredConfiguration], str]] = {
-    "application": lambda one: one.application.replace("_", " "),
-    "processor": lambda one: one.processor,
-    ">energy": lambda one: format_optional(one.energy_per_inference_j, format_energy),
-    ">latency": lambda one: format_optional(one.duration_s, format_duration),
-    ">power": lambda one: format_optional(one.mean_power_w, format_power),
-    ">inferences/J": lambda one: format_number(
-        1.0 / one.energy_per_inference_j if one.energy_per_inference_j else None
-    ),
-    ">Wh/1,000": lambda one: format_number(one.wh_per_1000),
-}
-_DEVICE_COLUMNS: dict[str, Callable[[DeviceScore], str]] = {
-    "device": lambda one: one.name + label_provenance(one.provenance),
-    "label": lambda one: one.label or "-",
-    ">PCS": lambda one: _format_score(one.pcs, one.pcs_label),
-    ">IECS": lambda one: _format_score(one.iecs, one.iecs_label),
-    ">Wh/1,000": lambda one: format_number(one.wh_per_1000_inferences),
-    ">inferences/s": lambda one: format_number(one.inferences_per_s),
-    ">TDP": lambda one: format_optional(one.facts.tdp_w, format_power),
-    ">price": lambda one: one.facts.format_price(),
-}
+_CONFIGURATION_COLUMNS: Columns = (
+    ("application", lambda one: one.application.replace("_", " ")),
+    ("processor", lambda one: one.processor),
+    (">energy", lambda one: format_optional(one.energy_per_inference_j, format_energy)),
+    (">latency", lambda one: format_optional(one.duration_s, format_duration)),
+    (">power", lambda one: format_optional(one.mean_power_w, format_power)),
+    (">inferences/J", lambda one: format_number(one.inferences_per_joule)),
+    (">Wh/1,000", lambda one: format_number(one.wh_per_1000)),
+)
+_DEVICE_COLUMNS: Columns = (
+    ("device", lambda one: one.name + label_provenance(one.provenance)),
+    ("label", lambda one: one.label or "-"),
+    (">PCS", lambda one: _format_score(one.pcs, one.pcs_label)),
+    (">IECS", lambda one: _format_score(one.iecs, one.iecs_label)),
+    (">Wh/1,000", lambda one: format_number(one.wh_per_1000_inferences)),
+    (">inferences/s", lambda one: format_number(one.inferences_per_s)),
+    (">TDP", lambda one: format_optional(one.facts.tdp_w, format_power)),
+    (">price", lambda one: one.facts.format_price()),
+)
+_PHONE_COLUMNS: Columns = (
+    ("phone", lambda one: one.score.name),
+    ("label", lambda one: one.score.label or "-"),
+    (">PCS", lambda one: format_optional(one.score.pcs, str)),
+    (">published", lambda one: str(one.pcs_published)),
+    (">printed TDP", lambda one: format_optional(one.pcs_printed_tdp, str)),
+    (">TDP", lambda one: f"{one.score.facts.tdp_w:g} / {one.tdp_printed_w:g} W"),
+    (">IECS", lambda one: format_number(one.score.iecs)),
+    (">published", lambda one: str(one.iecs_published)),
+    (">Wh/1,000", lambda one: format_number(one.score.wh_per_1000_inferences)),
+    (">inf./s", lambda one: format_number(one.score.inferences_per_s)),
+)

@@ -80,22 +80,14 @@ _FINISHES = {
 
 @dataclass(frozen=True)
 class RunEstimate(Reportable):
-    """What a run, or a sweep of equal runs, is estimated to cost, in every unit asked for.
-
-    Attributes:
-        step: Estimate of one step.
-        run: What all runs cost, with their parts.
-        profile: What the estimate rests on; None if it is not at hand.
-        is_plain: Whether it is one run of steps alone.
-        warnings: What must not be missed.
-    """
+    """What a run, or a sweep of equal runs, is estimated to cost, in every unit asked for."""
 
     network: Network
     setup: Setup
     step: Estimate
-    run: RunCost
-    profile: Profile | None = None
-    is_plain: bool = True
+    run: RunCost  # what all runs cost, with their parts
+    profile: Profile | None = None  # what the estimate rests on, if at hand
+    is_plain: bool = True  # whether it is one run of steps alone
     grid: str | None = None
     price: str | None = None
     battery: str | None = None
@@ -107,33 +99,28 @@ class RunEstimate(Reportable):
     finish: BatteryForecast | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        cost = self.run
-        totals = make_bill(1, self.grid, self.price).compute_totals(
-            cost.energy_j, cost.interval_j, cost.duration_s
-        )
+        cost, bill = self.run, make_bill(1, self.grid, self.price)
+        totals = bill.compute_totals(cost.energy_j, cost.interval_j, cost.duration_s)
         object.__setattr__(self, "totals", totals)
         if self.battery is not None:
             # Imports NumPy.
             from joulecast.estimators.forecast import will_finish
 
-            finish = will_finish(
-                average_step(self.step, cost),
-                cost.schedule.steps * cost.schedule.runs,
-                parse_energy(self.battery),
-                self.charge_share,
-                self.reserve_share,
-                self.rest_w,
-            )
+            step, battery_j = average_step(self.step, cost), parse_energy(self.battery)
+            shares = (self.charge_share, self.reserve_share)
+            finish = will_finish(step, self._step_count, battery_j, *shares, self.rest_w)
             object.__setattr__(self, "finish", finish)
 
     @property
+    def _step_count(self) -> int:
+        return self.run.schedule.steps * self.run.schedule.runs
+
+    @property
     def energy_j(self) -> float:
-        """Mean energy of all runs."""
         return self.run.energy_j
 
     @property
     def interval_j(self) -> tuple[float, float]:
-        """Credible interval of the energy of all runs."""
         return self.run.interval_j
 
     @property
@@ -142,9 +129,8 @@ class RunEstimate(Reportable):
         return self.run.duration_s
 
     def to_dict(self) -> Json:
-        """Return the estimate of a step, the totals and everything that was asked for."""
         step, schedule = self.step, self.run.schedule
-        data = {
+        data: Json = {
             **step.to_dict(),
             "fits_memory": step.fits_memory,
             "installed_runtime": find_installed_runtime(step.runtime) or None,
@@ -154,63 +140,57 @@ class RunEstimate(Reportable):
         }
         if not self.is_plain:
             data["run"] = self.run.to_dict()
-        if self.finish is not None and self.battery is not None:
-            total_j = self.totals["total_energy_j"]
-            data["battery_share"] = battery_share(total_j, parse_energy(self.battery))
-            data["finish"] = self.finish.to_dict()
+        if self.finish is not None:
+            data |= {"battery_share": self._battery_share, "finish": self.finish.to_dict()}
         # What no layer accounts for is in no estimate of layers.
         for name in (f"unattributed_{what}_share" for what in ("flops", "bytes", "params")):
             data[name] = getattr(self.network.totals, name, 0.0)
         return data | describe_inference(self.setup, step.energy_j, step.duration_s)
 
     def report(self, *, layers: EveryLayer = False) -> Report:
-        """Return energy and duration of a step and of the run, the costliest layers, and notes."""
         step, setup = self.step, self.setup
-        where = f"{step.gpus} × {step.device}" if step.gpus > 1 else step.device
-        verb_ = "Running" if is_inference(setup) else "Training"
-        blocks: list[Block] = [Text(_describe_step(setup, step), "lead")]
-        blocks += [Text(line, "lead") for line in list_run_lines(self.run, setup, step.gpus)]
+        leads = [_describe_step(setup, step), *list_run_lines(self.run, setup, step.gpus)]
+        blocks: list[Block] = [Text(line, "lead") for line in leads]
         if step.data_parallel is not None:
             blocks.append(Text(_describe_scaling(step, step.data_parallel)))
         blocks.append(Text(" · ".join(self._list_units())))
         if self.finish is not None:
             blocks.append(Text(self._answer_finish(self.finish), "lead"))
-        warnings = [*self.warnings, *_explain_memory(step)]
-        blocks += [Text(warning, "warning") for warning in warnings]
-        blocks.append(tabulate_layers(step, layers))
-        notes = [*self._list_notes(), *(note for note in step.notes if note not in warnings)]
-        blocks += [Text(note, "note") for note in notes]
-        title = f"{verb_} {self.network.name} on {where}: {describe_setup(setup, step.gpus)}"
-        return Report(title, tuple(blocks), step.provenance, "estimate")
+        verb_ = "Running" if is_inference(setup) else "Training"
+        title = f"{verb_} {self.network.name} on {_name_place(step)}: "
+        title += describe_setup(setup, step.gpus)
+        return _report(title, step, blocks, self._list_notes(), self.warnings, layers)
+
+    @property
+    def _battery_share(self) -> float:
+        return battery_share(self.totals["total_energy_j"], parse_energy(self.battery or ""))
 
     def _list_units(self) -> list[str]:
-        totals, schedule, units = self.totals, self.run.schedule, []
+        totals, units = self.totals, []
         costs = describe_inference(self.setup, self.step.energy_j, self.step.duration_s)
         if costs:
             units.append(f"{format_power(costs['mean_power_w'])} on average")
             wh = costs["wh_per_1000_inferences"]
             units.append(f"{format_wh(wh * JOULES_PER_WH)} per 1,000 inferences")
-        if not units or schedule.steps * schedule.runs > 1:
+        if not units or self._step_count > 1:
             units.append(format_kwh(totals["total_energy_j"]))
         if "co2e_g" in totals:
             units.append(f"about {format_mass(totals['co2e_g'])} CO2e (grid {self.grid})")
         if "cost" in totals:
             units.append(format_money(totals["cost"], totals["currency"]))
         if self.battery is not None:
-            share = battery_share(totals["total_energy_j"], parse_energy(self.battery))
-            units.append(f"{format_share(share)} of a {self.battery} battery")
+            units.append(f"{format_share(self._battery_share)} of a {self.battery} battery")
         return units
 
     def _answer_finish(self, finish: BatteryForecast) -> str:
         """Return whether the run finishes on the charge, with its probability."""
-        available = format_energy(finish.available_j)
-        enough = f"enough for about {plural(finish.steps_left, name_step(self.setup))}"
+        available, noun = format_energy(finish.available_j), name_step(self.setup)
+        enough = f"enough for about {plural(finish.steps_left, noun)}"
         caveat = "" if self.rest_w else (
             f" The meter covers {self.step.covers}: give the power of everything else on the "
             "battery too."
         )  # fmt: skip
-        if self.run.schedule.steps * self.run.schedule.runs == 1:
-            noun = name_step(self.setup)
+        if self._step_count == 1:
             hint = f"Give {noun}s, or epochs and samples, to ask about a whole run."
             return f"This charge holds {available}, {enough}. {hint}{caveat}"
         answer = next(text for text, least in _FINISHES.items() if finish.probability >= least)
@@ -243,21 +223,34 @@ class RunEstimate(Reportable):
 
 def report_step(step: Estimate) -> Report:
     """Return the report of one step: energy, duration, memory, the costliest layers and notes."""
-    where = f"{step.gpus} × {step.device}" if step.gpus > 1 else step.device
-    energy = format_with_interval(step.energy_j, step.interval_j, step.level, step.provenance)
-    warnings = _explain_memory(step)
-    notes = [
-        _describe_memory(step),
-        _describe_source(step),
-        *(note for note in step.notes if note not in warnings),
-    ]
-    blocks: tuple[Block, ...] = (
-        Text(f"A step takes {energy} and {format_duration(step.duration_s)}.", "lead"),
+    lead = Text(f"A step takes {_format_cost(step, step)}.", "lead")
+    notes = (_describe_memory(step), _describe_source(step))
+    return _report(f"Estimate for {_name_place(step)}", step, [lead], notes)
+
+
+def _report(
+    title: str,
+    step: Estimate,
+    blocks: Sequence[Block],
+    notes: Sequence[str],
+    warnings: Sequence[str] = (),
+    every_layer: bool = False,
+) -> Report:
+    from joulecast.estimators.fitted_profile import explain_memory
+
+    warnings = (*warnings, *explain_memory(step))
+    notes = (*notes, *(note for note in step.notes if note not in warnings))
+    shown = (
+        *blocks,
         *(Text(warning, "warning") for warning in warnings),
-        tabulate_layers(step),
+        tabulate_layers(step, every_layer),
         *(Text(note, "note") for note in notes),
     )
-    return Report(f"Estimate for {where}", blocks, step.provenance, "estimate")
+    return Report(title, shown, step.provenance, "estimate")
+
+
+def _name_place(step: Estimate) -> str:
+    return f"{step.gpus} × {step.device}" if step.gpus > 1 else step.device
 
 
 def list_run_lines(cost: RunCost, setup: Setup, gpus: int = 1) -> list[str]:
@@ -266,17 +259,12 @@ def list_run_lines(cost: RunCost, setup: Setup, gpus: int = 1) -> list[str]:
     training, *others = cost.parts
     lines = []
     if steps > 1:
-        lines.append(f"{plural(steps, name_step(setup))} take {_format_part(training, cost)}.")
+        lines.append(f"{plural(steps, name_step(setup))} take {_format_cost(training, cost)}.")
     lines += [_describe_part(part, cost, gpus) for part in others]
     if others:
-        low_j, high_j = cost.interval_j
-        one = RunPart(
-            "run", 1, cost.energy_j / runs, (low_j / runs, high_j / runs), cost.duration_s / runs
-        )
-        lines.append(f"The run takes {_format_part(one, cost)}.")
+        lines.append(f"The run takes {_format_cost(cost, cost, runs)}.")
     if runs > 1:
-        total = RunPart("runs", runs, cost.energy_j, cost.interval_j, cost.duration_s)
-        lines.append(f"{plural(runs, 'run')} take {_format_part(total, cost)}.")
+        lines.append(f"{plural(runs, 'run')} take {_format_cost(cost, cost)}.")
     return lines
 
 
@@ -288,7 +276,7 @@ def _describe_part(part: RunPart, cost: RunCost, gpus: int) -> str:
         batches += " per GPU" if gpus > 1 else ""
         what = f"{plural(schedule.evaluations, 'evaluation')} of {batches}"
         takes = "takes" if schedule.evaluations == 1 else "take"
-        return f"{what} {takes} {_format_part(part, cost)}."
+        return f"{what} {takes} {_format_cost(part, cost)}."
     assert part.name == WAITING and cost.wait is not None
     loading = cost.wait.loading
     what = f"a batch takes {format_duration(loading.batch_s)} to load"
@@ -303,20 +291,25 @@ def _describe_part(part: RunPart, cost: RunCost, gpus: int) -> str:
     return f"Loading data adds {adds}: {what}{with_workers}, {waits}."
 
 
-def _format_part(part: RunPart, cost: RunCost) -> str:
-    energy = format_with_interval(part.energy_j, part.interval_j, cost.level, cost.provenance)
-    return f"{energy} and {format_duration(part.duration_s)}"
+def _format_cost(
+    part: Estimate | RunPart | RunCost, whole: Estimate | RunCost, runs: int = 1
+) -> str:
+    """Return the energy and duration of a part, or of one of its equal runs."""
+    low_j, high_j = part.interval_j
+    ends_j = (low_j / runs, high_j / runs)
+    energy = format_with_interval(part.energy_j / runs, ends_j, whole.level, whole.provenance)
+    return f"{energy} and {format_duration(part.duration_s / runs)}"
 
 
 def _describe_step(setup: Setup, step: Estimate) -> str:
     """Return what a step or an inference takes; the duration of an inference is its latency."""
-    energy = format_with_interval(step.energy_j, step.interval_j, step.level, step.provenance)
-    duration = format_duration(step.duration_s)
     start = begin_sentence(setup)
     if not is_inference(setup):
         if step.data_parallel is not None:
             start += f" of {step.data_parallel.samples_per_step:,} samples"
-        return f"{start} takes {energy} and {duration}."
+        return f"{start} takes {_format_cost(step, step)}."
+    energy = format_with_interval(step.energy_j, step.interval_j, step.level, step.provenance)
+    duration = format_duration(step.duration_s)
     if step.duration_interval_s is not None:
         ends = format_interval(step.duration_interval_s, format_duration)
         duration += f" ({format_level(step.level)} {ends})"
@@ -348,12 +341,6 @@ def _describe_memory(step: Estimate) -> str:
     memory_bytes = step.device_memory_bytes
     available = f"; the device has {format_bytes(memory_bytes)}" if memory_bytes else ""
     return f"Peak memory about {needed}{available}."
-
-
-def _explain_memory(step: Estimate) -> list[str]:
-    from joulecast.estimators.fitted_profile import explain_memory
-
-    return explain_memory(step)
 
 
 def _explain_interval(step: Estimate) -> list[str]:
@@ -436,12 +423,8 @@ def tabulate_layers(estimate: Estimate, every: bool = False) -> Table:
     rows: list[Row] = [(layer, ()) for layer in estimate.layers]
     if not every:
         blocks = estimate.blocks if any(block.count > 1 for block in estimate.blocks) else ()
-        inside = {
-            start + at
-            for block in blocks
-            for start in block.starts
-            for at in range(block.layer_count)
-        }
+        places = ((start, block.layer_count) for block in blocks for start in block.starts)
+        inside = {at for start, count in places for at in range(start, start + count)}
         rows = [row for at, row in enumerate(rows) if at not in inside]
         rows = [_make_block_row(block, estimate.layers) for block in blocks] + rows
         rows = _merge_small_rows(rows, _TOP_ROWS, _MIN_ROW_SHARE * estimate.energy_j)
@@ -460,7 +443,8 @@ def tabulate_layers(estimate: Estimate, every: bool = False) -> Table:
 def _make_block_row(block: BlockEstimate, layers: Sequence[LayerEstimate]) -> Row:
     """Return the row of equal blocks; a row inside is the sum of one layer over all of them."""
     inner: list[Row] = []
-    paths = [layers[block.starts[0] + at].name.split(".") for at in range(block.layer_count)]
+    first = block.starts[0]
+    paths = [layer.name.split(".") for layer in layers[first : first + block.layer_count]]
     # The dotted path that all names begin with is left out.
     depth = 0
     while all(len(path) > depth + 1 for path in paths) and len({p[depth] for p in paths}) == 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, choose_setup_fields, parse_list, verb
+from joulecast.features.arguments import Argument, parse_list, verb
 from joulecast.features.nets import NetRequest, check_family
 from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ReportProgress
@@ -23,7 +23,7 @@ from joulecast.views.plot_kinds import (
     plot_mape_bars,
     plot_profiling_time,
 )
-from joulecast.views.report import Block, Plot, Report, Reportable, Text, make_table
+from joulecast.views.report import Block, Columns, Plot, Report, Reportable, Text, tabulate
 from joulecast.views.words import (
     describe_provenance,
     describe_setup,
@@ -33,10 +33,18 @@ from joulecast.views.words import (
 )
 
 Interval = tuple[float, float]
-_COLUMNS = (
-    "estimator", ">MAPE", ">bias", ">median", ">max", ">≤ 10 %", ">coverage", ">width",
-    ">time MAPE", ">device",
-)  # fmt: skip
+_COLUMNS: Columns = (
+    ("estimator", lambda one: one.estimator),
+    (">MAPE", lambda one: format_percent(one.mape_percent)),
+    (">bias", lambda one: "+" * (one.bias_percent > 0) + format_percent(one.bias_percent)),
+    (">median", lambda one: format_percent(one.median_percent)),
+    (">max", lambda one: format_percent(one.max_percent)),
+    (">≤ 10 %", lambda one: f"{one.within10_percent:.0f} %"),
+    (">coverage", lambda one: f"{one.coverage95_percent:.0f} %"),
+    (">width", lambda one: format_percent(one.width95_percent)),
+    (">time MAPE", lambda one: format_percent(one.time_mape_percent)),
+    (">device", lambda one: f"{one.device_seconds:,.0f} s"),
+)
 _LEGEND = (
     "MAPE: mean absolute percentage error of the energy. coverage: nets inside their 95 % "
     "interval. width: its median width. time MAPE: error of the duration. device: measurement time."
@@ -113,11 +121,7 @@ def evaluate(
     if device and not offline:
         raise ArgumentError(f"{arg('device')} needs {arg('offline')}")
     check_family(family)
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    setup = NetRequest(family, None, setup, input_shape, fields).resolve()[1]
+    setup = NetRequest.of({**locals(), "net": family}).resolve()[1]
     names = estimators or list_estimators(family, setup.phase)
     plan = EvaluationPlan(family, setup, input_shape, names, nets, seconds, seed)
     measuring = MeasureOptions(on or "cpu", meter or "auto", rounds, device_name, warmup, runs)
@@ -152,16 +156,11 @@ class NetEstimate(Record):
 
 @dataclass(frozen=True)
 class NetResult(Record):
-    """A test network with its measured step and the estimates of it.
-
-    Attributes:
-        passes_j: Energy of a step in each pass that measured it.
-        measured_j: Mean of the passes, the reference for all errors.
-    """
+    """A test network with its measured step and the estimates of it."""
 
     name: str
-    passes_j: tuple[float, ...]
-    measured_j: float
+    passes_j: tuple[float, ...]  # energy of a step in each pass that measured it
+    measured_j: float  # mean of the passes, the reference for all errors
     measured_s: float
     flops: float
     estimates: Mapping[str, NetEstimate] = field(default_factory=dict)
@@ -169,55 +168,32 @@ class NetResult(Record):
 
 @dataclass(frozen=True)
 class EstimatorScore(Record):
-    """The accuracy of an estimator over all test networks.
-
-    Attributes:
-        mape_percent: Mean of |estimate - measured| / measured.
-        bias_percent: Mean of (estimate - measured) / measured.
-        median_percent: Median absolute error; also the 90th percentile and the maximum.
-        within5_percent: Share of networks with an absolute error of at most 5 %; also 10 %.
-        coverage50_percent: Share of networks inside the 50 % interval; also 95 %.
-        width50_percent: Median full width of that interval over the estimate; also 95 %.
-        noise_percent: Median difference of two passes, a lower bound of meaningful errors.
-        device_seconds: Device time of the estimator's campaign and probes.
-        points: Observations that it was fitted to.
-    """
+    """The accuracy of an estimator over all test networks."""
 
     estimator: str
     nets: int
-    mape_percent: float
-    bias_percent: float
-    median_percent: float
+    mape_percent: float  # mean of |estimate - measured| / measured
+    bias_percent: float  # mean of (estimate - measured) / measured
+    median_percent: float  # of absolute errors, as are the next two
     p90_percent: float
     max_percent: float
-    within5_percent: float
+    within5_percent: float  # share of networks with an absolute error of at most 5 %
     within10_percent: float
-    coverage50_percent: float
+    coverage50_percent: float  # share of networks inside the 50 % interval
     coverage95_percent: float
-    width50_percent: float
+    width50_percent: float  # median full width of that interval over the estimate
     width95_percent: float
-    noise_percent: float | None
+    noise_percent: float | None  # median difference of passes, a bound of meaningful errors
     time_mape_percent: float
-    device_seconds: float
-    points: int
+    device_seconds: float  # of the estimator's campaign and probes
+    points: int  # observations that it was fitted to
 
 
 @dataclass(frozen=True)
 class Evaluation(Record, Reportable):
-    """Estimators scored on the same test networks.
+    """Estimators scored on the same test networks."""
 
-    Attributes:
-        name: Prefix of the run tag of every observation it is based on.
-        seconds: Device time that each campaign was allowed.
-        date: Date of the last observation.
-        noise_percent: Median difference of two passes; None if no network has two.
-        scores: Scores, the lowest MAPE first.
-        left_out: Networks, trials and estimators that failed, with the reason.
-        missing: What was not measured yet.
-        store: Where its observations are stored; empty if that is not known.
-    """
-
-    name: str
+    name: str  # prefix of the run tag of every observation it is based on
     family: str
     input_shape: tuple[int, ...]
     setup: Setup
@@ -227,25 +203,24 @@ class Evaluation(Record, Reportable):
     covers: str
     provenance: str
     seed: int
-    seconds: float
-    date: str
-    noise_percent: float | None
-    scores: tuple[EstimatorScore, ...]
+    seconds: float  # device time that each campaign was allowed
+    date: str  # of the last observation
+    noise_percent: float | None  # median difference of two passes; None if no network has two
+    scores: tuple[EstimatorScore, ...]  # the lowest MAPE first
     nets: tuple[NetResult, ...]
-    left_out: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    store: str = not_stored("", compare=False)
+    left_out: tuple[str, ...] = ()  # networks, trials and estimators that failed, and why
+    missing: tuple[str, ...] = ()  # what was not measured yet
+    store: str = not_stored("", compare=False)  # where its observations are; empty if unknown
 
     def to_dict(self) -> Json:
         return super().to_dict() | ({"store": self.store} if self.store else {})
 
     def report(self) -> Report:
         best = min(self.scores, key=lambda one: one.mape_percent, default=None)
-        blocks: list[Block] = []
+        blocks: list[Block] = [tabulate(_COLUMNS, self.scores)]
         if best is not None:
             error = format_percent(best.mape_percent)
-            blocks.append(Text(f"{best.estimator} has the smallest error: MAPE {error}.", "lead"))
-        blocks.append(make_table(_COLUMNS, map(_format_score, self.scores)))
+            blocks[:0] = [Text(f"{best.estimator} has the smallest error: MAPE {error}.", "lead")]
         noise = "Each net was measured once, so the measurement noise is unknown."
         if self.noise_percent is not None:
             noise = (
@@ -304,18 +279,3 @@ def read_evaluation(data: Json, what: str = "the evaluation") -> Evaluation:
     """Return the evaluation that ``joulecast evaluate --out`` wrote; errors call it ``what``."""
     found = load_record(Evaluation, {k: v for k, v in data.items() if k != "store"}, what)
     return replace(found, store=str(data.get("store", "")))
-
-
-def _format_score(score: EstimatorScore) -> tuple[str, ...]:
-    return (
-        score.estimator,
-        format_percent(score.mape_percent),
-        ("+" if score.bias_percent > 0 else "") + format_percent(score.bias_percent),
-        format_percent(score.median_percent),
-        format_percent(score.max_percent),
-        f"{score.within10_percent:.0f} %",
-        f"{score.coverage95_percent:.0f} %",
-        format_percent(score.width95_percent),
-        format_percent(score.time_mape_percent),
-        f"{score.device_seconds:,.0f} s",
-    )

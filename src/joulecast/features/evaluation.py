@@ -67,10 +67,7 @@ def measure_and_evaluate(
     plan: EvaluationPlan,
     on_progress: ReportProgress | None = None,
 ) -> Evaluation:
-    """Measure what is not stored yet, then evaluate.
-
-    The measurer is open; it measures ``rounds`` windows of each test network per pass.
-    """
+    """Measure what is not stored yet with an open measurer, then evaluate."""
     failures = measure_evaluation(measurer, store, plan, on_progress)
     return evaluate_stored(load_measured(measurer, store), plan, failures)
 
@@ -84,10 +81,7 @@ def load_measured(measurer: TrialMeasurer, store: ObservationLog) -> Profile:
 def evaluate_stored(
     profile: Profile, plan: EvaluationPlan, left_out: Sequence[str] = ()
 ) -> Evaluation:
-    """Evaluate estimators on the observations of a profile.
-
-    ``left_out`` names the trials that are known to have failed, with the reason.
-    """
+    """Evaluate estimators on observations; ``left_out`` says which trials failed, and why."""
     log = EvaluationLog(plan, profile)
     nets, missing = log.summarise_nets()
     if not nets:
@@ -99,7 +93,7 @@ def evaluate_stored(
             "with the same options"
         )
     scores: list[EstimatorScore] = []
-    failed: list[str] = []
+    failed = list(left_out)
     for name in plan.estimators:
         training = log.find_training(name)
         missing += [line for line in training.missing if line not in missing]
@@ -109,7 +103,7 @@ def evaluate_stored(
         except MissingError as error:
             failed.append(f"{name}: {error}")
     if not scores:
-        raise MissingError(f"no estimator can be evaluated: {'; '.join([*left_out, *failed])}")
+        raise MissingError(f"no estimator can be evaluated: {'; '.join(failed)}")
     last_s = max(one.taken_at_s for one in log.observations)
     return Evaluation(
         name=log.name,
@@ -127,7 +121,7 @@ def evaluate_stored(
         noise_percent=compute_noise_percent(nets),
         scores=tuple(sorted(scores, key=lambda score: score.mape_percent)),
         nets=tuple(nets),
-        left_out=(*left_out, *failed),
+        left_out=tuple(failed),
         missing=tuple(missing),
     )
 
@@ -184,25 +178,19 @@ def name_campaign(name: str) -> str:
 class EvaluationPlan:
     """What to evaluate.
 
-    Attributes:
-        input_shape: Shape of one sample, if it is not the family's default.
-        estimators: Names; one that ends in ``-noprobe`` shares the campaign of the other, and
-            baselines that learn from whole networks share one.
-        seconds: Device time of each campaign; probes are not included.
-        seed: Seed that draws and shuffles the networks.
-        budgets: Device time of single estimators that differs from ``seconds``.
-        repeated: Number of test networks in the second pass; all of them by default.
+    An estimator whose name ends in ``-noprobe`` shares the campaign of the other, and baselines
+    that learn from whole networks share one.
     """
 
     family: str
     setup: Setup
-    input_shape: tuple[int, ...] | None = None
+    input_shape: tuple[int, ...] | None = None  # of one sample, if not the family's default
     estimators: tuple[str, ...] = field(default_factory=list_estimators)
     nets: int = 20
-    seconds: float = 60.0
+    seconds: float = 60.0  # device time of each campaign, without probes
     seed: int = 1
-    budgets: tuple[tuple[str, float], ...] = ()
-    repeated: int | None = None
+    budgets: tuple[tuple[str, float], ...] = ()  # device time of estimators that differs
+    repeated: int | None = None  # test networks in the second pass; all by default
 
     def __post_init__(self) -> None:
         check_family(self.family)
@@ -228,7 +216,6 @@ class EvaluationPlan:
         return tuple(dict.fromkeys(map(name_campaign, self.estimators)))
 
     def get_seconds(self, name: str) -> float:
-        """Return the device time that an estimator's campaign may take."""
         return dict(self.budgets).get(name_campaign(name), self.seconds)
 
     @cached_property
@@ -253,9 +240,8 @@ class EvaluationPlan:
         self, modes: tuple[str, ...] = ("eager",), acquisition: str = "target"
     ) -> Target:
         """Return the target of a campaign, or of probes of the test networks."""
-        nets = self.drawn
-        networks = nets.test if acquisition == "probe" else nets.campaign
-        return Target(nets.widest, self.setup, acquisition, networks=networks, modes=modes)
+        networks = self.drawn.test if acquisition == "probe" else self.drawn.campaign
+        return Target(self.drawn.widest, self.setup, acquisition, networks=networks, modes=modes)
 
 
 @dataclass(frozen=True)
@@ -287,16 +273,12 @@ def name_evaluation(plan: EvaluationPlan, profile_key: str) -> str:
 
 @dataclass(frozen=True)
 class TrainingObservations:
-    """The observations that an estimator is fitted to.
+    """The observations that an estimator is fitted to."""
 
-    ``campaign`` has those within the budget, without test networks; ``probes`` those of the test
-    networks; ``device_seconds`` is the time of both, and ``missing`` what was not measured yet.
-    """
-
-    campaign: tuple[Observation, ...]
-    probes: tuple[Observation, ...]
+    campaign: tuple[Observation, ...]  # within the budget, without test networks
+    probes: tuple[Observation, ...]  # of the test networks
     device_seconds: float
-    missing: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # what was not measured yet
 
 
 class EvaluationLog:
@@ -319,7 +301,6 @@ class EvaluationLog:
         self.observations.append(observation)
 
     def list_for(self, role: str) -> tuple[Observation, ...]:
-        """Return the observations with this role, in the order they were made."""
         tag = self.make_tag(role)
         return tuple(one for one in self.observations if one.run == tag)
 
@@ -361,10 +342,8 @@ class EvaluationLog:
         recorded = self.list_for(role)
         within = cut_to_budget(recorded, seconds)
         missing = []
-        if (
-            estimator.propose(self.plan.make_target(_list_modes(recorded)), recorded).trial
-            is not None
-        ):
+        target = self.plan.make_target(_list_modes(recorded))
+        if estimator.propose(target, recorded).trial is not None:
             used = f"{sum_work_s(within):.0f} s of {seconds:.0f} s measured"
             rest = f"the rest of the campaign of {role} ({used})"
             missing.append(rest if within else f"the campaign of {role}")
@@ -388,9 +367,8 @@ class EvaluationLog:
         for windows, role in zip(passes, PASSES, strict=True):
             for one in self.list_for(role):
                 windows[one.trial.key].append(one)
-        trials = self.plan.list_trials(0)
         nets, missing = [], []
-        for trial in trials:
+        for trial in self.plan.list_trials(0):
             measured = [windows[trial.key] for windows in passes if trial.key in windows]
             if measured:
                 passes_j = tuple(median(one.energy_j or 0.0 for one in each) for each in measured)
@@ -444,13 +422,11 @@ class BudgetedEstimator:
     """An estimator that proposes nothing once its campaign has used its device time."""
 
     def __init__(self, estimator: Estimator, seconds: float) -> None:
-        self.name = estimator.name
-        self.version = estimator.version
+        self.name, self.version = estimator.name, estimator.version
         self.uses_anchors = estimator.uses_anchors
         self.repeats_doubtful = getattr(estimator, "repeats_doubtful", True)
         self.uses, self.fit, self.load = estimator.uses, estimator.fit, estimator.load
-        self._estimator = estimator
-        self._seconds = seconds
+        self._estimator, self._seconds = estimator, seconds
 
     def propose(
         self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
@@ -483,12 +459,9 @@ def is_budget_spent(observations: Iterable[Observation], seconds: float) -> bool
 
 def cut_to_budget(observations: Sequence[Observation], seconds: float) -> tuple[Observation, ...]:
     """Return the observations that a campaign with this budget would have made."""
-    costs_s: list[float] = []
     for place, one in enumerate(observations):
-        for cost_s in _list_costs([one]):
-            if costs_s and sum(costs_s) + fmean(costs_s) > seconds:
-                return tuple(observations[:place])
-            costs_s.append(cost_s)
+        if _list_costs([one]) and is_budget_spent(observations[:place], seconds):
+            return tuple(observations[:place])
     return tuple(observations)
 
 
@@ -576,21 +549,15 @@ def measure_evaluation(
 
 @dataclass
 class _EvaluationRun:
-    """One run of an evaluation.
-
-    Attributes:
-        failures: Trials that failed, with the reason.
-        refused: Probes that the device refused, by trial key.
-        stage: Number of the current stage, from 1; ``what`` is its name.
-    """
+    """One run of an evaluation."""
 
     measurer: TrialMeasurer
     log: EvaluationLog
     on_progress: ReportProgress
-    failures: list[str] = field(default_factory=list)
-    refused: dict[str, Observation] = field(default_factory=dict)
-    stage: int = 0
-    what: str = ""
+    failures: list[str] = field(default_factory=list)  # trials that failed, and why
+    refused: dict[str, Observation] = field(default_factory=dict)  # probes, by trial key
+    stage: int = 0  # number of the current stage, from 1
+    what: str = ""  # its name
     is_warm: bool = False
 
     def measure_pass(self, number: int) -> None:
@@ -638,8 +605,7 @@ class _EvaluationRun:
         except MeasurementError as error:
             self.failures.append(f"the campaign of {name} ended early: {error}")
         except MissingError:
-            # There is nothing to fit, which evaluate_stored reports.
-            return
+            pass  # There is nothing to fit, which evaluate_stored reports.
         else:
             self.failures += [f"{name} skipped {reason}" for reason in result.skipped]
 
@@ -672,12 +638,12 @@ class _EvaluationRun:
     def _measure_probe(
         self, name: str, trial: Trial, measure: Callable[[Trial], Observation]
     ) -> None:
-        """Measure an isolated layer; one that fails is not tried again."""
         self._warm_up()
         try:
             self.log.add(measure(trial))
         except (MeasurementError, NetError) as error:
             self.failures.append(f"a probe of {name}: {error}")
+            # It is not tried again.
             self.refused[trial.key] = Observation(trial)
 
     def _warm_up(self) -> None:
@@ -689,8 +655,7 @@ class _EvaluationRun:
                 self.measurer.time(Trial(plan.drawn.widest, plan.setup))
 
     def _begin_stage(self, what: str) -> None:
-        self.stage += 1
-        self.what = what
+        self.stage, self.what = self.stage + 1, what
         self._report(0.0, "")
 
     def _report(self, share: float, detail: str) -> None:

@@ -47,17 +47,12 @@ _CHECK_UP_S = 5.0
 
 @dataclass(frozen=True)
 class FleetStatus(Reportable):
-    """What the store knows about a fleet.
+    """What the store knows about a fleet."""
 
-    Attributes:
-        is_up: Whether a coordinator is running.
-        points: Observations of each device's profile, by the profile's key.
-    """
-
-    is_up: bool
+    is_up: bool  # whether a coordinator is running
     devices: tuple[StoredDevice, ...]
     campaigns: tuple[StoredCampaign, ...]
-    points: Mapping[str, int]
+    points: Mapping[str, int]  # observations of each device's profile, by the profile's key
 
     def to_dict(self) -> Json:
         devices = [

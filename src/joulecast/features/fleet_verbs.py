@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, choose_setup_fields, parse_list, select, verb
+from joulecast.features.arguments import Argument, parse_list, select, verb
 from joulecast.features.estimate import find_run_length
 from joulecast.features.nets import NetRequest
 from joulecast.features.options import EstimateOptions, ProfileOptions
@@ -145,11 +145,7 @@ def profile_fleet(
     """
     from joulecast.features.fleet import follow_request, request_profiles
 
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    resolved, setup = NetRequest(net, None, None, input_shape, fields, checkpoint).resolve()
+    resolved, setup = NetRequest.of(locals()).resolve()
     profiling = ProfileOptions(
         points=points,
         seconds=seconds,
@@ -161,19 +157,6 @@ def profile_fleet(
     campaigns = follow_request(key, store, on_progress, waits=not detach)
     data = {"network": resolved.network.name, "devices": [asdict(one) for one in campaigns]}
     return FleetCampaigns(data, _report_campaigns(campaigns), tuple(campaigns), detach)
-
-
-def check_profiled(answer: FleetCampaigns) -> int:
-    """Return the exit code 0, or raise MeasurementError if a device has no new profile."""
-    from joulecast.store.campaigns import DONE
-
-    left = [one for one in answer.campaigns if one.state != DONE]
-    if left and not answer.is_detached:
-        raise MeasurementError(
-            f"{len(left)} of {len(answer.campaigns)} devices have no new profile; "
-            f"{left[0].device}: {left[0].reason}"
-        )
-    return 0
 
 
 @verb
@@ -215,12 +198,7 @@ def forecast_on_fleet(
     from joulecast.fleet.fleet_forecast import RunQuestion
 
     length = find_run_length(steps, inferences, epochs, samples, phase)
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    request = NetRequest(net, inputs, setup, input_shape, fields, checkpoint)
-    resolved, setup = request.resolve()
+    resolved, setup = NetRequest.of(locals()).resolve()
     count = length.count_steps(setup.samples_per_step)
     question = RunQuestion(count, deadline_s, confidence, dict(charges or {}))
     options = EstimateOptions(estimator, level, store)
@@ -247,6 +225,17 @@ class FleetCampaigns(Answer):
     campaigns: tuple[StoredCampaign, ...]
     is_detached: bool
 
+    def finish_command(self) -> int:
+        from joulecast.store.campaigns import DONE
+
+        left = [one for one in self.campaigns if one.state != DONE]
+        if left and not self.is_detached:
+            raise MeasurementError(
+                f"{len(left)} of {len(self.campaigns)} devices have no new profile; "
+                f"{left[0].device}: {left[0].reason}"
+            )
+        return 0
+
 
 @dataclass(frozen=True)
 class FleetForecast(Answer):
@@ -258,12 +247,9 @@ class FleetForecast(Answer):
 def answer_checks(checks: Sequence[DeviceCheck]) -> Answer:
     """Return what the devices of a fleet answered."""
     names = ("state", "reason", "profile_key", "description")
-    data: Json = {
-        "devices": [
-            {"name": one.device.name, **{name: getattr(one, name) for name in names}}
-            for one in checks
-        ]
-    }
+    data: list[Json] = [
+        {"name": one.device.name, **{name: getattr(one, name) for name in names}} for one in checks
+    ]
     rows = [(one.device.name, one.state, one.description or one.device.address) for one in checks]
     ready = sum(one.is_ready for one in checks)
     blocks: tuple[Block, ...] = (
@@ -271,7 +257,7 @@ def answer_checks(checks: Sequence[DeviceCheck]) -> Answer:
         *(Text(f"{one.device.name}: {one.reason}", "note") for one in checks if one.reason),
         Text(f"{ready} of {plural(len(checks), 'device')} ready. Next, elsewhere: {_NEXT}"),
     )
-    return Answer(data, Report("", blocks, kind="fleet"))
+    return Answer({"devices": data}, Report("", blocks, kind="fleet"))
 
 
 def _report_campaigns(campaigns: Sequence[StoredCampaign]) -> Report:
@@ -294,15 +280,12 @@ def _report_forecast(found: FleetEstimate) -> Report:
     count = plural(found.steps, name_step(found.setup))
     limit = "" if found.deadline_s is None else f" within {format_duration(found.deadline_s)}"
     title = f"{verb_} {found.network} ({describe_setup(found.setup)}) for {count}{limit}"
-    columns = [
-        "device", ">energy", format_level(found.level), ">time", ">battery", "finishes", "~why not",
-    ]  # fmt: skip
-    rows = [list(_make_forecast_row(one)) for one in found.devices]
-    if is_inference(found.setup):
-        place = columns.index(">time") + 1
-        columns.insert(place, ">latency")
-        for row, one in zip(rows, found.devices, strict=True):
-            row.insert(place, format_optional(_find_latency(one, found.steps), format_duration))
+    latency = [">latency"] if is_inference(found.setup) else []
+    columns = (
+        "device", ">energy", format_level(found.level), ">time", *latency, ">battery", "finishes",
+        "~why not",
+    )  # fmt: skip
+    rows = [_make_forecast_row(one, found) for one in found.devices]
     able = [one for one in found.devices if one.can_finish]
     answer = (
         f"{len(able)} of {plural(len(found.devices), 'device')} can finish, with a probability of "
@@ -315,17 +298,20 @@ def _find_latency(one: DeviceForecast, steps: int) -> float | None:
     return None if one.duration_s is None else one.duration_s / steps
 
 
-def _make_forecast_row(one: DeviceForecast) -> tuple[str, ...]:
+def _make_forecast_row(one: DeviceForecast, found: FleetEstimate) -> tuple[str, ...]:
     answer = {True: "yes", False: "no", None: "unknown"}[one.can_finish]
     if one.probability is not None and _IMPOSSIBLE < one.probability < _CERTAIN:
         answer += f", {format_share(one.probability)}"
+    durations_s = [one.duration_s]
+    durations_s += [_find_latency(one, found.steps)] if is_inference(found.setup) else []
+    times = [format_optional(duration_s, format_duration) for duration_s in durations_s]
     if one.energy_j is None or one.interval_j is None:
-        return one.name, "-", "-", "-", "-", answer, one.reason
+        return one.name, "-", "-", *times, "-", answer, one.reason
     return (
         one.name,
         format_energy(one.energy_j) + label_provenance(one.provenance),
         format_interval(one.interval_j, format_energy),
-        format_optional(one.duration_s, format_duration),
+        *times,
         format_optional(one.battery_share, format_share),
         answer,
         f"{one.obstacle}: {one.reason}" if one.obstacle else "",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from joulecast.families import FAMILIES, is_family, make_family
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
-from joulecast.features.nets import require_torch
+from joulecast.features.nets import NetRequest, require_torch
 from joulecast.features.profiles import load_profile
 from joulecast.operators import (
     APPENDS,
@@ -111,10 +111,8 @@ def generate(
 
     network = read_language_model(net, inputs)
     setup = Setup(batch, "inference", precision, cuda_graphs=bool(cuda_graphs))
-    if isinstance(device, Profile):
-        profile = device
-    else:
-        profile = load_profile(device, on=on or "cpu", store=store)
+    is_given = isinstance(device, Profile)
+    profile = device if is_given else load_profile(device, on=on or "cpu", store=store)
     fitted = fit_profile(profile, estimator)
     found = estimate_generation(fitted, network, setup, prompt_tokens, new_tokens, level)
     difference = explain_runtime_difference(profile.runtime)
@@ -124,47 +122,29 @@ def generate(
 
 @dataclass(frozen=True)
 class TokenEstimate(Record):
-    """One decode step: a token of every sequence of the batch.
+    """One decode step: a token of every sequence of the batch."""
 
-    Attributes:
-        context: Tokens that the new one attends to.
-        token_j: Energy of one token of one sequence.
-        token_interval_j: Its credible interval.
-        step_s: Duration of the step.
-    """
-
-    context: int
-    token_j: float
+    context: int  # tokens that the new one attends to
+    token_j: float  # energy of one token of one sequence
     token_interval_j: tuple[float, float]
     step_s: float
 
 
 @dataclass(frozen=True)
 class GenerationEstimate(Record, Reportable):
-    """Prompts and generated tokens of a batch of sequences.
-
-    Attributes:
-        prompt_token_j: Energy of one token of a prompt.
-        prompt_token_interval_j: Its credible interval.
-        prefill_s: Duration until the prompts are read.
-        decode: The decode step at a few contexts.
-        request_j: Energy of one prompt and the tokens generated after it.
-        request_interval_j: Its credible interval.
-        request_s: Duration of a batch of requests.
-        tokens_per_s: Generated tokens a second, of all sequences together.
-    """
+    """Prompts and generated tokens of a batch of sequences."""
 
     batch: int
     prompt_tokens: int
     new_tokens: int
-    prompt_token_j: float
+    prompt_token_j: float  # energy of one token of a prompt
     prompt_token_interval_j: tuple[float, float]
-    prefill_s: float
-    decode: tuple[TokenEstimate, ...]
-    request_j: float
+    prefill_s: float  # duration until the prompts are read
+    decode: tuple[TokenEstimate, ...]  # the decode step at a few contexts
+    request_j: float  # energy of one prompt and the tokens generated after it
     request_interval_j: tuple[float, float]
-    request_s: float
-    tokens_per_s: float
+    request_s: float  # duration of a batch of requests
+    tokens_per_s: float  # generated tokens a second, of all sequences together
     level: float
     device: str
     provenance: str
@@ -175,54 +155,39 @@ class GenerationEstimate(Record, Reportable):
     net: str = not_stored("")
 
     def to_dict(self) -> Json:
-        """Return the estimate as JSON values, with the energy of a thousand requests."""
         per_thousand_wh = 1000.0 * self.request_j / JOULES_PER_WH
         return {**super().to_dict(), "wh_per_1000_requests": per_thousand_wh}
 
     def report(self) -> Report:
-        """Return the energy of a prompt token, of generated tokens and of a request."""
         request = format_with_interval(
             self.request_j, self.request_interval_j, self.level, self.provenance
         )
         sequences = f" for {self.batch:,} sequences at once" if self.batch > 1 else ""
-        rows = [
-            (
-                f"Prompt, {self.prompt_tokens:,} tokens",
-                format_energy(self.prompt_token_j),
-                format_interval(self.prompt_token_interval_j, format_energy),
-                format_duration(self.prefill_s),
-            )
-        ]
-        for token in self.decode:
-            interval = format_interval(token.token_interval_j, format_energy)
-            step = format_duration(token.step_s)
-            rows.append((f"Token {token.context:,}", format_energy(token.token_j), interval, step))
+        prompt = TokenEstimate(
+            self.prompt_tokens, self.prompt_token_j, self.prompt_token_interval_j, self.prefill_s
+        )
+        names = [f"Prompt, {self.prompt_tokens:,} tokens"]
+        names += [f"Token {one.context:,}" for one in self.decode]
+        rows = []
+        for name, one in zip(names, (prompt, *self.decode), strict=True):
+            interval = format_interval(one.token_interval_j, format_energy)
+            rows.append((name, format_energy(one.token_j), interval, format_duration(one.step_s)))
         columns = ("", ">energy per token", f">{format_level(self.level)}", ">duration of the step")
         covers = describe_coverage(self.provenance, self.covers)
-        notes = (
-            f"Provenance: {describe_provenance(self.provenance)}; {covers}.",
-            *self.notes,
-            _EXPLANATION,
+        source = f"Provenance: {describe_provenance(self.provenance)}; {covers}."
+        lead = (
+            f"A prompt of {self.prompt_tokens:,} tokens and {self.new_tokens:,} generated ones "
+            f"take {request}."
         )
-        return Report(
-            f"Generating with {self.net} on {self.device}: {describe_setup(self.setup)}",
-            (
-                Text(
-                    f"A prompt of {self.prompt_tokens:,} tokens and {self.new_tokens:,} generated "
-                    f"ones take {request}.",
-                    "lead",
-                ),
-                Text(
-                    f"{format_wh(1000.0 * self.request_j)} per 1,000 requests · "
-                    f"{format_duration(self.request_s)}{sequences} · "
-                    f"{self.tokens_per_s:,.0f} generated tokens/s"
-                ),
-                make_table(columns, rows),
-                *(Text(note, "note") for note in notes),
-            ),
-            self.provenance,
-            "generation",
+        units = (
+            f"{format_wh(1000.0 * self.request_j)} per 1,000 requests · "
+            f"{format_duration(self.request_s)}{sequences} · "
+            f"{self.tokens_per_s:,.0f} generated tokens/s"
         )
+        notes = (Text(note, "note") for note in (source, *self.notes, _EXPLANATION))
+        blocks = (Text(lead, "lead"), Text(units), make_table(columns, rows), *notes)
+        title = f"Generating with {self.net} on {self.device}: {describe_setup(self.setup)}"
+        return Report(title, blocks, self.provenance, "generation")
 
 
 def estimate_generation(
@@ -292,7 +257,7 @@ def read_language_model(net: Any, inputs: Any = None) -> Network:
     """
     if isinstance(net, Network):
         return net
-    name = str(net) if isinstance(net, str) or hasattr(net, "__fspath__") else ""
+    name = NetRequest(net).name
     if name and is_family(name):
         if not FAMILIES[name.partition(":")[0]].input.vocabulary:
             raise NetError(f"{name} does not read tokens: give a language model")

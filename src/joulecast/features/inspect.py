@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, choose_setup_fields, verb
+from joulecast.features.arguments import Argument, verb
 from joulecast.features.nets import NetRequest, has_torch
 from joulecast.operators import (
     StepWork,
@@ -79,9 +79,7 @@ def inspect(
     checkpoint: given.Checkpoint = False,
 ) -> Network:
     """Return the network of a net: its layers and how they connect."""
-    fields = choose_setup_fields(phase, None, loss, batch=batch)
-    request = NetRequest(net, inputs, setup, input_shape, fields, checkpoint)
-    return request.resolve()[0].network
+    return NetRequest.of(locals()).resolve()[0].network
 
 
 @verb
@@ -110,11 +108,7 @@ def inspect_step(
     FLOPs count multiplications and additions of contractions, bytes what operators read and write,
     kernels what a GPU would launch.
     """
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    found, setup = NetRequest(net, inputs, setup, input_shape, fields, checkpoint).resolve()
+    found, setup = NetRequest.of(locals()).resolve()
     network = add_step_totals(found.network, setup)
     if out is not None:
         write_network(network, out)
@@ -138,13 +132,11 @@ class Inspection(Reportable):
     """A network and the work of its step.
 
     Attributes:
-        network: The network, with the independent count of its step where there is one.
-        shown: The network whose layers are shown; its equal blocks may be folded.
         is_fresh: Whether the count was made now; a file does not say at which batch size it was.
     """
 
-    network: Network
-    shown: Network
+    network: Network  # the network, with the independent count of its step where there is one
+    shown: Network  # the network whose layers are shown; its equal blocks may be folded
     setup: Setup
     is_fresh: bool = False
 
@@ -170,7 +162,6 @@ class Inspection(Reportable):
         return totals if self.is_fresh or is_same else None
 
     def to_dict(self) -> Json:
-        """Return the network as JSON values, with the layers that are shown."""
         network, totals = self.network, self.network.totals
         step = self.counted or self.work.total
         return {
@@ -191,7 +182,6 @@ class Inspection(Reportable):
         }
 
     def report(self) -> Report:
-        """Return the layers, the stages of a step, and notes."""
         network, shown, setup, work = self.network, self.shown, self.setup, self.work
         columns = (
             "layer", "operator", "then", ">output", ">params", ">FLOPs", ">bytes", ">kernels"

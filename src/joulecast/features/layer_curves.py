@@ -35,23 +35,16 @@ class LayerCurve:
     """A curve of which a profile has measured points.
 
     Attributes:
-        key: Identifies the curve.
-        kind: Kind of the layer.
-        description: The layer in words, such as ``hidden conv2d 48x48 kernel 3x3, relu``.
-        image: Image size or number of positions, such as ``48x48``; empty if there is none.
-        setup: How the layer was trained or run.
-        features: Names of the widths, one or two.
-        block: The layer at the largest measured widths.
         points: Measured widths, and the energy of one copy and one step at them.
     """
 
-    key: str
+    key: str  # identifies the curve
     kind: str
-    description: str
-    image: str
+    description: str  # the layer in words, such as hidden conv2d 48x48 kernel 3x3, relu
+    image: str  # image size or number of positions, such as 48x48; empty if there is none
     setup: Setup
-    features: tuple[str, ...]
-    block: Block
+    features: tuple[str, ...]  # names of the widths, one or two
+    block: Block  # the layer at the largest measured widths
     points: tuple[tuple[Widths, float], ...]
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, choose_setup_fields, verb
+from joulecast.features.arguments import Argument, verb
 from joulecast.features.measurers import open_any_measurer, runs_own_net
 from joulecast.features.nets import NetRequest, ResolvedNet
 from joulecast.features.options import MeasureOptions
@@ -90,14 +90,10 @@ def measure(
     With ``phase="inference"`` the net is run, not trained: a step is one forward pass. A module
     keeps the weights that it has then. The observation is stored if ``store`` is given.
     """
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    request = NetRequest(net, inputs, setup, input_shape, fields, checkpoint)
+    request = NetRequest.of(locals())
     options = MeasureOptions(on or "cpu", meter or "auto", rounds, device_name, warmup, runs)
     found = _measure_request(request, options, store, saves=store is not None)
-    finish_measuring(found)
+    found.finish_command()
     return found.observation
 
 
@@ -142,11 +138,7 @@ def measure_any(
         from joulecast.measurer.local_devices import find_meter
 
         return measure_command(command, find_meter(options.meter, options.on), stdout)
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    request = NetRequest(net, None, None, input_shape, fields, checkpoint)
+    request = NetRequest.of(locals())
     return _measure_request(request, options, store, saves=not no_save)
 
 
@@ -165,39 +157,25 @@ def _measure_request(
         return StepMeasurement(observation, failure=error)
 
 
-def finish_measuring(result: StepMeasurement | CommandCost) -> int:
-    """Return the exit code: a command's own, and 1 if its energy is not known.
-
-    Raises:
-        StoreError: The observation could not be stored.
-    """
-    if isinstance(result, CommandCost):
-        return result.exit_code or int(result.energy_j is None)
-    if result.failure is not None:
-        raise result.failure
-    return 0
-
-
 @dataclass(frozen=True)
 class StepMeasurement(Reportable):
-    """A measured step or inference, and the store that keeps it.
-
-    Attributes:
-        failure: Why it could not be stored; None if it was, or should not be.
-    """
+    """A measured step or inference, and the store that keeps it."""
 
     observation: Observation
     place: str = ""
-    failure: StoreError | None = None
+    failure: StoreError | None = None  # why it could not be stored
+
+    def finish_command(self) -> int:
+        if self.failure is not None:
+            raise self.failure
+        return 0
 
     def to_dict(self) -> Json:
-        one = self.observation
-        data = {key: value for key, value in one.to_dict().items() if key != "trial"}
-        setup = one.trial.setup
+        one, setup = self.observation, self.observation.trial.setup
         return {
             "net": one.trial.network.name,
             "setup": setup.to_dict(),
-            **data,
+            **{key: value for key, value in one.to_dict().items() if key != "trial"},
             "power_w": compute_power(one.energy_j, one.duration_s),
             **describe_inference(setup, one.energy_j, one.duration_s),
             "store": self.place or None,
@@ -234,7 +212,7 @@ class StepMeasurement(Reportable):
         if one.unchecked:
             lines.append(f"Not checked by this meter: {', '.join(one.unchecked)}.")
         lines += [f"Stored in {self.place}."] if self.place else []
-        blocks += [Text(line) for line in lines]
+        blocks += map(Text, lines)
         verb_ = "Running" if is_inference(setup) else "Training"
         title = f"{verb_} {one.trial.network.name} on {one.device.name}: {describe_setup(setup)}"
         return Report(title, tuple(blocks), one.provenance, "measurement")
@@ -253,6 +231,10 @@ class CommandCost(Reportable):
     covers: str
     provenance: str
 
+    def finish_command(self) -> int:
+        """Return the exit code: the command's own, and 1 if its energy is not known."""
+        return self.exit_code or int(self.energy_j is None)
+
     @property
     def power_w(self) -> float | None:
         return compute_power(self.energy_j, self.duration_s)
@@ -262,14 +244,13 @@ class CommandCost(Reportable):
         return {**asdict(self), "command": command, "faults": faults, "power_w": self.power_w}
 
     def report(self) -> Report:
-        energy = format_optional(self.energy_j, format_energy)
+        energy = format_optional(self.energy_j, format_energy) + label_provenance(self.provenance)
         power = format_optional(self.power_w, format_power)
-        provenance = describe_provenance(self.provenance)
         title = (
-            f"\n{energy}{label_provenance(self.provenance)} in "
-            f"{format_duration(self.duration_s)}, {power} on average; exit code {self.exit_code}"
+            f"\n{energy} in {format_duration(self.duration_s)}, {power} on average; "
+            f"exit code {self.exit_code}"
         )
-        source = f"meter {self.meter} covers {self.covers}: {provenance}"
+        source = f"meter {self.meter} covers {self.covers}: {describe_provenance(self.provenance)}"
         faults = (Text(f"meter {self.meter}: {one}", "warning") for one in self.faults)
         return Report(title, (*faults, Text(source, "note")), self.provenance, "command")
 
@@ -299,35 +280,23 @@ def save_observation(observation: Observation, store: str | None = None) -> str:
 
 
 def measure_command(command: Sequence[str], meter: Meter, stdout: Any = None) -> CommandCost:
-    """Run a command under a meter, which this function opens.
-
-    Raises:
-        InputError: The program cannot be started.
-    """
+    """Run a command under a meter, which this function opens."""
     with meter:
         started_s = time.monotonic()
         meter.begin()
         try:
             exit_code = subprocess.call(command, stdout=stdout)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise InputError(
-                f"cannot run {command[0]} ({reason}): give a program that exists"
-            ) from error
+            problem = f"cannot run {command[0]} ({error.strerror or error})"
+            raise InputError(f"{problem}: give a program that exists") from error
         # Taken before the meter ends, because a meter may wait for its last reading.
         duration_s = max(time.monotonic() - started_s, 1e-9)
         reading = meter.end()
     # Shells report a signal, a negative code here, as 128 plus its number.
     code = exit_code if exit_code >= 0 else 128 - exit_code
+    energy_j, source = scale_energy(reading, duration_s), (meter.name, meter.covers)
     return CommandCost(
-        tuple(command),
-        scale_energy(reading, duration_s),
-        duration_s,
-        code,
-        reading.faults,
-        meter.name,
-        meter.covers,
-        meter.provenance,
+        tuple(command), energy_j, duration_s, code, reading.faults, *source, meter.provenance
     )
 
 

@@ -34,6 +34,7 @@ from joulecast.features.arguments import convert_on
 from joulecast.features.measure import scale_energy
 from joulecast.measurer.local_devices import find_meter
 from joulecast.meters import Meter, Reading
+from joulecast.records import compute_power
 from joulecast.records.codec import Record, omit_default
 from joulecast.runtimes import find_hardware, is_simulated
 from joulecast.system.errors import InputError, JoulecastError, MeasurementError
@@ -68,46 +69,32 @@ def monitor(on: DeviceLike | None = None, meter: str = "auto") -> EnergyMonitor:
 
 @dataclass(frozen=True)
 class WindowEnergy(Record):
-    """Energy and duration of a window.
-
-    Attributes:
-        energy_j: Energy of the device during the window; None where the meter could not tell.
-        on: The device whose energy it is.
-        covers: What the meter sees (``gpu``, ``cpu`` ...).
-        provenance: ``measured``, or ``modelled`` where there is no meter.
-        faults: What the meter noticed; energy that is given is valid all the same.
-        unchecked: What the meter could not check.
-        error: Name of the exception that ended the window; empty if none did.
-    """
+    """Energy and duration of a window."""
 
     name: str
-    energy_j: float | None
+    energy_j: float | None  # of the device; None where the meter could not tell
     duration_s: float
     on: str
     meter: str
-    covers: str
-    provenance: str
-    faults: tuple[str, ...] = omit_default(())
-    unchecked: tuple[str, ...] = omit_default(())
-    error: str = omit_default("")
+    covers: str  # what the meter sees (gpu, cpu ...)
+    provenance: str  # measured, or modelled where there is no meter
+    faults: tuple[str, ...] = omit_default(())  # energy that is given is valid all the same
+    unchecked: tuple[str, ...] = omit_default(())  # what the meter could not check
+    error: str = omit_default("")  # name of the exception that ended the window
 
     @property
     def power_w(self) -> float | None:
-        return None if self.energy_j is None else self.energy_j / self.duration_s
+        return compute_power(self.energy_j, self.duration_s)
 
 
 @dataclass(frozen=True)
 class OpenWindow:
-    """A window that has started, and the meter that measures it.
-
-    Attributes:
-        fault: Why the meter does not measure it; empty if it does.
-    """
+    """A window that has started, and the meter that measures it."""
 
     name: str
     meter: Meter
     started_s: float
-    fault: str = ""
+    fault: str = ""  # why the meter does not measure it
 
 
 class EnergyMonitor:
@@ -154,11 +141,7 @@ class EnergyMonitor:
             raise
 
     def stop(self, name: str = BLOCK) -> WindowEnergy:
-        """Stop a window and return its energy.
-
-        Raises:
-            InputError: No window of that name is open.
-        """
+        """Stop a window and return its energy."""
         with self._lock:
             if window := self._named.get(name):
                 del self._named[name]
@@ -186,11 +169,7 @@ class EnergyMonitor:
 
     @property
     def result(self) -> WindowEnergy:
-        """The window that ended last.
-
-        Raises:
-            InputError: None has ended.
-        """
+        """The window that ended last."""
         if not self._results:
             raise InputError("no window has ended yet: ask after the block, or after stop()")
         return self._results[-1]
@@ -229,30 +208,22 @@ class EnergyMonitor:
                 f"{function.__qualname__} is a generator, which works after it was called: put "
                 "`with monitor.window(name):` around the loop that uses it"
             )
-        if inspect.iscoroutinefunction(function):
 
-            @functools.wraps(function)
-            async def call_later(*args: Any, **kwargs: Any) -> Any:
-                with self.window(function.__qualname__):
-                    return await function(*args, **kwargs)
-
-            return cast(F, call_later)
-
-        @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             with self.window(function.__qualname__):
                 return function(*args, **kwargs)
 
-        return cast(F, call)
+        async def call_later(*args: Any, **kwargs: Any) -> Any:
+            with self.window(function.__qualname__):
+                return await function(*args, **kwargs)
+
+        is_later = inspect.iscoroutinefunction(function)
+        return cast(F, functools.wraps(function)(call_later if is_later else call))
 
     # -- meters ----------------------------------------------------------------------------
 
     def open_window(self, name: str) -> OpenWindow:
-        """Start a window that is not known by its name; ``close_window`` ends it.
-
-        Raises:
-            JoulecastError: The meter does not work, in the first window.
-        """
+        """Start a window that is not known by its name; ``close_window`` ends it."""
         try:
             meter = self._take_meter()
             try:
@@ -297,7 +268,6 @@ class EnergyMonitor:
         return found
 
     def _close_named(self, error: str = "", keep: Sequence[OpenWindow] = ()) -> None:
-        """End the windows that were started by name, except those to keep."""
         kept = {id(window) for window in keep}
         with self._lock:
             windows = [one for one in self._named.values() if one and id(one) not in kept]
@@ -307,7 +277,6 @@ class EnergyMonitor:
             self.close_window(window, error)
 
     def _end_meter(self, window: OpenWindow) -> Reading:
-        """Return what the meter of a window read; one that fails is closed."""
         if window.fault:
             return Reading(0.0, 0.0, (window.fault,))
         try:
@@ -320,7 +289,6 @@ class EnergyMonitor:
         return reading
 
     def _take_meter(self) -> Meter:
-        """Return an open meter that no window uses."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()

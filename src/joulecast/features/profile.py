@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, choose_setup_fields, select, verb
+from joulecast.features.arguments import Argument, select, verb
 from joulecast.features.measurers import lock_device, open_any_measurer
 from joulecast.features.nets import NetRequest, ResolvedNet
 from joulecast.features.options import (
@@ -131,16 +131,13 @@ def profile_device(
     trained or run for a second as well. Every measurement is stored at once: after an interruption,
     the same command resumes.
     """
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
+    request = NetRequest.of(locals())
     rounds = rounds or (_LIST_ROUNDS if atlas or anchors else _ROUNDS)
     measuring = MeasureOptions(on or "cpu", meter or "auto", rounds, device_name, warmup, runs)
     if atlas or anchors:
         flag, why = ("atlas", "draws its own networks and setups")
         unused = {
-            **{name: value for name, value in fields.items() if name != "phase"},
+            **{name: value for name, value in request.setup_options.items() if name != "phase"},
             "inputs": inputs, "setup": setup, "input_shape": input_shape,
             "checkpoint": checkpoint or None, "interval_share": interval_share,
             "acquisition": acquisition, "missing": missing or None,
@@ -185,7 +182,6 @@ def profile_device(
         from joulecast.features.atlas import profile_atlas
 
         return profile_atlas(measuring, profiling, store, on_progress)
-    request = NetRequest(net, inputs, setup, input_shape, fields, checkpoint)
     resolved, trained = request.resolve()
     found = run_profiling(resolved, trained, measuring, profiling, store, on_progress)
     return NetProfile.make(*found, request, trained, estimator, store)

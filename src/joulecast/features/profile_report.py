@@ -50,7 +50,6 @@ class ProfileResult(Reportable):
     command: str
 
     def to_dict(self) -> Json:
-        """Return how it ended, and what the profile holds now, as JSON values."""
         return {
             **{key: value for key, value in self._list_values().items() if key != "profile_key"},
             "provenance": self.profile.provenance,
@@ -58,7 +57,6 @@ class ProfileResult(Reportable):
         }
 
     def report(self) -> Report:
-        """Return why it stopped, what it found, what was skipped, and what to do next."""
         title, stopped, blocks = self._describe()
         provenance = describe_provenance(self.profile.provenance)
         lead = Text(f"Stopped because {stopped}. Provenance: {provenance}.")

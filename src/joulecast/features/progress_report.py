@@ -8,19 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ProgressReport:
-    """How much of an operation is done.
+    """How much of an operation is done."""
 
-    Attributes:
-        done: Amount done, in the unit of ``total``.
-        total: Amount to do.
-        what: What the operation is doing, like ``trials``.
-        detail: What it is working on right now, like the name of a network.
-    """
-
-    done: float
+    done: float  # amount done, in the unit of total
     total: float
-    what: str
-    detail: str = ""
+    what: str  # what the operation is doing, like trials
+    detail: str = ""  # what it is working on right now, like the name of a network
 
 
 ReportProgress = Callable[[ProgressReport], None]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, choose_setup_fields, verb
+from joulecast.features.arguments import Argument, verb
 from joulecast.features.estimate import find_run_length
 from joulecast.features.nets import NetRequest, ResolvedNet, require_packages, require_torch
 from joulecast.features.options import DEFAULT_PROBE_SECONDS, MeasureOptions
@@ -133,11 +133,7 @@ def prune(
     from joulecast.features.channel_search import PruneOptions, parse_pruning_budget
 
     length = find_run_length(steps, inferences, epochs, samples, phase)
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    request = NetRequest(net, inputs, setup, input_shape, fields)
+    request = NetRequest.of(locals())
     resolved, setup = request.resolve()
     limit = parse_pruning_budget(budget, length, setup.samples_per_step)
     if probe and (
@@ -201,21 +197,13 @@ def load_pruned(folder: str, net: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class PrunedNet(Reportable):
-    """A pruned module and the result that led to it.
+    """A pruned module and the result that led to it."""
 
-    Attributes:
-        net: The pruned module, with the remaining weights.
-        loaded: The original module and what it is called on.
-        pruning: What it costs before and after.
-        removed: Removed channels of each module and side.
-        source: Name of the callable that makes the original; empty where Joulecast built it.
-    """
-
-    net: nn.Module
-    loaded: LoadedNet
-    pruning: PruningResult
-    removed: dict[str, dict[str, list[int]]]
-    source: str = ""
+    net: nn.Module  # the pruned module, with the remaining weights
+    loaded: LoadedNet  # the original module and what it is called on
+    pruning: PruningResult  # what it costs before and after
+    removed: dict[str, dict[str, list[int]]]  # removed channels of each module and side
+    source: str = ""  # name of the callable that makes the original; empty where Joulecast built it
 
     def save(self, folder: str) -> str:
         """Write the module into a folder for ``load_pruned``; return the folder."""
@@ -226,11 +214,9 @@ class PrunedNet(Reportable):
         return str(path)
 
     def to_dict(self) -> Json:
-        """Return the costs before and after, the layers, and what was measured."""
         return self.pruning.to_dict()
 
     def report(self) -> Report:
-        """Return the energy before and after, the change of every layer, and notes."""
         return self.pruning.report()
 
 

@@ -45,18 +45,13 @@ _BAR_HEIGHT = 0.36
 
 @dataclass(frozen=True)
 class LayerChange(Record):
-    """A layer before and after pruning.
-
-    Attributes:
-        channels_before: Output channels; 0 if the layer has none of its own.
-        energy_before_j: Estimated energy of a step; 0 without a profile.
-    """
+    """A layer before and after pruning."""
 
     name: str
     kind: str
-    channels_before: int
+    channels_before: int  # output channels; 0 if the layer has none of its own
     channels_after: int
-    energy_before_j: float
+    energy_before_j: float  # estimated energy of a step; 0 without a profile
     energy_after_j: float
 
 
@@ -92,16 +87,7 @@ class PruningResult(Record, Reportable):
     """A network pruned to a budget.
 
     Attributes:
-        objective: Quantity that was minimised, ``energy`` or ``flops``.
-        cost_before: Cost of a step of the original network, in ``unit``.
-        before: Estimate of the original network; None without a profile.
         budget_probability: Probability that the energy budget is met; None without a profile.
-        importance_share: Share of importance kept, averaged over groups.
-        candidates: Number of candidates whose cost was computed.
-        counts: Channels left in each group.
-        not_prunable: Layers that could not be pruned, with the reason.
-        steps: Steps of the run that the budget is for.
-        saved: Folder of the pruned model.
         setup: How the network is trained or run; files do not have it, nor the networks.
         is_built: Whether Joulecast built the net, so that its weights are random.
     """
@@ -109,21 +95,21 @@ class PruningResult(Record, Reportable):
     net: str
     budget: str
     strategy: str
-    objective: str
+    objective: str  # quantity that was minimised, energy or flops
     unit: str = ""
-    cost_before: float = 0.0
+    cost_before: float = 0.0  # cost of a step of the original network, in unit
     cost_after: float = 0.0
-    before: Estimate | None = None
+    before: Estimate | None = None  # estimate of the original network; None without a profile
     after: Estimate | None = None
     budget_probability: float | None = None
     confidence: float = 0.5
-    importance_share: float
-    candidates: int = 0
-    counts: Mapping[str, int] = field(default_factory=dict)
+    importance_share: float  # share of importance kept, averaged over groups
+    candidates: int = 0  # number of candidates whose cost was computed
+    counts: Mapping[str, int] = field(default_factory=dict)  # channels left in each group
     layers: tuple[LayerChange, ...]
-    not_prunable: tuple[str, ...] = ()
-    steps: int | None = None
-    saved: str | None = None
+    not_prunable: tuple[str, ...] = ()  # layers that could not be pruned, with the reason
+    steps: int | None = None  # steps of the run that the budget is for
+    saved: str | None = None  # folder of the pruned model
     measured: MeasuredPruning | None = omit_default(None)
     setup: Setup = not_stored(Setup())
     is_built: bool = not_stored(False)
@@ -131,7 +117,6 @@ class PruningResult(Record, Reportable):
     pruned: Network = not_stored(Network())
 
     def to_dict(self) -> Json:
-        """Return the result as JSON values, with the latency and power of an inference."""
         data = super().to_dict()
         for costs in (data, data.get("measured", {})):
             for one in filter(None, (costs.get("before"), costs.get("after"))):
@@ -147,7 +132,6 @@ class PruningResult(Record, Reportable):
         return weakest_provenance(found)
 
     def report(self) -> Report:
-        """Return the energy before and after, the change of every layer, and notes."""
         before, after = self.before, self.after
         first = begin_sentence(self.setup)
         blocks: list[Block] = []

@@ -85,12 +85,14 @@ def _add_inverted_residual(draft: NetworkDraft, expansion: int, channels: int, s
 
 def _add_object_detection(draft: NetworkDraft) -> None:
     draft.conv(16, 3, DATA, (_NORM, _RELU), stride=2, padding=1, bias=0)
-    for channels, stride in _DETECTOR_STAGES[:-2]:
-        _add_separable(draft, channels, stride)
-    maps = [draft.last]
-    for channels, stride in _DETECTOR_STAGES[-2:]:
-        _add_separable(draft, channels, stride)
-    maps.append(draft.last)
+    maps = []
+    for stages in (_DETECTOR_STAGES[:-2], _DETECTOR_STAGES[-2:]):
+        for channels, stride in stages:
+            width = draft.shape()[0]
+            sizes: dict[str, Any] = {"stride": stride, "padding": 1, "groups": width, "bias": 0}
+            draft.conv(width, 3, None, (_NORM, _RELU), **sizes)
+            draft.conv(channels, 1, None, (_NORM, _RELU), bias=0)
+        maps.append(draft.last)
     for channels in (256, 128):
         draft.conv(channels // 2, 1, None, (_NORM, _RELU), bias=0)
         draft.conv(channels, 3, None, (_NORM, _RELU), stride=2, padding=1, bias=0)
@@ -100,12 +102,6 @@ def _add_object_detection(draft: NetworkDraft) -> None:
     scores = draft.concat(classes, (_SOFTMAX, _FLATTEN))
     corners = draft.concat(boxes, (_FLATTEN,))
     draft.concat((scores, corners))
-
-
-def _add_separable(draft: NetworkDraft, channels: int, stride: int) -> None:
-    width = draft.shape()[0]
-    draft.conv(width, 3, None, (_NORM, _RELU), stride=stride, padding=1, groups=width, bias=0)
-    draft.conv(channels, 1, None, (_NORM, _RELU), bias=0)
 
 
 def _add_head(draft: NetworkDraft, feature_map: int, outputs: int) -> int:
@@ -132,12 +128,10 @@ def _add_super_resolution(draft: NetworkDraft) -> None:
 
 def _add_segmentation(draft: NetworkDraft) -> None:
     skipped = []
-    for level, channels in enumerate((16, 32, 64)):
-        if level:
-            draft.pool(make_pool("max", 2))
+    for channels in (16, 32, 64):
         _add_two_convolutions(draft, channels)
         skipped.append(draft.last)
-    draft.pool(make_pool("max", 2))
+        draft.pool(make_pool("max", 2))
     _add_two_convolutions(draft, 128)
     for channels, skip in zip((64, 32, 16), reversed(skipped), strict=True):
         larger = draft.conv(channels, 2, None, kind="conv_transpose2d", stride=2)

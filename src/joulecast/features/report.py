@@ -97,12 +97,10 @@ class WrittenReport(Reportable):
     files: tuple[Path, ...]
 
     def to_dict(self) -> Json:
-        """Return its title and files as JSON values."""
         files = list(map(str, self.files))
         return {"title": self.made.title, "provenance": self.made.provenance, "files": files}
 
     def report(self) -> Report:
-        """Return what was written, and where."""
         lead = [one for one in self.made.blocks if isinstance(one, Text) and one.role == "lead"]
         files = [Text(f"Wrote {path}", "command") for path in self.files]
         title = self.made.title + label_provenance(self.made.provenance)

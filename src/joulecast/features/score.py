@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -50,6 +51,7 @@ from joulecast.system.errors import (
 from joulecast.system.files import read_toml, write_text
 from joulecast.system.toml_tables import list_tables, parse_table, refuse_unknown
 from joulecast.system.units import parse_money, parse_power
+from joulecast.views.words import plural
 
 # A device that cannot run one application is scored on the others.
 _REFUSALS = (ContaminatedError, InputError, NotTrainingError, OutOfMemoryError)
@@ -167,16 +169,15 @@ def score(
                 "TDP, price and performance as options are those of one device: give them in "
                 f"a file with {arg('device_file')} for several, and not in both places"
             )
+        on = on or "cpu"
         if names or offline:
             scores = []
             for name in names or ("",):
-                profile = _load_stored(name, on or "cpu", store)
+                profile = _load_stored(name, on, store)
                 own = setups or find_score_setups(profile.observations, precision)
                 scores.append(score_observations(profile, own, facts.get(name, stated)))
         else:
-            options = MeasureOptions(
-                on or "cpu", meter or "auto", rounds or 3, device_name, warmup, runs
-            )
+            options = MeasureOptions(on, meter or "auto", rounds or 3, device_name, warmup, runs)
             setups = setups or list_score_setups(precision=precision)
             scores = [_measure_and_score(options, setups, stated, store, on_progress)]
         result = DeviceScores(tuple(scores))
@@ -189,15 +190,7 @@ def score(
     return result
 
 
-def check_label(result: DeviceScores) -> int:
-    """Raise the error of a label that could not be written; return the exit code otherwise."""
-    if result.failure is not None:
-        raise result.failure
-    return 0
-
-
 def _load_stored(name: str, on: str, store: str | None) -> Profile:
-    """Return the profile of the device with this name, or without a name the one at ``on``."""
     from joulecast.features.profiles import load_observed_profile, load_profile
 
     if name:
@@ -215,7 +208,7 @@ def _measure_and_score(
     store: str | None,
     on_progress: ReportProgress | None,
 ) -> DeviceScore:
-    """Score the device that ``measuring`` names; measure what the store does not have."""
+    """Measure what the store does not have, and score the device."""
     from joulecast.campaign.trial_log import describe_profile
     from joulecast.features.measurers import lock_device, open_any_measurer
     from joulecast.store import open_store
@@ -246,10 +239,6 @@ def _measure_and_score(
     return score_observations(complete, setups, facts, refusals)
 
 
-# ---------------------------------------------------------------------------------------------
-# Scores of observations
-
-
 _PENDING = "its energy is still to come: attach a power trace with `joulecast data attach`"
 _NO_ENERGY = "it was observed without energy: measure it again"
 _ZERO = "the meter counted no energy: measure it with a meter that resolves it"
@@ -267,15 +256,14 @@ def list_score_setups(
 
 def find_score_setups(observations: Iterable[Observation], precision: str) -> list[Setup]:
     """Return the setups with which reference applications were observed one at a time."""
-    networks = {trial.network for trial in list_score_trials([Setup()])}
+    networks = set(map(build_reference_application, list_reference_applications()))
     found = {
-        one.trial.setup
-        for one in observations
-        if one.trial.setup.phase == "inference"
-        and one.trial.setup.batch == 1
-        and one.trial.setup.precision == precision
-        and one.trial.execution.is_user_step
-        and one.trial.network in networks
+        trial.setup
+        for trial in (one.trial for one in observations)
+        if (trial.setup.batch, trial.setup.phase, trial.setup.precision)
+        == (1, "inference", precision)
+        and trial.execution.is_user_step
+        and trial.network in networks
     }
     return sorted(found, key=lambda setup: (setup.processor, setup.threads, setup.cuda_graphs))
 
@@ -319,9 +307,8 @@ def score_observations(
         why = f" ({reasons})" if reasons else ""
         if refusals is None:
             why += ": measure them there with `joulecast score --on DEVICE`"
-        raise MissingError(
-            f"{profile.device.name} has no energies of the reference applications{why}"
-        )
+        name = profile.device.name
+        raise MissingError(f"{name} has no energies of the reference applications{why}")
     is_imported = profile.provenance == "imported"
     sources = sorted({one.source for one in profile.observations if one.source and is_imported})
     return DeviceScore(
@@ -337,18 +324,18 @@ def has_energy(observation: Observation) -> bool:
 
 def describe_processor(setup: Setup) -> str:
     """Return what distinguishes a setup from others of a device: ``NNAPI``, ``4 threads``."""
-    parts = [setup.processor]
-    if setup.threads:
-        parts.append("1 thread" if setup.threads == 1 else f"{setup.threads} threads")
-    parts += ["CUDA graphs"] * setup.cuda_graphs
-    parts += [setup.precision] * (setup.precision != "fp32")
+    parts = (
+        setup.processor,
+        plural(setup.threads, "thread") if setup.threads else "",
+        "CUDA graphs" if setup.cuda_graphs else "",
+        "" if setup.precision == "fp32" else setup.precision,
+    )
     return ", ".join(filter(None, parts)) or "default"
 
 
 def _summarise(
     trial: Trial, observations: Sequence[Observation], refusal: str | None
 ) -> ScoredConfiguration:
-    """Return a configuration with the medians of its observations."""
     name, processor = trial.network.name, describe_processor(trial.setup)
     complete = [one for one in observations if has_energy(one)]
     if not complete:
@@ -363,10 +350,6 @@ def _summarise(
     return ScoredConfiguration(
         name, processor, median(energies_j), median(powers_w), observations=len(complete)
     )
-
-
-# ---------------------------------------------------------------------------------------------
-# What users know about devices
 
 
 def read_device_file(path: str | Path) -> dict[str, DeviceFacts]:
@@ -393,32 +376,29 @@ def parse_facts(where: str, texts: Mapping[str, Any]) -> DeviceFacts:
     """Return the facts of ``tdp``, ``price`` and ``performance``, which messages call ``where``."""
     values = parse_table(where, texts, _PARSERS)
     price, currency = values.get("price", (None, None))
-    performance = values.get("performance")
     return DeviceFacts(
-        values.get("tdp"), price=price, currency=currency, inferences_per_s=performance
+        values.get("tdp"),
+        price=price,
+        currency=currency,
+        inferences_per_s=values.get("performance"),
     )
 
 
-def _parse_tdp(value: Any) -> float:
-    tdp_w = parse_power(str(value))
-    if not tdp_w > 0:
-        raise InputError("give more than 0 W, like 15W")
-    return tdp_w
-
-
-def _parse_performance(value: Any) -> float:
+def _parse_positive(value: Any, parse: Callable[[str], float], advice: str) -> float:
     try:
-        number = float(value)
-    except (TypeError, ValueError):
+        number = parse(str(value))
+    except ValueError:
         number = 0.0
     if not 0.0 < number < 1e15:
-        raise InputError("give inferences per second, like 120")
+        raise InputError(advice)
     return number
 
 
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "name": str,
-    "tdp": _parse_tdp,
+    "tdp": partial(_parse_positive, parse=parse_power, advice="give more than 0 W, like 15W"),
     "price": lambda value: parse_money(str(value)),
-    "performance": _parse_performance,
+    "performance": partial(
+        _parse_positive, parse=float, advice="give inferences per second, like 120"
+    ),
 }

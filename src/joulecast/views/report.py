@@ -165,6 +165,10 @@ class Reportable:
         """Return what people see of it."""
         raise NotImplementedError
 
+    def finish_command(self) -> int:
+        """Return the exit code of a command that has shown it, or raise what went wrong."""
+        return 0
+
     def __str__(self) -> str:
         return str(self.report())
 
@@ -196,6 +200,15 @@ def make_table(
 ) -> Table:
     """Return a table of any sequences."""
     return Table(tuple(columns), tuple(tuple(row) for row in rows), title, tuple(footer))
+
+
+Columns = Sequence[tuple[str, Callable[[Any], str]]]
+
+
+def tabulate(columns: Columns, rows: Iterable[Any]) -> Table:
+    """Return a table of records; a column is its heading, and the cell of a record."""
+    cells = ([form(one) for _, form in columns] for one in rows)
+    return make_table([title for title, _ in columns], cells)
 
 
 def list_facts(pairs: Iterable[tuple[str, str]], title: str = "") -> Table:

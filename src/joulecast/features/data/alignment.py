@@ -52,17 +52,13 @@ class ClockAlignment:
     """How the time of a trace follows from the time of a run.
 
     Attributes:
-        origin_s: A moment of the run near its middle.
-        offset_s: Time of the trace at that moment, minus that moment.
-        drift: Seconds that the clock of the trace gains in a second of the run.
-        residual_s: Root mean square distance of edges from the line.
         matched: For each group of pulses: whether it matches; None outside the trace.
     """
 
-    origin_s: float
-    offset_s: float
-    drift: float
-    residual_s: float = 0.0
+    origin_s: float  # a moment of the run near its middle
+    offset_s: float  # time of the trace at that moment, minus that moment
+    drift: float  # seconds that the clock of the trace gains in a second of the run
+    residual_s: float = 0.0  # root mean square distance of edges from the line
     matched: tuple[bool | None, ...] = ()
 
     def convert(self, times_s: npt.ArrayLike) -> Floats:

@@ -84,13 +84,12 @@ class RunAttachment:
     """What a trace says about one run.
 
     Attributes:
-        run: Identifies the run of Joulecast.
         alignment: How the clocks are aligned; None if the trace does not belong to the run.
         completed: Each recorded observation, and the same with its energy.
         refused: Other observations, and why the trace says nothing about them.
     """
 
-    run: str
+    run: str  # identifies the run of Joulecast
     alignment: ClockAlignment | None
     completed: tuple[tuple[Observation, Observation], ...]
     refused: tuple[tuple[Observation, str], ...]
@@ -101,15 +100,13 @@ class TraceAttachment(Reportable):
     """What a power trace has filled in.
 
     Attributes:
-        completed: Number of observations that got their energy.
-        pending: Number of observations of the profile that still have none.
         is_fitted: Whether there was enough to fit the estimator, so that networks can be estimated.
     """
 
     profile_key: str
     device: str
-    completed: int
-    pending: int
+    completed: int  # number of observations that got their energy
+    pending: int  # number of observations of the profile that still have none
     runs: tuple[RunAttachment, ...]
     is_fitted: bool
 

@@ -395,17 +395,12 @@ _NO_LICENCE = "not stated; ask the owner of the data before you use it"
 
 @dataclass(frozen=True)
 class _Dataset:
-    """A level of datasets.
-
-    Attributes:
-        key: The column that its rows are counted by.
-        hint: How to measure something for it.
-    """
+    """A level of datasets."""
 
     title: str
     content: str
-    key: str
-    hint: str
+    key: str  # the column that its rows are counted by
+    hint: str  # how to measure something for it
     select: Callable[[Profile], Iterator[tuple[Observation, Row]]]
 
     def describe(

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, choose_setup_fields, verb
+from joulecast.features.arguments import Argument, verb
 from joulecast.features.budgets import RunLength
 from joulecast.features.data.power_trace import read_csv
 from joulecast.features.nets import NetRequest, ResolvedNet, resolve_name
@@ -119,11 +119,7 @@ def import_runs(
     from joulecast.features.transfer_sources import make_estimator
     from joulecast.store import open_store
 
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    request = NetRequest(net, None, setup, input_shape, fields)
+    request = NetRequest.of(locals())
     path = Path(file)
     tool, logged = read_run_log(path, tool)
     # Windows may contain each other, so that only those of one name are runs.
@@ -208,11 +204,7 @@ def predict_run(
     from joulecast.estimators.additive.estimator import FittedAdditive, predict_runs
     from joulecast.gp.lognormal import lognormal_interval
 
-    fields = choose_setup_fields(
-        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
-        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
-    )  # fmt: skip
-    resolved, setup = NetRequest(net, inputs, setup, input_shape, fields).resolve()
+    resolved, setup = NetRequest.of(locals()).resolve()
     profile = load_observed_profile(device, store=store)
     if not source:
         known = {one.source for one in profile.observations if one.provenance == "imported"}
@@ -257,24 +249,18 @@ class ImportedRuns(Record, Reportable):
 
 @dataclass(frozen=True)
 class RunPrediction(Record, Reportable):
-    """A whole run, as the source of imported runs would report it.
-
-    Attributes:
-        interval_j: Where one run lies with probability ``level``.
-        repeat_sd_share: How much repeated runs differ, as a share of their energy.
-        transferred_from: Devices that the device started from.
-    """
+    """A whole run, as the source of imported runs would report it."""
 
     network: str
     device: str
     source: str
     steps: int
     energy_j: float
-    interval_j: tuple[float, float]
+    interval_j: tuple[float, float]  # where one run lies with probability level
     level: float
     duration_s: float
-    repeat_sd_share: float
-    transferred_from: tuple[str, ...] = ()
+    repeat_sd_share: float  # how much repeated runs differ, as a share of their energy
+    transferred_from: tuple[str, ...] = ()  # devices that the device started from
 
     def report(self) -> Report:
         energy = format_with_interval(self.energy_j, self.interval_j, self.level, "imported")
@@ -337,22 +323,15 @@ def _count_steps(
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A whole run as a log reports it; what the log does not say is empty or None.
+    """A whole run as a log reports it; what the log does not say is empty or None."""
 
-    Attributes:
-        place: File and line, for messages.
-        covers: What the energy includes.
-        window: Name of Zeus's window.
-        setup: Fields of a setup.
-    """
-
-    place: str
+    place: str  # file and line, for messages
     energy_j: float
     duration_s: float
-    covers: str = ""
+    covers: str = ""  # what the energy includes
     net: str = ""
     device: str = ""
-    window: str = ""
+    window: str = ""  # name of Zeus's window
     steps: int | None = None
     epochs: int | None = None
     setup: Mapping[str, Any] = field(default_factory=dict)
@@ -360,19 +339,13 @@ class LoggedRun:
 
 @dataclass(frozen=True)
 class _CsvFormat:
-    """Where a tool writes what.
+    """Where a tool writes what."""
 
-    Attributes:
-        columns: A table that has them is of this tool.
-        energies: Matches columns of energy; the first alternative is for messages.
-        devices: Columns that may name the device, the best first.
-    """
-
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # a table that has them is of this tool
     duration: str
-    energies: str
+    energies: str  # matches columns of energy; the first alternative is for messages
     net: str = ""
-    devices: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()  # columns that may name the device, the best first
     window: str = ""
     covers: str = ""
 
