@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from joulecast.estimators.forecast import RunForecast
 from joulecast.families import make_family
-from joulecast.features.plan.jobs_file import parse_plan_request
+from joulecast.features.budgets import RunLength
 from joulecast.features.plan.model import GOOD_GAP_SHARE, solve
 from joulecast.features.plan.problem import (
     Assignment,
@@ -28,6 +28,7 @@ from joulecast.features.plan.problem import (
     Task,
     TaskCost,
     estimate_jobs,
+    parse_plan_request,
 )
 from joulecast.features.plan.replay import replay
 from joulecast.features.plan.result import explain_left_out, follow_schedule, plan_jobs, read_plan
@@ -389,7 +390,7 @@ def test_task_that_follows_another_waits_only_for_it(duration_s, starts):
 def plan_two_jobs(confidence, idle_w=10.0, max_parallel=2, rest_w=0.0):
     """Plan two jobs of 300 s at 15 W with an uncertainty of 30 %."""
     device = PlanDevice("m", idle_w=idle_w, max_parallel=max_parallel, rest_w=rest_w)
-    request = PlanRequest((Job("a", "net", 1), Job("b", "net", 1)), (device,))
+    request = PlanRequest(tuple(Job(name, "net", RunLength(1)) for name in "ab"), (device,))
     run = RunForecast(15.0 * 300, 300.0, 0.3, 0.3, rest_w)
     costs = {job.name: {"m": JobCost(run, 1.0, "modelled", "")} for job in request.jobs}
     return plan_jobs(request, costs, MIDNIGHT, confidence, 10.0)
@@ -427,7 +428,7 @@ def test_upper_bounds_hold_for_parallel_jobs():
 def test_stated_devices_take_flops_or_wait_for_launches(flops_per_s):
     lenet5, setup = make_family("lenet5"), Setup(batch=8)
     device = PlanDevice("m", power_w=3.0, flops_per_s=flops_per_s, launch_s=1e-3)
-    request = PlanRequest((Job("a", "net", 10),), (device,))
+    request = PlanRequest((Job("a", "net", RunLength(10)),), (device,))
     cost = estimate_jobs(request, {"a": (lenet5, setup)}, {})["a"]["m"]
     work = network_work(lenet5, setup).total
     step_s = work.flops / 1e6 if flops_per_s == 1e6 else work.launches * 1e-3
@@ -476,7 +477,9 @@ def test_jobs_train_as_people_do():
     (parsed,) = parse_plan_request(data, MIDNIGHT).jobs
     assert parsed.setup == {"batch": 8, "accumulate": 4, "compiled": True}
     # A step has four batches of eight samples.
-    assert parsed.checkpoint and parsed.count_steps(Setup(**parsed.setup).samples_per_step) == 4
+    assert (
+        parsed.checkpoint and parsed.length.count_steps(Setup(**parsed.setup).samples_per_step) == 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -484,13 +487,16 @@ def test_jobs_train_as_people_do():
     [
         ({"doubts": 1}, "unknown key 'doubts'"),
         ({"profile": "x"}, "give profile, or power_w and flops_per_s"),
-        ({"flops_per_s": 0}, "flops_per_s is 0: give more"),
+        ({"flops_per_s": 0}, "flops_per_s is 0"),
         ({"launch_s": -1}, "launch_s is -1: give a number"),
-        ({"battery_wh": 0}, "battery of 0 J"),
+        ({"battery_wh": 0}, "battery_wh is 0"),
         ({"battery_wh": 1, "charger_w": 5}, r"charger_w needs \[\[device.charging"),
         ({"battery_wh": 1, "charging": 3}, "charging is 3"),
         ({"battery_wh": 1, "charging": [3]}, "charging 1 is 3"),
-        ({"battery_wh": 1, "charger_w": 0, "charging": [{"from": "1s", "to": "2s"}]}, "of 0 W"),
+        (
+            {"battery_wh": 1, "charger_w": 0, "charging": [{"from": "1s", "to": "2s"}]},
+            "charger_w is 0",
+        ),
         (
             {"battery_wh": 1, "charger_w": 1, "charging": [{"from": "1s", "to": "9s"}] * 2},
             "overlap",

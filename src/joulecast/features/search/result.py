@@ -7,13 +7,12 @@ which a network is on it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulecast.families import FAMILIES
 from joulecast.features.search.screen import BudgetScreener, ScreenedCandidate
-from joulecast.features.search.space import Params, list_bounds
+from joulecast.features.search.space import Params
 from joulecast.records import name_step
 from joulecast.system.redaction import redact_url
 from joulecast.system.units import (
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Json = dict[str, Any]
+# What a plot calls a candidate, and its value there.
+_Point = tuple[str, float, ScreenedCandidate]
 _DRAWS = 400
 _MAX_ROWS = 15
 _P_BUDGET = "P(budget): probability that the budget is kept."
@@ -63,7 +64,6 @@ class TrainedTrial:
     front_probability: float
 
     def to_dict(self) -> Json:
-        """Return the trial as JSON values."""
         return {
             "trial": self.number,
             "score": self.score,
@@ -103,7 +103,6 @@ class SearchResult(Reportable):
         return tuple(sorted(best, key=lambda trial: trial.candidate.energy_j))
 
     def to_dict(self) -> Json:
-        """Return the result as JSON values."""
         return {
             **self.screener.to_dict(),
             "study": self.study,
@@ -117,24 +116,21 @@ class SearchResult(Reportable):
         }
 
     def report(self) -> Report:
-        """Return the Pareto front, as a table and a plot."""
-        screener, front, blocks = self.screener, self.front, list[Block]()
-        blocks.append(
+        screener, front, count = self.screener, self.front, len(self.trials)
+        blocks: list[Block] = [
             Text(
-                f"{plural(len(self.trials), 'trial')} trained, sampled by {self.sampler}; "
+                f"{plural(count, 'trial')} trained, sampled by {self.sampler}; "
                 f"{self.ruled_out_count:,} of {self.screened_count:,} candidates were ruled out "
                 "before training."
             )
-        )
-        if front:
-            shown = [
-                (one.candidate, (f"{one.score:.4g}", format_share(one.front_probability)))
-                for one in front[:_MAX_ROWS]
-            ]
-            title = "Pareto front, least energy first"
-            blocks.append(_tabulate(screener, title, (">score", ">P(front)"), shown))
-            points = [(f"#{one.number}", one.score, one.candidate) for one in self.trials]
-            blocks.append(_plot(screener, points, "Score"))
+        ]
+        rows = [
+            (one.candidate, (f"{one.score:.4g}", format_share(one.front_probability)))
+            for one in front
+        ]
+        columns = "Pareto front, least energy first", ">score", ">P(front)"
+        points = [(f"#{one.number}", one.score, one.candidate) for one in self.trials]
+        blocks += _show_candidates(screener, columns, rows, points)
         if len(front) > _MAX_ROWS:
             blocks.append(Text(f"{len(front) - _MAX_ROWS} more on the front: see --json"))
         notes = [
@@ -144,13 +140,12 @@ class SearchResult(Reportable):
         if self.pruned_count or self.failed_count:
             pruned = plural(self.pruned_count, "trial")
             notes.append(f"{pruned} pruned, {self.failed_count:,} failed.")
-        notes += _explain_energy(screener, [trial.candidate for trial in self.trials])
-        blocks += [Text(note, "note") for note in notes]
-        if self.storage:
-            again = f"Stored as study {self.study!r}: the same command continues it. To view it:"
-            command = f"    optuna-dashboard {redact_url(self.storage)}"
-            blocks += [Text(again, "note"), Text(command, "command")]
-        return _make_report("Searching", screener, blocks)
+        report = _make_report("Searching", screener, blocks, notes, points)
+        if not self.storage:
+            return report
+        again = f"Stored as study {self.study!r}: the same command continues it. To view it:"
+        view = Text(f"    optuna-dashboard {redact_url(self.storage)}", "command")
+        return replace(report, blocks=(*report.blocks, Text(again, "note"), view))
 
 
 @dataclass(frozen=True)
@@ -169,7 +164,6 @@ class Screening(Reportable):
         return tuple(sorted(found, key=lambda candidate: -candidate.parameters))
 
     def to_dict(self) -> Json:
-        """Return the screening as JSON values."""
         return {
             **self.screener.to_dict(),
             "seed": self.seed,
@@ -184,28 +178,20 @@ class Screening(Reportable):
         }
 
     def report(self) -> Report:
-        """Return the largest networks that keep the budget."""
         screener, kept, count = self.screener, self.within_budget, len(self.candidates)
-        blocks: list[Block] = [
-            Text(
-                f"{len(kept):,} of {count:,} random candidates keep the budget "
-                f"({format_share(len(kept) / count)}); {count / self.duration_s:,.0f} screened "
-                "per second."
-            )
-        ]
-        if kept:
-            largest = [(one, (format_count(one.parameters),)) for one in kept[:_MAX_ROWS]]
-            title = "The largest of them"
-            blocks.append(_tabulate(screener, title, (">parameters",), largest))
-            points = [("", float(one.parameters), one) for one in self.candidates]
-            blocks.append(_plot(screener, points, "Parameters"))
-        notes = [
+        lead = Text(
+            f"{len(kept):,} of {count:,} random candidates keep the budget "
+            f"({format_share(len(kept) / count)}); {count / self.duration_s:,.0f} screened "
+            "per second."
+        )
+        rows = [(one, (format_count(one.parameters),)) for one in kept]
+        points = [("", float(one.parameters), one) for one in self.candidates]
+        shown = _show_candidates(screener, ("The largest of them", ">parameters"), rows, points)
+        note = (
             f"{_P_BUDGET} Their accuracy is unknown: give --train FILE.PY:NAME to train nets that "
-            "keep the budget.",
-            *_explain_energy(screener, self.candidates),
-        ]
-        blocks += [Text(note, "note") for note in notes]
-        return _make_report("Screening", screener, blocks)
+            "keep the budget."
+        )
+        return _make_report("Screening", screener, [lead, *shown], [note], points)
 
 
 def make_trained_trials(
@@ -233,29 +219,57 @@ def make_trained_trials(
     )
 
 
-def _make_report(verb: str, screener: BudgetScreener, blocks: Sequence[Block]) -> Report:
+def _make_report(
+    verb: str,
+    screener: BudgetScreener,
+    blocks: Sequence[Block],
+    notes: Sequence[str],
+    points: Sequence[_Point],
+) -> Report:
+    """Return a report with notes on the energies of some candidates below."""
     space, fitted = screener.space, screener.fitted_profile
+    notes = [
+        *notes,
+        f"Energies are estimates. Provenance: {describe_provenance(fitted.provenance)}; "
+        f"{describe_coverage(fitted.provenance, fitted.profile.covers)}. "
+        f"{explain_not_included(space.setup)}",
+    ]
+    if "batch" in _list_other_dimensions(screener) and screener.length.epochs is None:
+        notes.append(
+            f"{'An inference' if is_inference(space.setup) else 'A step'} with a smaller batch "
+            "does less work: give --epochs and --samples to compare batch sizes by the energy of "
+            "a whole run."
+        )
+    if unseen := sum(one.estimate.unseen_share > 0 for _, _, one in points):
+        notes.append(
+            f"about: {unseen:,} of {len(points):,} have layers or a setup that were never "
+            "measured on the device; profile them before you rely on their energy."
+        )
     limit = "" if screener.budget.share is None else f" (about {format_energy(screener.limit_j)})"
     title = (
         f"{verb} {space.family} on {fitted.profile.device.name}: {describe_setup(space.setup)}; "
         f"budget {screener.describe_budget()}{limit}, kept with a probability of at least "
         f"{format_share(screener.confidence)}"
     )
-    return Report(title, tuple(blocks), fitted.provenance, "search")
+    texts = (Text(note, "note") for note in notes)
+    return Report(title, (*blocks, *texts), fitted.provenance, "search")
 
 
-def _tabulate(
+def _show_candidates(
     screener: BudgetScreener,
-    title: str,
-    headings: tuple[str, ...],
-    candidates: Sequence[tuple[ScreenedCandidate, tuple[str, ...]]],
-) -> Block:
-    """Return a table like ``cnn5:8,16  batch 16, bf16, lr 0.0016  0.9  2 J ...``.
+    columns: tuple[str, ...],
+    rows: Sequence[tuple[ScreenedCandidate, tuple[str, ...]]],
+    points: Sequence[_Point],
+) -> list[Block]:
+    """Return a table like ``cnn5:8,16  batch 16, bf16, lr 0.0016  0.9  2 J ...``, and a plot.
 
-    The first cell that comes with a candidate is shown before its costs, the others after them.
+    ``columns`` are a title and headings. The first cell that comes with a candidate is shown before
+    its costs, the others after them. The plot has energies with intervals, front and budget.
     """
-    names, rows = _list_other_dimensions(screener), []
-    for candidate, (first, *others) in candidates:
+    if not rows:
+        return []
+    names, cells = _list_other_dimensions(screener), []
+    for candidate, (first, *others) in rows[:_MAX_ROWS]:
         parts = []
         for name in names:
             one = candidate.params[name]
@@ -269,70 +283,38 @@ def _tabulate(
             format_share(candidate.budget_probability),
         )
         setup = [", ".join(parts)] if parts else []
-        rows.append((candidate.name, *setup, first, *costs, *others))
+        cells.append((candidate.name, *setup, first, *costs, *others))
+    title, heading, *more = columns
+    period = "run" if screener.length.is_run else name_step(screener.space.setup)
     level, setup = f">{format_level(screener.level)}", ["with"] if names else []
-    columns = (headings[0], ">energy", level, ">time", ">P(budget)", *headings[1:])
-    title = f"{title}; energy and time of one {_name_period(screener)}"
-    return make_table(("net", *setup, *columns), rows, title)
+    headings = ("net", *setup, heading, ">energy", level, ">time", ">P(budget)", *more)
+    table = make_table(headings, cells, f"{title}; energy and time of one {period}")
+
+    fitted, value = screener.fitted_profile, heading.lstrip(">")
+    label = label_provenance(fitted.provenance)
+
+    def draw(figure: Figure) -> None:
+        from joulecast.views.plot_kinds import FrontPoint, draw_front
+
+        steps = {candidate.steps for _, _, candidate in points}
+        has_one_limit = len(steps) == 1 or screener.budget.per == "run"
+        budget_j = screener.compute_run_limit_j(min(steps)) if has_one_limit else None
+        shown = [FrontPoint(label, x, one.energy_j, one.interval_j) for label, x, one in points]
+        axes, energy = figure.subplots(), f"Estimated energy per {period}"
+        names = {"value": value.capitalize(), "energy": energy, "others": "other nets"}
+        draw_front(axes, shown, budget_j=budget_j, **names)
+        where = f"{fitted.profile.device.name}, joules of the {fitted.profile.covers}"
+        axes.set_title(where + label)
+
+    values = [(name, f"{at:.4g}", format_energy(one.energy_j)) for name, at, one in points]
+    data = make_table(("candidate", heading, ">energy"), values)
+    title = f"{screener.space.family}: {value} against energy{label}"
+    about = f"Bars are {100 * screener.level:g} % intervals."
+    return [table, Plot("search", title, draw, about, data)]
 
 
 def _list_other_dimensions(screener: BudgetScreener) -> list[str]:
     """Return the dimensions that vary and that the name of a net does not show."""
     widths = FAMILIES[screener.space.family.partition(":")[0]].params
     dimensions = screener.space.dimensions.items()
-    return [name for name, one in dimensions if name not in widths and len(list_bounds(one)) > 1]
-
-
-def _name_period(screener: BudgetScreener) -> str:
-    return "run" if screener.length.is_run else name_step(screener.space.setup)
-
-
-def _explain_energy(screener: BudgetScreener, candidates: Sequence[ScreenedCandidate]) -> list[str]:
-    fitted, setup = screener.fitted_profile, screener.space.setup
-    notes = [
-        f"Energies are estimates. Provenance: {describe_provenance(fitted.provenance)}; "
-        f"{describe_coverage(fitted.provenance, fitted.profile.covers)}. "
-        f"{explain_not_included(setup)}"
-    ]
-    if "batch" in _list_other_dimensions(screener) and screener.length.epochs is None:
-        notes.append(
-            f"{'An inference' if is_inference(setup) else 'A step'} with a smaller batch does less "
-            "work: give --epochs and --samples to compare batch sizes by the energy of a whole run."
-        )
-    if unseen := sum(candidate.estimate.unseen_share > 0 for candidate in candidates):
-        notes.append(
-            f"about: {unseen:,} of {len(candidates):,} have layers or a setup that were never "
-            "measured on the device; profile them before you rely on their energy."
-        )
-    return notes
-
-
-def _plot(
-    screener: BudgetScreener, points: Sequence[tuple[str, float, ScreenedCandidate]], value: str
-) -> Plot:
-    """Plot scores or sizes against energy with intervals, the Pareto front and the budget."""
-    title = f"{screener.space.family}: {value.lower()} against energy"
-    title += label_provenance(screener.fitted_profile.provenance)
-    draw = partial(_draw, screener=screener, points=points, value=value)
-    rows = [(name, f"{at:.4g}", format_energy(one.energy_j)) for name, at, one in points]
-    data = make_table(("candidate", f">{value.lower()}", ">energy"), rows)
-    return Plot("search", title, draw, f"Bars are {100 * screener.level:g} % intervals.", data)
-
-
-def _draw(
-    figure: Figure,
-    screener: BudgetScreener,
-    points: Sequence[tuple[str, float, ScreenedCandidate]],
-    value: str,
-) -> None:
-    from joulecast.views.plot_kinds import FrontPoint, draw_front
-
-    fitted, steps = screener.fitted_profile, {candidate.steps for _, _, candidate in points}
-    has_one_limit = len(steps) == 1 or screener.budget.per == "run"
-    budget_j = screener.compute_run_limit_j(min(steps)) if has_one_limit else None
-    energy = f"Estimated energy per {_name_period(screener)}"
-    axes = figure.subplots()
-    shown = [FrontPoint(label, x, one.energy_j, one.interval_j) for label, x, one in points]
-    draw_front(axes, shown, value=value, budget_j=budget_j, energy=energy, others="other nets")
-    about = f"{fitted.profile.device.name}, joules of the {fitted.profile.covers}"
-    axes.set_title(about + label_provenance(fitted.provenance))
+    return [name for name, one in dimensions if name not in widths and len(one.bounds) > 1]

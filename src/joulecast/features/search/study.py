@@ -35,7 +35,6 @@ from joulecast.features.search.space import (
     Dimension,
     NumberRange,
     Params,
-    list_bounds,
 )
 from joulecast.records import Network
 from joulecast.system.errors import (
@@ -267,7 +266,7 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
         drawn = dict(self.inner.sample_relative(study, trial, relative)) if relative else {}
         for name, distribution in self.distributions.items():
             if distribution.single():
-                drawn[name] = list_bounds(self.screener.space.dimensions[name])[0]
+                drawn[name] = self.screener.space.dimensions[name].bounds[0]
             elif name not in drawn:
                 drawn[name] = self.inner.sample_independent(study, trial, name, distribution)
         return drawn
