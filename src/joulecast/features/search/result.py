@@ -299,10 +299,12 @@ def _show_candidates(
         steps = {candidate.steps for _, _, candidate in points}
         has_one_limit = len(steps) == 1 or screener.budget.per == "run"
         budget_j = screener.compute_run_limit_j(min(steps)) if has_one_limit else None
-        shown = [FrontPoint(label, x, one.energy_j, one.interval_j) for label, x, one in points]
+        shown = [FrontPoint(name, x, one.energy_j, one.interval_j) for name, x, one in points]
         axes, energy = figure.subplots(), f"Estimated energy per {period}"
-        names = {"value": value.capitalize(), "energy": energy, "others": "other nets"}
-        draw_front(axes, shown, budget_j=budget_j, **names)
+        draw_front(
+            axes, shown, value=value.capitalize(), budget_j=budget_j, energy=energy,
+            others="other nets",
+        )  # fmt: skip
         where = f"{fitted.profile.device.name}, joules of the {fitted.profile.covers}"
         axes.set_title(where + label)
 
