@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from joulecast.estimators import find_estimator
 from joulecast.families import FAMILIES, draw_family
 from joulecast.features.budgets import RunLength, parse_budget
-from joulecast.features.search.result import Screening
 from joulecast.features.search.screen import draw_candidates, make_screener
 from joulecast.features.search.space import Choice, NumberRange, make_search_space, parse_dimension
 from joulecast.features.search.study import ScreeningSampler, run_study, summarise_study
@@ -190,14 +189,14 @@ def test_screened_candidates_have_their_estimates(make_cnn_screener):
 
 def test_random_screening_reports_size_and_not_quality(make_cnn_screener):
     screener = make_cnn_screener("50%")
-    candidates, duration_s = draw_candidates(screener, 300, 5)
-    found = Screening(screener, candidates, 5, duration_s)
+    found = draw_candidates(screener, 300, 5)
+    candidates = found.candidates
     data = json.loads(json.dumps(found.to_dict()))
     assert data["screened"] == 300 and data["provenance"] == "simulated"
     assert 0 < data["within_budget"] == len(found.within_budget) < 300
     assert {"parameters", "budget_probability", "interval_j"} <= set(data["candidates"][0])
     assert not any("score" in one or "quality" in one for one in data["candidates"])
-    assert draw_candidates(screener, 300, 5)[0] == candidates
+    assert draw_candidates(screener, 300, 5).candidates == candidates
     # More confidence admits fewer.
     sure = [one for one in candidates if one.budget_probability >= 0.99]
     even = [one for one in candidates if one.budget_probability >= 0.5]
