@@ -14,17 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import joulecast
 from joulecast.estimators import find_estimator
-from joulecast.families import FAMILIES, draw_family
+from joulecast.families import FAMILIES
 from joulecast.features.budgets import RunLength, parse_budget
 from joulecast.features.search.screen import make_screener
 from joulecast.features.search.space import Choice, NumberRange, make_search_space, parse_dimension
 from joulecast.features.search.study import ScreeningSampler, run_study, summarise_study
-from joulecast.records import Device, Execution, Network, Profile, Setup, Trial
-from joulecast.simulation import make_simulated_device
+from joulecast.records import Network, Profile, Setup
 from joulecast.system.errors import InputError, MissingError, NetError, StoreError
-from joulecast.testing.estimators import make_observations, observe
-from joulecast.variants import make_isolated_trial, split_network
 from joulecast.views.fronts import find_front
 from joulecast.views.plots import make_svg
 
@@ -48,18 +46,8 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 @pytest.fixture(scope="session")
 def cnn_profile() -> Profile:
-    """A simulated device with isolated layers of cnn5, some whole nets, and idle power."""
-    world, rng = make_simulated_device(300, noise=0.0), random.Random(3)
-    trials: dict[str, Trial] = {}
-    while len(trials) < 30:
-        for place in split_network(draw_family("cnn5", rng.randint, SHAPE)):
-            trial = make_isolated_trial(place.block, SETUP, "graph")
-            trials[trial.key] = trial
-    nets = [draw_family("cnn5", rng.randint, SHAPE) for _ in range(4)]
-    whole = [Trial(net, SETUP, Execution(mode="graph")) for net in nets]
-    seen = [observe(world, one) for one in (*trials.values(), *whole, Trial(Network(), Setup()))]
-    fits = {"additive": find_estimator().fit(seen).to_dict()}
-    return Profile(Device("test"), "sim", "device", "simulated", tuple(seen), fits)
+    asked = {"input_shape": SHAPE, "batch": 32, "points": 24, "store": ":memory:"}
+    return joulecast.profile("cnn5", on="simulated:4", **asked)
 
 
 @pytest.fixture(scope="session")
@@ -256,14 +244,14 @@ def test_enqueued_trial_above_the_budget_is_pruned(make_cnn_screener):
     assert found.pruned_count == 1 and len(found.trials) == 2
     pruned = study.get_trials(states=(optuna.trial.TrialState.PRUNED,))[0]
     assert "would need" in pruned.user_attrs["reason"] and not pruned.user_attrs["within_budget"]
-    assert study.user_attrs["joulecast"]["device"] == "test"
+    assert study.user_attrs["joulecast"]["device"] == "simulated-4"
     assert summarise_study(study, screener).trials == found.trials
 
 
 def test_a_study_is_continued_with_other_bounds_and_budget_only(cnn_profile, make_cnn_screener):
     """Otherwise the energies of its earlier trials would change."""
     stored = {"storage": optuna.storages.InMemoryStorage(), "study": "s", "trials": 2}
-    flops = find_estimator("flops").fit(make_observations()).to_dict()
+    flops = find_estimator("flops").fit(cnn_profile.observations).to_dict()
     profile = replace(cnn_profile, fits={**cnn_profile.fits, "flops": flops})
 
     def go_on(setup=SETUP, estimator="additive", vary=None, length=LENGTH):
