@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from joulecast.estimators.forecast import RunForecast
+from joulecast.features.budgets import RunLength
 from joulecast.features.device_score import (
     DeviceFacts,
     DeviceScore,
@@ -46,7 +47,7 @@ def make_plan():
     """Return a plan of a job on a device with a battery."""
     battery = Battery(36_000.0, 30_000.0, 3_600.0)
     specs = (PlanDevice("phone", power_w=5.0, flops_per_s=1.0, battery=battery),)
-    request = PlanRequest((Job("night", "net", 1),), specs)
+    request = PlanRequest((Job("night", "net", RunLength(1)),), specs)
     costs = {"night": {"phone": JobCost(RunForecast(900.0, 300.0, 0.1, 0.1), 1.0, "modelled", "")}}
     return plan_jobs(request, costs, datetime(2030, 5, 1, tzinfo=UTC), 0.5, 5.0)
 

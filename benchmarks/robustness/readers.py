@@ -35,7 +35,7 @@ from joulecast.features.estimate import parse_seen
 from joulecast.features.inspect import Inspection
 from joulecast.features.nets import resolve_name
 from joulecast.features.outside_profiles import read_outside_profile
-from joulecast.features.plan.jobs_file import parse_plan_request, read_plan_request
+from joulecast.features.plan.problem import parse_plan_request
 from joulecast.features.search.space import parse_dimension
 from joulecast.meters.command import read_quantity
 from joulecast.meters.file import read_samples
@@ -44,6 +44,7 @@ from joulecast.store import open_store
 from joulecast.store.database import find_url
 from joulecast.store.files import read_network, read_profile, write_network, write_profile
 from joulecast.system.errors import InputError, JoulecastError
+from joulecast.system.files import read_toml
 from joulecast.system.units import (
     parse_bytes,
     parse_duration,
@@ -258,7 +259,7 @@ class HostileFolder:
 
     def _damage_plan_bytes(self, rng: random.Random) -> Read:
         path = self._write("jobs.toml", damage_bytes(_PLAN.encode(), rng))
-        return lambda: read_plan_request(path, _NOW)
+        return lambda: parse_plan_request(read_toml(path), _NOW)
 
     def _damage_plan(self, rng: random.Random) -> Read:
         data = damage_value(tomllib.loads(_PLAN), rng)

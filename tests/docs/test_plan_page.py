@@ -5,7 +5,7 @@ import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 
-from joulecast.features.plan.jobs_file import parse_plan_request
+from joulecast.features.plan.problem import parse_plan_request
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/plan.md").read_text()
 

@@ -14,18 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import joulecast
 from joulecast.estimators import find_estimator
-from joulecast.families import FAMILIES, draw_family
+from joulecast.families import FAMILIES
 from joulecast.features.budgets import RunLength, parse_budget
-from joulecast.features.search.result import Screening
-from joulecast.features.search.screen import draw_candidates, make_screener
+from joulecast.features.search.screen import make_screener
 from joulecast.features.search.space import Choice, NumberRange, make_search_space, parse_dimension
 from joulecast.features.search.study import ScreeningSampler, run_study, summarise_study
-from joulecast.records import Device, Execution, Network, Profile, Setup, Trial
-from joulecast.simulation import make_simulated_device
+from joulecast.records import Network, Profile, Setup
 from joulecast.system.errors import InputError, MissingError, NetError, StoreError
-from joulecast.testing.estimators import make_observations, observe
-from joulecast.variants import make_isolated_trial, split_network
 from joulecast.views.fronts import find_front
 from joulecast.views.plots import make_svg
 
@@ -49,18 +46,8 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 @pytest.fixture(scope="session")
 def cnn_profile() -> Profile:
-    """A simulated device with isolated layers of cnn5, some whole nets, and idle power."""
-    world, rng = make_simulated_device(300, noise=0.0), random.Random(3)
-    trials: dict[str, Trial] = {}
-    while len(trials) < 30:
-        for place in split_network(draw_family("cnn5", rng.randint, SHAPE)):
-            trial = make_isolated_trial(place.block, SETUP, "graph")
-            trials[trial.key] = trial
-    nets = [draw_family("cnn5", rng.randint, SHAPE) for _ in range(4)]
-    whole = [Trial(net, SETUP, Execution(mode="graph")) for net in nets]
-    seen = [observe(world, one) for one in (*trials.values(), *whole, Trial(Network(), Setup()))]
-    fits = {"additive": find_estimator().fit(seen).to_dict()}
-    return Profile(Device("test"), "sim", "device", "simulated", tuple(seen), fits)
+    asked = {"input_shape": SHAPE, "batch": 32, "points": 24, "store": ":memory:"}
+    return joulecast.profile("cnn5", on="simulated:4", **asked)
 
 
 @pytest.fixture(scope="session")
@@ -177,31 +164,14 @@ def test_screened_candidates_have_their_estimates(make_cnn_screener):
         assert candidate.is_within_budget == (candidate.budget_probability >= 0.9)
         assert candidate.budget_probability == pytest.approx(alone.budget_probability, abs=1e-6)
     run, step = make_cnn_screener("20J"), make_cnn_screener("0.2J/step")
-    assert [one.budget_probability for one in run.screen(drawn)] == pytest.approx(
-        [one.budget_probability for one in step.screen(drawn)]
-    )
+    for one, other in zip(run.screen(drawn), step.screen(drawn), strict=True):
+        assert one.budget_probability == pytest.approx(other.budget_probability)
     assert run.compute_run_limit_j(100) == pytest.approx(step.compute_run_limit_j(100))
     largest = {name: one.bounds[1] for name, one in screener.space.dimensions.items()}
     assert screener.screen([largest])[0].budget_probability < 1e-6
     network, setup = screener.space.original
     original = screener.fitted_profile.estimate([network], setup)[0]
     assert screener.limit_j == pytest.approx(50 * original.energy_j)
-
-
-def test_random_screening_reports_size_and_not_quality(make_cnn_screener):
-    screener = make_cnn_screener("50%")
-    candidates, duration_s = draw_candidates(screener, 300, 5)
-    found = Screening(screener, candidates, 5, duration_s)
-    data = json.loads(json.dumps(found.to_dict()))
-    assert data["screened"] == 300 and data["provenance"] == "simulated"
-    assert 0 < data["within_budget"] == len(found.within_budget) < 300
-    assert {"parameters", "budget_probability", "interval_j"} <= set(data["candidates"][0])
-    assert not any("score" in one or "quality" in one for one in data["candidates"])
-    assert draw_candidates(screener, 300, 5)[0] == candidates
-    # More confidence admits fewer.
-    sure = [one for one in candidates if one.budget_probability >= 0.99]
-    even = [one for one in candidates if one.budget_probability >= 0.5]
-    assert len(sure) < len(found.within_budget) <= len(even)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -231,22 +201,18 @@ def test_trained_networks_are_within_the_budget(make_cnn_screener, sampler):
 
 
 def test_front_is_marked_and_shown(make_cnn_screener):
-    runs = [
+    found, again = (
         run_study(make_cnn_screener("60%"), width_score, trials=15, sampler="random", seed=2)
         for _ in range(2)
-    ]
-    found = runs[0]
-    assert found.to_dict() == runs[1].to_dict()
+    )
+    data = json.loads(json.dumps(found.to_dict()))
+    assert data == json.loads(json.dumps(again.to_dict())) and len(data["trials"]) == 15
     pairs = [(-trial.score, trial.candidate.energy_j) for trial in found.trials]
     assert tuple(trial.is_on_front for trial in found.trials) == find_front(pairs)
     best = max(found.trials, key=lambda trial: trial.score)
-    assert best.is_on_front and best.front_probability > 0.5
-    energies = [trial.candidate.energy_j for trial in found.front]
-    scores = [trial.score for trial in found.front]
-    assert energies == sorted(energies) and scores == sorted(scores)
-    assert all(0 <= trial.front_probability <= 1 for trial in found.trials)
-    data = json.loads(json.dumps(found.to_dict()))
-    assert len(data["trials"]) == 15 and len(data["front"]) == len(found.front)
+    assert best.is_on_front and 0.5 < best.front_probability <= 1
+    energies = [one["energy_j"] for one in data["front"]]
+    assert energies == sorted(energies) and data["front"][-1]["score"] == best.score
     text, svg = " ".join(str(found).split()), make_svg(found.report().plots[0])
     assert "15 trials trained, sampled by RandomSampler" in text and "P(front)" in text
     assert "(simulated)" in svg and "energy budget" in svg
@@ -257,15 +223,14 @@ def test_worse_trial_of_the_same_network_is_not_on_the_front(make_cnn_screener):
     widths = {"c1": (32,), "c2": (64,), "c3": (100,), "c4": (200, 190)}
     screener = make_cnn_screener("90%", **widths, lr=NumberRange(0.001, 0.1))
     found = run_study(screener, lambda net, trial: trial.params["lr"], trials=20, sampler="random")
-    best = {}
-    for trial in found.trials:
-        name = trial.candidate.name
-        best[name] = max(best.get(name, 0.0), trial.score)
+    best = {
+        trial.candidate.name: trial for trial in sorted(found.trials, key=lambda trial: trial.score)
+    }
     assert len(best) == 2 and len(found.trials) == 20
     for trial in found.trials:
-        if trial.score < best[trial.candidate.name]:
+        if trial not in best.values():
             assert trial.front_probability == 0.0 and not trial.is_on_front
-    assert max(found.trials, key=lambda trial: trial.score).front_probability == 1.0
+    assert max(best.values(), key=lambda trial: trial.score).front_probability == 1.0
 
 
 def test_enqueued_trial_above_the_budget_is_pruned(make_cnn_screener):
@@ -279,14 +244,14 @@ def test_enqueued_trial_above_the_budget_is_pruned(make_cnn_screener):
     assert found.pruned_count == 1 and len(found.trials) == 2
     pruned = study.get_trials(states=(optuna.trial.TrialState.PRUNED,))[0]
     assert "would need" in pruned.user_attrs["reason"] and not pruned.user_attrs["within_budget"]
-    assert study.user_attrs["joulecast"]["device"] == "test"
+    assert study.user_attrs["joulecast"]["device"] == "simulated-4"
     assert summarise_study(study, screener).trials == found.trials
 
 
 def test_a_study_is_continued_with_other_bounds_and_budget_only(cnn_profile, make_cnn_screener):
     """Otherwise the energies of its earlier trials would change."""
     stored = {"storage": optuna.storages.InMemoryStorage(), "study": "s", "trials": 2}
-    flops = find_estimator("flops").fit(make_observations()).to_dict()
+    flops = find_estimator("flops").fit(cnn_profile.observations).to_dict()
     profile = replace(cnn_profile, fits={**cnn_profile.fits, "flops": flops})
 
     def go_on(setup=SETUP, estimator="additive", vary=None, length=LENGTH):
@@ -333,12 +298,8 @@ def test_score_can_be_the_only_objective(make_cnn_screener):
     assert len(found.trials) == 3 and found.pruned_count == 1 and found.front
 
 
-def test_a_failure_ends_the_search_without_a_traceback(make_cnn_screener):
+def test_a_failure_ends_the_search_without_a_traceback(make_cnn_screener, monkeypatch):
     """Optuna logs exceptions that it catches with their traceback."""
-    heard: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = heard.append
-    logging.getLogger("optuna").addHandler(handler)
 
     def broken(net, trial):
         if trial.number == 2:
@@ -346,12 +307,12 @@ def test_a_failure_ends_the_search_without_a_traceback(make_cnn_screener):
         return float("nan") if trial.number else 1.0
 
     screener, storage = make_cnn_screener("50%"), optuna.storages.InMemoryStorage()
-    try:
-        with pytest.raises(NetError, match="failed in trial 2: RuntimeError: out of luck"):
-            run_study(screener, broken, trials=9, storage=storage, study="s")
-    finally:
-        logging.getLogger("optuna").removeHandler(handler)
-    assert not any(record.exc_info for record in heard)
+    heard, handler = list[logging.LogRecord](), logging.Handler()
+    handler.emit = heard.append
+    monkeypatch.setattr(logging.getLogger("optuna"), "handlers", [handler])
+    with pytest.raises(NetError, match="failed in trial 2: RuntimeError: out of luck"):
+        run_study(screener, broken, trials=9, storage=storage, study="s")
+    assert heard and not any(record.exc_info for record in heard)
     study = optuna.load_study(study_name="s", storage=storage)
     assert "out of luck" in study.get_trials()[-1].user_attrs["reason"]
     found = summarise_study(study, screener)
@@ -395,22 +356,15 @@ def test_sampler_above_the_budget_is_shrunk_into_it(make_cnn_screener):
         def sample_independent(self, study, trial, param_name, param_distribution):
             return param_distribution.high
 
-        def before_trial(self, study, trial):
-            calls.append("before")
-
-        def after_trial(self, study, trial, state, values):
-            calls.append("after")
-
-        def reseed_rng(self):
-            calls.append("reseed")
-
+    for name in ("before_trial", "after_trial", "reseed_rng"):
+        setattr(Largest, name, lambda self, *given, name=name: calls.append(name))
     found = run_study(screener, width_score, trials=1, sampler=Largest())
     smallest = {name: one.bounds[0] for name, one in screener.space.dimensions.items()}
     (trial,) = found.trials
     assert found.pruned_count == 0 and trial.candidate.is_within_budget
     assert dict(trial.candidate.params) != smallest
     ScreeningSampler(Largest(), screener).reseed_rng()
-    assert calls == ["before", "after", "reseed"]
+    assert calls == ["before_trial", "after_trial", "reseed_rng"]
 
 
 def test_missing_optuna_error_says_what_to_install(monkeypatch):
@@ -433,14 +387,17 @@ def test_without_training_candidates_are_screened(profiled):
     words = ("--vary", "c1=2..4/2", "--vary", "f1=16", "--vary", "batch=4,8")
     words += ("--epochs", "1", "--samples", "64", "--candidates", "40", "--out", "found.json")
     text = profiled("search", *FAMILY, *words, "--plot", "found.svg").stdout
+    again = profiled.json("search", *FAMILY, *words)
     assert "accuracy is unknown" in text and "random candidates keep the budget" in text
     assert max(map(len, text.splitlines())) <= 100
     data = json.loads((profiled.folder / "found.json").read_text())
     assert data["screened"] == len(data["candidates"]) == 40
+    assert again["candidates"] == data["candidates"]
     assert 0 < data["within_budget"] == sum(one["within_budget"] for one in data["candidates"])
     assert data["provenance"] == "simulated" and data["budget"]["share"] == pytest.approx(1.05)
     for one in data["candidates"]:
         assert one["params"]["c1"] in (2, 4) and one["params"]["f1"] == 16
+        assert one["parameters"] > 0 and "score" not in one
         assert one["steps"] == 64 / one["setup"]["batch"]
     assert "Parameters" in (profiled.folder / "found.svg").read_text()
 

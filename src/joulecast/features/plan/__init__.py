@@ -1,9 +1,8 @@
 """Plan which job runs when on which device: least energy, with every battery above its reserve.
 
-jobs.toml --jobs_file--> PlanRequest --problem--> Problem --model--> Solution --result--> Plan
+jobs.toml --problem--> PlanRequest --problem--> Problem --model--> Solution --result--> Plan
 
-problem      jobs and devices, what each job takes on each device, and that in plain numbers
-jobs_file    the TOML file that describes them
+problem      jobs and devices of a TOML file, what each job takes on each device, in plain numbers
 model        one CP-SAT model (the extra ``plan``), solved until the replay agrees
 replay       check a schedule event by event, independently of the solver
 result       the plan, why a job cannot run, and the report
@@ -12,16 +11,20 @@ result       the plan, why a job cannot run, and the report
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
-from joulecast.features.plan.problem import estimate_jobs
+from joulecast.features.plan.problem import estimate_jobs, parse_plan_request
 from joulecast.features.plan.result import Plan, plan_jobs
 from joulecast.records import Setup
 from joulecast.system.errors import FileError, InputError, JoulecastError
+from joulecast.system.files import read_toml
 from joulecast.system.units import parse_share
 
 
@@ -80,32 +83,38 @@ def plan(
             Python code need a file in a trusted folder, or ``trust=True``.
     """
     from joulecast.features.nets import resolve_name
-    from joulecast.features.plan.jobs_file import read_plan_request
     from joulecast.features.profiles import load_profile
 
     path = os.fspath(jobs)
     now = now or datetime.now().replace(microsecond=0)
-    request = read_plan_request(path, now)
+    data = read_toml(Path(path))
+    with _locate_errors(path):
+        request = parse_plan_request(data, now)
     nets, profiles = {}, {}
     for job in request.jobs:
-        try:
+        with _locate_errors(f"{path}: [[job]] {job.name}"):
             setup, batch = Setup(**job.setup), job.setup.get("batch")
             found = resolve_name(
                 job.net, batch, job.input_shape, phase=setup.phase, checkpoint=job.checkpoint,
                 named_in=None if trust else path,
             )  # fmt: skip
             nets[job.name] = found.network, replace(setup, batch=found.batch)
-        except InputError as error:
-            raise FileError(f"{path}: [[job]] {job.name}: {error}") from error
+    devices = []
     for device in request.devices:
-        if device.power_w is None:
-            try:
+        with _locate_errors(f"{path}: [[device]] {device.name}"):
+            if device.power_w is None:
                 profiles[device.name] = load_profile(device.profile or device.name, store=store)
-            except JoulecastError as error:
-                raise type(error)(f"{path}: [[device]] {device.name}: {error}") from error
+            devices.append(device.complete(profiles.get(device.name)))
+    request = replace(request, devices=tuple(devices))
     costs = estimate_jobs(request, nets, profiles, estimator)
+    return plan_jobs(request, costs, now, confidence, time_limit_s)
+
+
+@contextmanager
+def _locate_errors(where: str) -> Iterator[None]:
+    """Say in errors where in the file they are; bad input there is a FileError."""
     try:
-        devices = tuple(one.complete(profiles.get(one.name)) for one in request.devices)
-        return plan_jobs(replace(request, devices=devices), costs, now, confidence, time_limit_s)
-    except InputError as error:
-        raise FileError(f"{path}: {error}") from error
+        yield
+    except JoulecastError as error:
+        kind = FileError if isinstance(error, InputError) else type(error)
+        raise kind(f"{where}: {error}") from error

@@ -1,26 +1,49 @@
 """Describe what is to be planned: jobs and devices as given, and the scheduling problem in numbers.
 
+    [[job]]       name net steps | inferences | epochs samples, batch input precision optimizer
+                  loss threads processor cuda_graphs accumulate compiled checkpoint inference,
+                  release deadline devices priority
+    [[device]]    name profile | power_w flops_per_s launch_s uncertainty, battery_wh charge
+                  reserve charger_w idle_w rest_w asleep_w memory max_parallel
+    [[device.charging]]   from to charger_w
+
+Times in the file are durations from now (``2h``) or dates (``2030-05-01T22:00``, in the zone of
+``now``, or local without one). Every error is one line that names table and key.
+
     power of a device = awake_w + sum over its running tasks of extra_j / duration_s    while awake
                       = asleep_w                                       before its first task starts
     energy of a job   = steps * energy of a step + rest_w * duration
 
 A device is awake from the start of its first task to the end of its last. A task's ``extra_j`` is
 what it adds to ``awake_w``: alone it takes ``extra_j + awake_w * duration_s``, and parallel tasks
-share ``awake_w``. Times are seconds from now.
+share ``awake_w``. Times of records are seconds from now.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from datetime import datetime
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from joulecast.features.budgets import RunLength
+from joulecast.features.budgets import MAX_COUNT, RunLength
 from joulecast.records import Network, Profile, Setup
 from joulecast.system.errors import InputError
+from joulecast.system.files import show_value
+from joulecast.system.toml_tables import (
+    Json,
+    Parser,
+    list_tables,
+    parse_number,
+    parse_share_value,
+    parse_table,
+    parse_text,
+    refuse_unknown,
+)
+from joulecast.system.units import JOULES_PER_WH, parse_bytes, parse_duration, parse_shape
 
 if TYPE_CHECKING:
     from joulecast.estimators.forecast import RunForecast
@@ -42,8 +65,6 @@ class ChargingWindow:
                 f"a charging window from {self.start_s:g} s to {self.end_s:g} s: start it now or "
                 "later, and end it after its start"
             )
-        if not 0 < self.power_w < math.inf:
-            raise InputError(f"a charger of {self.power_w:g} W: give a power above 0")
 
 
 @dataclass(frozen=True)
@@ -56,8 +77,6 @@ class Battery:
     windows: tuple[ChargingWindow, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 < self.capacity_j < math.inf:
-            raise InputError(f"a battery of {self.capacity_j:g} J: give a capacity above 0")
         if any(two.start_s < one.end_s for one, two in pairwise(self.windows)):
             raise InputError("charging windows overlap: merge them")
 
@@ -97,7 +116,6 @@ class PlanDevice:
 
     @property
     def windows(self) -> tuple[ChargingWindow, ...]:
-        """When the battery is charged."""
         return self.battery.windows if self.battery else ()
 
     def complete(self, profile: Profile | None) -> PlanDevice:
@@ -111,8 +129,8 @@ class PlanDevice:
             found = replace(found, memory_bytes=profile.device.memory_bytes or math.inf)
         if found.asleep_w > found.awake_w:
             raise InputError(
-                f"[[device]] {self.name}: asleep_w is {self.asleep_w:g} W, above the "
-                f"{found.awake_w:g} W of idle_w + rest_w that it draws awake: lower asleep_w"
+                f"asleep_w is {self.asleep_w:g} W, above the {found.awake_w:g} W of idle_w + "
+                "rest_w that it draws awake: lower asleep_w"
             )
         return found
 
@@ -123,7 +141,6 @@ class Job:
 
     Attributes:
         net: Anything the command line takes as NET.
-        steps: Number of steps; 0 where ``epochs`` and ``samples`` give it.
         setup: Fields of a ``Setup``; without ``batch`` the network's own batch size applies.
         checkpoint: Its repeated blocks are under activation checkpointing.
         devices: Devices that may run it; empty for all.
@@ -132,9 +149,7 @@ class Job:
 
     name: str
     net: str
-    steps: int = 0
-    epochs: int = 0
-    samples: int = 0
+    length: RunLength
     setup: Mapping[str, Any] = field(default_factory=dict)
     input_shape: tuple[int, ...] | None = None
     checkpoint: bool = False
@@ -142,11 +157,6 @@ class Job:
     deadline_s: float = math.inf
     devices: tuple[str, ...] = ()
     priority: int = 1
-
-    def count_steps(self, samples_per_step: int) -> int:
-        """Return the number of steps of the whole job."""
-        length = RunLength(self.steps or None, self.epochs or None, self.samples or None)
-        return length.count_steps(samples_per_step)
 
 
 @dataclass(frozen=True)
@@ -202,7 +212,6 @@ class TaskCost:
 
     @property
     def extra_w(self) -> float:
-        """Power above ``awake_w``."""
         return self.extra_j / (self.drawn_s or self.duration_s)
 
     def energy_j(self, device: PlanDevice) -> float:
@@ -235,27 +244,23 @@ Schedule = tuple[Assignment, ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """Tasks and devices with unique names."""
+    """Tasks and devices with unique names, by which ``task`` and ``device`` find them."""
 
     devices: tuple[PlanDevice, ...]
     tasks: tuple[Task, ...]
 
     @cached_property
     def device(self) -> dict[str, PlanDevice]:
-        """The devices by name."""
         return {device.name: device for device in self.devices}
 
     @cached_property
     def task(self) -> dict[str, Task]:
-        """The tasks by name."""
         return {task.name: task for task in self.tasks}
 
     def assign(self, task: str, device: str, start_s: float) -> Assignment:
-        """Return a task on a device from a start time on."""
         return Assignment(task, device, start_s, start_s + self.task[task].costs[device].duration_s)
 
     def restrict(self, devices: Container[str], tasks: Container[str]) -> Problem:
-        """Return the problem of some tasks on some devices."""
         return Problem(
             tuple(device for device in self.devices if device.name in devices),
             tuple(
@@ -266,7 +271,6 @@ class Problem:
         )
 
     def priority_of(self, schedule: Iterable[Assignment]) -> int:
-        """Return the total priority of what runs."""
         return sum(self.task[one.task].priority for one in schedule)
 
 
@@ -311,7 +315,7 @@ def estimate_jobs(
     costs: dict[str, dict[str, JobCost]] = {job.name: {} for job in request.jobs}
     for device in request.devices:
         jobs = [job for job in request.jobs if not job.devices or device.name in job.devices]
-        steps = [job.count_steps(nets[job.name][1].samples_per_step) for job in jobs]
+        steps = [job.length.count_steps(nets[job.name][1].samples_per_step) for job in jobs]
         profile, rest_w = profiles.get(device.name), device.rest_w
         if profile is not None and jobs:
             # In one batch, which is far faster than one by one.
@@ -331,3 +335,167 @@ def estimate_jobs(
                 cost = JobCost(run, peak_memory(*nets[job.name]), "modelled", "")
                 costs[job.name][device.name] = cost
     return costs
+
+
+# ---------------------------------------------------------------------------------------------
+# The file
+
+
+def parse_plan_request(data: Mapping[str, Any], now: datetime) -> PlanRequest:
+    """Parse the jobs and devices of a file's content."""
+    refuse_unknown("the file", data, ("job", "device"))
+    found = []
+    for kind, parse in (("job", _parse_job), ("device", _parse_device)):
+        for where, row in list_tables(data, kind):
+            try:
+                found.append(parse(where, row, partial(_parse_time, now=now)))
+            except InputError as error:
+                text = str(error)
+                raise InputError(text if text.startswith(where) else f"{where}: {text}") from error
+    jobs = tuple(one for one in found if isinstance(one, Job))
+    return PlanRequest(jobs, tuple(one for one in found if isinstance(one, PlanDevice)))
+
+
+def _parse_job(where: str, row: Json, parse_time: Parser) -> Job:
+    times = dict.fromkeys(("release", "deadline"), parse_time)
+    values = parse_table(where, row, {**_JOB, **_LENGTH, **_SETUP, **times})
+    if "net" not in values:
+        raise InputError("net is missing: give a family, file.py:make_net or a .json")
+    setup = {key: values[key] for key in _SETUP if key in values}
+    if values.pop("inference", False):
+        setup["phase"] = "inference"
+        for key in ("optimizer", "loss"):
+            if key in values:
+                raise InputError(f"{key} is for training: leave it out with inference")
+        if "steps" in values and "inferences" in values:
+            raise InputError("steps and inferences mean the same: give one of them")
+    elif "inferences" in values:
+        raise InputError("inferences needs inference = true: give steps to train")
+    steps = values.get("inferences", values.get("steps"))
+    length = RunLength(steps, values.get("epochs"), values.get("samples"))
+    if not length.is_run:
+        raise InputError("give steps, or epochs and samples")
+    job = Job(
+        length=length,
+        setup=setup,
+        release_s=max(0.0, values.get("release", 0.0)),
+        deadline_s=values.get("deadline", math.inf),
+        **_rename(values, _JOB),
+    )
+    if job.deadline_s <= job.release_s:
+        raise InputError("deadline is before the job may start: give a later one")
+    return job
+
+
+def _parse_device(where: str, row: Json, parse_time: Parser) -> PlanDevice:
+    values = parse_table(where, row, {**_DEVICE, **_BATTERY})
+    is_stated = "power_w" in values
+    if is_stated != ("flops_per_s" in values) or (is_stated and "profile" in values):
+        raise InputError("give profile, or power_w and flops_per_s")
+    if "launch_s" in values and not is_stated:
+        raise InputError("launch_s needs flops_per_s: a profile knows its own")
+    device = PlanDevice(**_rename(values, _DEVICE))
+    if "battery_wh" not in values:
+        if needy := [key for key in _BATTERY if key in values]:
+            raise InputError(f"{needy[0]} needs battery_wh: give the battery's capacity")
+        return device
+    charger_w, tables = values.get("charger_w"), values.get("charging", [])
+    if charger_w is not None and not tables:
+        raise InputError("charger_w needs [[device.charging]]: give its from and to")
+    parsers = {"from": parse_time, "to": parse_time, "charger_w": _parse_positive}
+    windows = []
+    for number, table in enumerate(tables, start=1):
+        what = f"{where}, charging {number}"
+        if not isinstance(table, dict):
+            raise InputError(f"{what} is {show_value(table)}: give a table with from and to")
+        window = {"charger_w": charger_w, **parse_table(what, table, parsers)}
+        for key in parsers:
+            if window.get(key) is None:
+                raise InputError(f"{what}: {key} is missing")
+        # A window that has already begun continues from now.
+        windows.append(ChargingWindow(max(0.0, window["from"]), window["to"], window["charger_w"]))
+    windows.sort(key=lambda window: window.start_s)
+    full_j = values["battery_wh"] * JOULES_PER_WH
+    charge_j, reserve_j = full_j * values.get("charge", 1.0), full_j * values.get("reserve", 0.0)
+    return replace(device, battery=Battery(full_j, charge_j, reserve_j, tuple(windows)))
+
+
+def _rename(values: Json, keys: Iterable[str]) -> Json:
+    """Return the values of some keys by the field that takes them."""
+    fields = {"input": "input_shape", "memory": "memory_bytes", "uncertainty": "uncertainty_share"}
+    return {fields.get(key, key): values[key] for key in keys if key in values}
+
+
+def _parse_time(value: Any, now: datetime) -> float:
+    """Return the seconds from now of a duration or a date.
+
+    Without time zones both are local times, whose offset may change between them.
+    """
+    if not isinstance(value, (str, datetime)):
+        raise InputError("give a duration like 2h in quotes, or a time like 2030-05-01T22:00")
+    try:
+        date = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        return parse_duration(str(value))
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=now.tzinfo) if now.tzinfo else date.astimezone()
+    return (date - (now if now.tzinfo else now.astimezone())).total_seconds()
+
+
+def _parse_input(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, (str, list)) or len(value) > _MOST_CHARACTERS:
+        raise InputError("give the sizes of one sample, like 3x96x96")
+    return parse_shape("x".join(map(str, value)) if isinstance(value, list) else value)
+
+
+def _parse_positive(value: Any) -> float:
+    if not (number := parse_number(value)):
+        raise InputError("give a number above 0")
+    return number
+
+
+def _expect(kind: type, advice: str, is_allowed: Callable[[Any], bool] = lambda _: True) -> Parser:
+    """Return a parser of values of a type that are allowed."""
+
+    def parse(value: Any) -> Any:
+        if type(value) is not kind or not is_allowed(value):
+            raise InputError(advice)
+        return value
+
+    return parse
+
+
+_MOST_CHARACTERS = 200
+_COUNT_ADVICE = f"give a whole number from 1 to {MAX_COUNT:,}"
+_parse_count = _expect(int, _COUNT_ADVICE, lambda count: 1 <= count <= MAX_COUNT)
+_parse_flag = _expect(bool, "give true or false")
+_parse_names = _expect(list, 'give a list like ["phone", "laptop"]', bool)
+_LENGTH: dict[str, Parser] = {
+    **dict.fromkeys(("steps", "inferences", "epochs", "samples"), _parse_count),
+    "inference": _parse_flag,
+}
+_JOB: dict[str, Parser] = {
+    **dict.fromkeys(("name", "net"), parse_text),
+    "devices": lambda value: tuple(map(parse_text, _parse_names(value))),
+    "priority": _parse_count,
+    "input": _parse_input,
+    "checkpoint": _parse_flag,
+}
+_SETUP: dict[str, Parser] = {
+    **dict.fromkeys(("batch", "threads", "accumulate"), _parse_count),
+    **dict.fromkeys(("precision", "optimizer", "loss", "processor"), parse_text),
+    **dict.fromkeys(("cuda_graphs", "compiled"), _parse_flag),
+}
+_DEVICE: dict[str, Parser] = {
+    **dict.fromkeys(("name", "profile"), parse_text),
+    **dict.fromkeys(("power_w", "launch_s", "idle_w", "rest_w", "asleep_w"), parse_number),
+    "flops_per_s": _parse_positive,
+    "memory": lambda value: parse_bytes(parse_text(value)),
+    "uncertainty": parse_share_value,
+    "max_parallel": _parse_count,
+}
+_BATTERY: dict[str, Parser] = {
+    **dict.fromkeys(("charge", "reserve"), parse_share_value),
+    **dict.fromkeys(("battery_wh", "charger_w"), _parse_positive),
+    "charging": _expect(list, "give [[device.charging]] tables with from and to"),
+}

@@ -23,7 +23,6 @@ from joulecast.features.plan.problem import (
     PlanRequest,
     Problem,
     Schedule,
-    Task,
     make_problem,
 )
 from joulecast.features.plan.replay import STRICT, replay, replay_device
@@ -182,7 +181,6 @@ class Plan(Record, Reportable):
         return tuple((device, job) for device in self.devices for job in device.jobs)
 
     def report(self) -> Report:
-        """Return the schedule, jobs that cannot run, a timeline, and notes."""
         jobs, blocks = self.jobs, list[Block]()
         provenance = self.provenance or weakest_provenance(job.provenance for _, job in jobs)
         devices = plural(len(self.devices), "device")
@@ -311,7 +309,7 @@ def plan_jobs(
 
     devices = []
     for device in problem.devices:
-        run, jobs = solution.replay.runs[device.name], []
+        run, mean, jobs = solution.replay.runs[device.name], expected[device.name], []
         full_j = device.battery.capacity_j if device.battery else math.inf
         charge = tuple((point.at_s, point.charge_j / full_j) for point in run.charge) or None
         for one in run.assignments:
@@ -320,53 +318,29 @@ def plan_jobs(
                 each.task[one.task].costs[one.device].energy_j(device)
                 for each in (problem, *others)
             )
-            energies = mean_j, (low_j, high_j), cost.provenance
-            times = tell_time(one.start_s), tell_time(one.end_s)
-            needs = planned_j, cost.run.duration_s, cost.memory_bytes
-            origin = cost.covers or None, cost.unseen_share
             share = float(np.interp(one.end_s, *np.transpose(charge))) if charge else None
-            jobs.append(
-                PlannedJob(
-                    one.task, one.start_s, one.end_s, *energies, *times, *needs, *origin, share
-                )
-            )
-        if jobs:
-            mean = expected[device.name]
-            devices.append(
-                PlannedDevice(
-                    device.name,
-                    mean.energy_j,
-                    mean.idle_j,
-                    tuple(jobs),
-                    run.energy_j,
-                    mean.shared_j,
-                    device.awake_w,
-                    charge,
-                    device.battery.reserve_j / full_j if device.battery else 0.0,
-                    tuple((window.start_s, window.end_s) for window in device.windows),
-                    device.asleep_w,
-                )
-            )
+            job = PlannedJob(
+                one.task, one.start_s, one.end_s, mean_j, (low_j, high_j), cost.provenance,
+                tell_time(one.start_s), tell_time(one.end_s), planned_j, cost.run.duration_s,
+                cost.memory_bytes, cost.covers or None, cost.unseen_share, share,
+            )  # fmt: skip
+            jobs.append(job)
+        reserve_share = device.battery.reserve_j / full_j if device.battery else 0.0
+        windows = tuple((window.start_s, window.end_s) for window in device.windows)
+        planned = PlannedDevice(
+            device.name, mean.energy_j, mean.idle_j, tuple(jobs), run.energy_j, mean.shared_j,
+            device.awake_w, charge, reserve_share, windows, device.asleep_w,
+        )  # fmt: skip
+        devices += [planned] if jobs else []
     return Plan(
-        tell_time(0.0),
-        confidence,
-        totals_j[0],
-        (min(totals_j), max(totals_j)),
-        sum(run.idle_j for run in expected.values()),
-        solution.gap_share,
-        solution.is_optimal,
-        tuple(devices),
-        tuple(left_out),
+        tell_time(0.0), confidence, totals_j[0], (min(totals_j), max(totals_j)),
+        sum(run.idle_j for run in expected.values()), solution.gap_share, solution.is_optimal,
+        tuple(devices), tuple(left_out),
         weakest_provenance(cost.provenance for cost in used) if used else None,
         tuple(sorted({cost.covers for cost in used} - {""})),
-        solution.energy_j,
-        solution.lower_bound_j,
-        sum(run.shared_j for run in expected.values()),
-        solution.timed_out,
-        solution.runs_most,
-        solution.time_step_s,
-        len(problem.devices),
-    )
+        solution.energy_j, solution.lower_bound_j, sum(run.shared_j for run in expected.values()),
+        solution.timed_out, solution.runs_most, solution.time_step_s, len(problem.devices),
+    )  # fmt: skip
 
 
 def follow_schedule(problem: Problem, schedule: Schedule, near_s: float) -> Schedule:
@@ -397,46 +371,43 @@ def explain_left_out(problem: Problem, schedule: Schedule, name: str) -> LeftOut
     """Explain why a task is left out of a schedule; the device that lacks least comes first.
 
     On each device the task is tried at the start times that matter, alone and then beside the
-    others as planned. The smallest amount that is missing is reported; a little less might do.
+    others as planned. The smallest amount that is missing is reported; a little less might do. One
+    violated kind is better than several; where only several together would do, the largest counts.
     """
     task, found = problem.task[name], []
-    for where in task.costs:
-        device, here = problem.device[where], [one for one in schedule if one.device == where]
-        starts = list_starts(problem, device, [], task)
-        fits = any(not replay_device(problem, device, [one], STRICT).violations for one in starts)
-        if not fits and device.windows:
-            # Between the usual times CP-SAT decides.
-            fits = bool(solve(problem.restrict({where}, {name}), _ALONE_S).schedule)
-        found.append(
-            (not fits, *_find_obstacle(problem, device, here if fits else [], task), where)
+
+    def list_missing(device: PlanDevice, others: Sequence[Assignment]) -> list[dict[str, float]]:
+        """Return by kind what is missing at each start time."""
+        rows: list[dict[str, float]] = []
+        for one in list_starts(problem, device, others, task):
+            rows.append({})
+            for v in replay_device(problem, device, [*others, one], STRICT).violations:
+                rows[-1][v.kind] = max(v.missing, rows[-1].get(v.kind, 0.0))
+        return rows
+
+    for where, cost in task.costs.items():
+        device, rows = problem.device[where], list_missing(problem.device[where], [])
+        # Between the usual times CP-SAT decides.
+        fits = not all(rows) or (
+            device.windows and solve(problem.restrict({where}, {name}), _ALONE_S).schedule
         )
+        if fits:
+            rows = list_missing(device, [one for one in schedule if one.device == where])
+        needs = dict(
+            zip(_UNITS, (cost.energy_j(device), cost.duration_s, cost.memory_bytes), strict=True)
+        )
+        obstacles = []
+        for row in rows:
+            if row and row.keys() <= _UNITS.keys():
+                shares = [(row[kind] / (needs[kind] or 1.0), row[kind], kind) for kind in row]
+                obstacles.append((len(row), max(shares)))
+        least = min(obstacles)[1] if obstacles else (math.inf, math.inf, "deadline")
+        found.append((not fits, *least, where))
     reasons = tuple(
         LeftOutReason(where, kind, missing if math.isfinite(missing) else None, _UNITS[kind], alone)
         for alone, _, missing, kind, where in sorted(found)
     )
     return LeftOut(name, all(reason.alone for reason in reasons), reasons)
-
-
-def _find_obstacle(
-    problem: Problem, device: PlanDevice, others: Sequence[Assignment], task: Task
-) -> tuple[float, float, str]:
-    """Return (missing share of the task's need, missing amount, kind) of the smallest obstacle.
-
-    A single violated kind is preferred; where only several together would do, the largest counts.
-    """
-    cost, found = task.costs[device.name], []
-    needs = {"battery": cost.energy_j(device), "deadline": cost.duration_s}
-    for one in list_starts(problem, device, others, task):
-        missing: dict[str, float] = {}
-        for v in replay_device(problem, device, [*others, one], STRICT).violations:
-            missing[v.kind] = max(v.missing, missing.get(v.kind, 0.0))
-        if missing and missing.keys() <= _UNITS.keys():
-            shares = [
-                (amount / (needs.get(kind, cost.memory_bytes) or 1.0), amount, kind)
-                for kind, amount in missing.items()
-            ]
-            found.append((len(shares), max(shares)))
-    return min(found)[1] if found else (math.inf, math.inf, "deadline")
 
 
 def draw_timeline(figure: Figure, devices: Sequence[PlannedDevice]) -> None:

@@ -6,9 +6,8 @@ SearchSpace ──any sampler──▶ candidates ──BudgetScreener──▶ 
                               SearchResult: Pareto front of score against energy
 
 space     what varies: widths, depths, batch, precision, optimizer, your own parameters
-screen    estimates candidates in batches, and rules out those that exceed the budget
+screen    estimates candidates in batches, rules out those that exceed the budget; the report
 study     runs an Optuna study on those that remain
-result    the front, or the random candidates within the budget, and the report
 """
 
 from __future__ import annotations
@@ -23,8 +22,12 @@ from joulecast.features.budgets import parse_budget
 from joulecast.features.estimate import find_run_length
 from joulecast.features.nets import NetRequest, build_module, check_family, find_training
 from joulecast.features.profiles import find_profile
-from joulecast.features.search.result import Screening, SearchResult
-from joulecast.features.search.screen import draw_candidates, make_screener
+from joulecast.features.search.screen import (
+    Screening,
+    SearchResult,
+    draw_candidates,
+    make_screener,
+)
 from joulecast.features.search.space import make_search_space, parse_dimension
 from joulecast.records import Setup
 from joulecast.system.errors import ArgumentError, arg
@@ -138,8 +141,7 @@ def search(
     )
     if score is None and train is None:
         screener.check_reachable(seed)
-        found, duration_s = draw_candidates(screener, candidates, seed)
-        return Screening(screener, found, seed, duration_s)
+        return draw_candidates(screener, candidates, seed)
     from joulecast.features.search.study import run_study, silence_optuna
 
     if score is None and train is not None:

@@ -50,7 +50,6 @@ class NumberRange(Record):
 
     @property
     def is_integer(self) -> bool:
-        """Whether the range consists of integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     @property
@@ -61,7 +60,6 @@ class NumberRange(Record):
         return self.low, int(self.low + (self.high - self.low) // self.step * self.step)
 
     def draw(self, rng: random.Random) -> int | float:
-        """Return a random value."""
         low, high = self.bounds
         if self.log:
             drawn = float(low * (high / low) ** rng.random())
@@ -82,14 +80,17 @@ class Choice(Record):
     values: tuple[Value, ...]
 
     def __post_init__(self) -> None:
-        if not self.values:
-            raise InputError(f"a choice has no values: give some, like {_EXAMPLES}")
-        if any(isinstance(value, float) and not math.isfinite(value) for value in self.values):
-            shown = ", ".join(map(str, self.values))
+        is_finite = (not isinstance(value, float) or math.isfinite(value) for value in self.values)
+        if not self.values or not all(is_finite):
+            shown = ", ".join(map(str, self.values)) or "empty"
             raise InputError(f"a choice is {shown}: give finite values, like {_EXAMPLES}")
 
+    @property
+    def bounds(self) -> tuple[Value, ...]:
+        """All values."""
+        return self.values
+
     def draw(self, rng: random.Random) -> Value:
-        """Return a random value."""
         return rng.choice(self.values)
 
 
@@ -105,17 +106,10 @@ def parse_dimension(text: str) -> tuple[str, Dimension]:
         return name, Choice(tuple(_parse_value(one) for one in values.split(",") if one.strip()))
     bounds, _, spacing = values.partition("/")
     low, high = (_parse_value(one) for one in bounds.partition("..")[::2])
-    is_spacing = spacing in ("", "log") or spacing.isdecimal()
-    if isinstance(low, str) or isinstance(high, str) or not is_spacing:
+    step = int(spacing) if spacing.isdecimal() else 1 if spacing in ("", "log") else None
+    if isinstance(low, str) or isinstance(high, str) or step is None:
         raise InputError(f"{text!r} is not a range: give one like {_EXAMPLES}")
-    return name, NumberRange(
-        low, high, int(spacing) if spacing.isdecimal() else 1, spacing == "log"
-    )
-
-
-def list_bounds(dimension: Dimension) -> tuple[Value, ...]:
-    """Return the bounds of a range, or all values of a choice."""
-    return dimension.bounds if isinstance(dimension, NumberRange) else dimension.values
+    return name, NumberRange(low, high, step, spacing == "log")
 
 
 def _parse_value(text: str) -> Value:
@@ -144,13 +138,7 @@ _FIXED_NAMES = tuple(one.name for one in fields(Setup) if one.name not in SETUP_
 
 @dataclass(frozen=True)
 class SearchSpace(Record):
-    """Networks of a family and the ways they are trained.
-
-    Attributes:
-        family: Name of the family; widths in the name, if any, are the largest ones.
-        setup: Values of the setup's fields that are not dimensions.
-        input_shape: Shape of one sample, if it is not the family's default.
-    """
+    """Networks of a family, whose name may have the largest widths, and how they are trained."""
 
     family: str
     setup: Setup
@@ -171,18 +159,15 @@ class SearchSpace(Record):
         return build_family(family, widths, self.input_shape), setup
 
     def draw(self, rng: random.Random) -> dict[str, Value]:
-        """Return a random value for every dimension."""
         return {name: dimension.draw(rng) for name, dimension in self.dimensions.items()}
 
     def list_smallest(self) -> list[dict[str, Value]]:
         """Return the smallest network with every choice of the setup."""
         found: list[dict[str, Value]] = [{}]
         for name, dimension in self.dimensions.items():
-            values: tuple[Value, ...] = dimension.values if isinstance(dimension, Choice) else ()
-            if isinstance(dimension, NumberRange):
-                # Both ends of a batch: a small one is cheap per step, a large one per sample.
-                values = dimension.bounds if name == "batch" else dimension.bounds[:1]
-            elif name not in SETUP_NAMES:
+            # Both ends of a batch: a small one is cheap per step, a large one per sample.
+            values: tuple[Value, ...] = dimension.bounds
+            if name not in SETUP_NAMES:
                 values = (min(values, key=lambda one: (isinstance(one, str), one)),)
             found = [{**one, name: value} for one in found for value in dict.fromkeys(values)]
         return found
@@ -214,13 +199,13 @@ def make_search_space(
     space = SearchSpace(family, setup or Setup(batch=definition.batch), input_shape, dimensions)
     # Building both ends reports an impossible width now instead of in some trial.
     for end in (0, -1):
-        space.build({param: list_bounds(one)[end] for param, one in dimensions.items()})
+        space.build({param: one.bounds[end] for param, one in dimensions.items()})
     return space
 
 
 def _check_dimension(family: str, name: str, dimension: Dimension, trains: bool) -> None:
     """Raise InputError for impossible values, or a name that would have no effect."""
-    widths, values = FAMILIES[family].params, list_bounds(dimension)
+    widths, values = FAMILIES[family].params, dimension.bounds
     known, shown = (*widths, *SETUP_NAMES), ", ".join(map(str, values))
     if name in _CHOICES:
         if not set(values) <= set(_CHOICES[name]):

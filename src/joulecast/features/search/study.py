@@ -27,15 +27,18 @@ from typing import Any
 
 from joulecast.families import FAMILIES
 from joulecast.features.progress_report import ProgressReport, ReportProgress
-from joulecast.features.search.result import SearchResult, make_trained_trials
-from joulecast.features.search.screen import BudgetScreener, ScreenedCandidate
+from joulecast.features.search.screen import (
+    BudgetScreener,
+    ScreenedCandidate,
+    SearchResult,
+    make_trained_trials,
+)
 from joulecast.features.search.space import (
     SETUP_NAMES,
     Choice,
     Dimension,
     NumberRange,
     Params,
-    list_bounds,
 )
 from joulecast.records import Network
 from joulecast.system.errors import (
@@ -228,7 +231,7 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
             count = min(size, self.tries - len(proposals))
             proposals += self._screen([self._draw(study, trial, relative) for _ in range(count)])
             size *= _GROWTH
-        params, candidate = max(proposals, key=_rate_proposal)
+        params, candidate = max(proposals, key=self._rate)
         if not candidate.is_within_budget:
             sizes = {
                 name: one
@@ -243,7 +246,7 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
                 ]
             )
             proposals += narrower
-            params, candidate = max(narrower, key=_rate_proposal)
+            params, candidate = max(narrower, key=self._rate)
         ruled_out = sum(not one.is_within_budget for _, one in proposals)
         self._screenings[trial.number] = candidate, len(proposals), ruled_out
         return params
@@ -267,20 +270,18 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
         drawn = dict(self.inner.sample_relative(study, trial, relative)) if relative else {}
         for name, distribution in self.distributions.items():
             if distribution.single():
-                drawn[name] = list_bounds(self.screener.space.dimensions[name])[0]
+                drawn[name] = self.screener.space.dimensions[name].bounds[0]
             elif name not in drawn:
                 drawn[name] = self.inner.sample_independent(study, trial, name, distribution)
         return drawn
 
+    def _rate(self, proposal: tuple[Json, ScreenedCandidate]) -> float:
+        """Return a sort key: within the budget all are equal, outside the most probable is best."""
+        return min(proposal[1].budget_probability, self.screener.confidence)
+
     def _screen(self, drawn: Sequence[Json]) -> list[tuple[Json, ScreenedCandidate]]:
         own = [{name: params[name] for name in self.distributions} for params in drawn]
         return list(zip(drawn, self.screener.screen(own), strict=True))
-
-
-def _rate_proposal(proposal: tuple[Json, ScreenedCandidate]) -> tuple[bool, float]:
-    """Return a sort key: within the budget all are equal, outside the most probable is best."""
-    is_within = proposal[1].is_within_budget
-    return is_within, 0.0 if is_within else proposal[1].budget_probability
 
 
 def _make_distribution(dimension: Dimension) -> Any:
