@@ -43,7 +43,7 @@ only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -192,10 +192,6 @@ class SetupLayer:
         return self.precision if self.precision in FLOAT_PRECISIONS else "fp32"
 
     @property
-    def has_work(self) -> bool:
-        return bool(self.flops or self.size_bytes)
-
-    @property
     def is_block(self) -> bool:
         """Whether it is a repeated block rather than a layer."""
         return self.operator_class == REPEATED
@@ -294,19 +290,36 @@ def set_up_layer(block: Block, setup: Setup) -> SetupLayer:
     if is_block:
         block = replace(block, layers=order_branches(block.layers))
     first = block.layers[0]
-    works = [_count_work(layer, setup, block.half_input) for layer in block.layers]
+    works = []
+    for layer in block.layers:
+        counted = layer_work(layer, setup, block.half_input)
+        # One update of all weights together launches next to nothing.
+        launches = counted.forward.launches + counted.backward.launches
+        own = replace(counted.total, launches=launches)
+        if setup.phase == "train" and layer.input_grad:
+            own = own + count_fork_work(layer, counted.forward)
+        works.append(own)
     work = sum(works[1:], works[0])
     calls = add_host_calls(*(count_host_calls(layer, setup) for layer in block.layers))
     if has_loss:
-        loss = loss_work(output_shape(block.layers[-1]), setup)
-        work = work + loss
-        calls = calls[0] + loss.launches, *calls[1:]
+        added = loss_work(output_shape(block.layers[-1]), setup)
+        work = work + added
+        calls = calls[0] + added.launches, *calls[1:]
     launches = work.launches
     operators = _split_block(block, setup) if is_block else _split_layer(block, setup)
     if setup.compiled:
         launches = round(sum(one.launches * count for one, count in operators))
-        own = (tuple(count * each for each in one.host_calls) for one, count in operators)
-        calls = add_host_calls((0.0,) * len(HOST_CALLS), *own)
+        by_operator = (tuple(count * each for each in one.host_calls) for one, count in operators)
+        calls = add_host_calls((0.0,) * len(HOST_CALLS), *by_operator)
+    # The settings that change a layer; the loss only at the end of a network.
+    settings: dict[str, object] = replace(setup, cuda_graphs=False).to_dict()
+    loss = settings.pop("loss")
+    if setup.phase == "inference":
+        settings.pop("optimizer")
+    if not any(layer_work(layer, setup).params for layer in block.layers):
+        settings.pop("accumulate", None)
+    if has_loss:
+        settings["loss"] = "cross_entropy" if loss == "own" else loss
     # Operators without their sizes: kinds and functions, what they read, and layouts.
     signature: tuple[tuple[object, ...], ...] = tuple(
         (
@@ -328,6 +341,10 @@ def set_up_layer(block: Block, setup: Setup) -> SetupLayer:
         setup.phase,
         *([FUSED] if setup.compiled else []),
     )
+    operator_class = REPEATED if is_block else find_kind(first.kind).operator_class
+    if not is_block and _name_groups(first):
+        # Grouped convolutions are bound by bytes.
+        operator_class = f"grouped {operator_class}"
     padded_flops = sum(map(count_executed_flops, block.layers, works))
     moved_alone = share_moved_alone(first, setup.phase == "train" and first.input_grad)
     return SetupLayer(
@@ -336,14 +353,14 @@ def set_up_layer(block: Block, setup: Setup) -> SetupLayer:
                 [layer.to_dict() for layer in block.layers],
                 has_loss,
                 block.half_input,
-                _select_settings(block, setup),
+                settings,
             ]
         ),
         kind=f"block:{stable_hash(signature)[:8]}" if is_block else _name_kind(block),
         regime=_name_regime(setup),
         phase=setup.phase,
         precision=setup.precision,
-        operator_class=REPEATED if is_block else find_class(first),
+        operator_class=operator_class,
         structure=_hash((signature, *how)),
         flops=work.flops,
         padded_flops=padded_flops,
@@ -380,16 +397,10 @@ def split_passes(operator: SetupLayer) -> Counts:
     return _add_up((one, 1.0) for one in (*kernels, *_make_update(operator, kernels)))
 
 
-def find_class(layer: Layer) -> str:
-    """Return a layer's class of operators; grouped convolutions are bound by bytes."""
-    name = find_kind(layer.kind).operator_class
-    return f"grouped {name}" if _name_groups(layer) else name
-
-
 def _place_layers(blocks: Iterable[PlacedBlock], setup: Setup) -> Iterator[PlacedLayer]:
     for one in blocks:
         layer = set_up_layer(one.block, setup)
-        if not layer.has_work:
+        if not (layer.flops or layer.size_bytes):
             continue
         count, repeats = float(one.calls), one.calls - 1 + any(each.tied for each in one.layers)
         if repeats:
@@ -397,19 +408,6 @@ def _place_layers(blocks: Iterable[PlacedBlock], setup: Setup) -> Iterator[Place
             cost = work.total.size_bytes + work.total.flops / _FLOPS_PER_BYTE
             count -= repeats * work.update.size_bytes / max(cost, 1.0)
         yield PlacedLayer(layer, one, setup, count)
-
-
-def _select_settings(block: Block, setup: Setup) -> dict[str, object]:
-    """Return the settings that change a layer; the loss only at the end of a network."""
-    settings: dict[str, object] = replace(setup, cuda_graphs=False).to_dict()
-    loss = settings.pop("loss")
-    if setup.phase == "inference":
-        settings.pop("optimizer")
-    if not any(layer_work(layer, setup).params for layer in block.layers):
-        settings.pop("accumulate", None)
-    if block.role == "output":
-        settings["loss"] = "cross_entropy" if loss == "own" else loss
-    return settings
 
 
 def _split_block(block: Block, setup: Setup) -> Counts:
@@ -451,7 +449,7 @@ def _add_up(operators: Iterable[tuple[SetupLayer, float]]) -> Counts:
     """Return the distinct operators that do any work, with how often each runs."""
     counts: dict[SetupLayer, float] = {}
     for one, count in operators:
-        if one.has_work:
+        if one.flops or one.size_bytes:
             counts[one] = counts.get(one, 0.0) + count
     return tuple(counts.items())
 
@@ -515,15 +513,6 @@ def _run_alone(operator: SetupLayer) -> SetupLayer:
     if operator.alone_bytes == operator.size_bytes:
         return operator
     return replace(operator, key=f"{operator.key} alone", size_bytes=operator.alone_bytes)
-
-
-def _count_work(layer: Layer, setup: Setup, half_input: bool) -> Work:
-    """Return the work of a layer; one update of all weights together launches next to nothing."""
-    work = layer_work(layer, setup, half_input)
-    has_gradient = setup.phase == "train" and layer.input_grad
-    fork = count_fork_work(layer, work.forward) if has_gradient else Work()
-    launches = work.forward.launches + work.backward.launches
-    return replace(work.total, launches=launches) + fork
 
 
 @lru_cache(maxsize=256)
@@ -646,17 +635,20 @@ def list_operators(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
     A kind may run several one after the other; those of the tail follow.
     """
     bare, kind = replace(layer, tail=()), find_kind(layer.kind)
-
-    def make(name: str, sizes: Mapping[str, Any], input_grad: bool, last: bool = False) -> Layer:
-        operator = Layer(name, Sizes(sizes), (), layer.trains, input_grad, channels_last=last)
-        return replace(operator, tied=layer.tied, recomputed=layer.recomputed)
-
+    plain = Layer(
+        layer.kind,
+        Sizes({}),
+        trains=layer.trains,
+        tied=layer.tied,
+        recomputed=layer.recomputed,
+    )
     operators = kind.operators(layer.sizes)
     inside = half
     if not operators:
         yield bare, half
     for number, (name, sizes) in enumerate(operators):
-        operator = make(name, sizes, layer.input_grad or (number > 0 and layer.trains))
+        has_gradient = layer.input_grad or (number > 0 and layer.trains)
+        operator = replace(plain, kind=name, sizes=Sizes(sizes), input_grad=has_gradient)
         yield operator, inside
         inside = _gives_half(operator, inside)
     shape, half = output_shape(bare), _gives_half(bare, half)
@@ -664,8 +656,13 @@ def list_operators(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
     input_grad = layer.input_grad or (layer.trains and has_weights)
     is_channels_last = layer.channels_last or layer.channels_last_weights
     for op in layer.tail:
-        layout = is_channels_last and len(shape) > 2
-        operator = make(op.kind, {**op.sizes, "shape": shape}, input_grad, layout)
+        operator = replace(
+            plain,
+            kind=op.kind,
+            sizes=Sizes({**op.sizes, "shape": shape}),
+            input_grad=input_grad,
+            channels_last=is_channels_last and len(shape) > 2,
+        )
         yield operator, half
         half = _gives_half(operator, half)
         kind = find_kind(op.kind)
@@ -763,6 +760,15 @@ def find_point(block: Block, setup: Setup, work: Work, executed_flops: float) ->
         window = math.log(sizes["tokens"] * cells), 0.0
     elif kind.is_convolution:
         window = math.log(math.prod(sizes["kernel"])), math.log(math.prod(sizes["space"]))
+    # How aligned the widths of matrix products are: 0 if one is odd, most at eights. Products whose
+    # rows do not fill 16 bytes take other kernels; some kinds pad rows themselves.
+    widths = [
+        int(layer.sizes[name])
+        for layer, kind in ((layer, find_kind(layer.kind)) for layer in block.layers)
+        if not kind.pads_widths
+        for name in kind.aligned_widths
+    ]
+    least = min((math.gcd(width, _ALIGNED_ROW) for width in widths), default=_ALIGNED_ROW)
     elements = positions * (in_channels + out_channels)
     products = positions * in_channels * out_channels
     return (
@@ -771,7 +777,7 @@ def find_point(block: Block, setup: Setup, work: Work, executed_flops: float) ->
         math.log(out_channels),
         math.log(1.0 + work.flops / products),
         math.log(1.0 + work.size_bytes / elements),
-        _measure_alignment(block),
+        _ALIGNMENT_SCALE * math.log2(least),
         math.log((executed_flops + 1.0) / (work.flops + 1.0)),
         *window,
     )
@@ -815,18 +821,3 @@ def _find_extents(block: Block, setup: Setup) -> tuple[float, float, float]:
     positions = setup.batch * math.prod(in_shape) / in_channels
     out_channels = setup.batch * math.prod(out_shape) / positions
     return positions, float(in_channels), max(out_channels, _LEAST_CHANNELS)
-
-
-def _measure_alignment(block: Block) -> float:
-    """Return how aligned the widths of matrix products are: 0 if one is odd, most at eights.
-
-    Products whose rows do not fill 16 bytes take other kernels; some kinds pad rows themselves.
-    """
-    widths = [
-        int(layer.sizes[name])
-        for layer, kind in ((layer, find_kind(layer.kind)) for layer in block.layers)
-        if not kind.pads_widths
-        for name in kind.aligned_widths
-    ]
-    least = min((math.gcd(width, _ALIGNED_ROW) for width in widths), default=_ALIGNED_ROW)
-    return _ALIGNMENT_SCALE * math.log2(least)

@@ -139,10 +139,6 @@ class LogSumPosterior:
     row_weights: Floats
     full: FittedLogSums | None = None
 
-    def covary(self, inputs: LogInputs) -> Floats:
-        """Return the prior covariance of the observations with inputs, N x P."""
-        return self.linear.weights.matmul(self.prior.covariance(self.inputs, inputs))
-
     def whiten(self, cov: Floats) -> Floats:
         """Return L⁻¹ times covariances of the observations, without multiplying its zeros."""
         lower = self.inverse_factor
@@ -154,10 +150,10 @@ class LogSumPosterior:
 
     def predict_discrepancies(self, sums: LogSums) -> Floats:
         """Return the posterior mean of the discrepancy of each sum."""
-        if self.full is None or self.full.row_weights is None:
-            return _predict_discrepancies(self.prior, sums, self.sums, self.row_weights)
-        known = self.full.observations.sums, self.full.row_weights
-        return _predict_discrepancies(self.prior, sums, *known)
+        known, row_weights = self.sums, self.row_weights
+        if self.full is not None and self.full.row_weights is not None:
+            known, row_weights = self.full.observations.sums, self.full.row_weights
+        return matvec(self.prior.discrepancy_covariance(sums, known), row_weights)
 
 
 def condition_logsums(fitted: FittedLogSums, rows: Ints | None = None) -> LogSumPosterior:
@@ -221,8 +217,8 @@ def correct_row_weights(fitted: FittedLogSums, rows: Ints) -> FittedLogSums:
     own, row_weights = fitted.narrow(rows), fitted.row_weights.copy()
     sums = own.observations.sums
     residual = own.observations.log_values - own.linear.evaluate(fitted.predict_mean(own.inputs))
-    known = fitted.observations.sums, row_weights
-    residual -= _predict_discrepancies(fitted.prior, sums, *known)
+    cov = fitted.prior.discrepancy_covariance(sums, fitted.observations.sums)
+    residual -= matvec(cov, row_weights)
     residual -= own.noise_variance * row_weights[rows]
     inverse_factor = condition_logsums(fitted, rows).inverse_factor
     row_weights[rows] += matvec(inverse_factor.T, matvec(inverse_factor, residual))
@@ -238,12 +234,6 @@ def sum_by_input(linear: LinearSums, row_weights: Floats, inputs: int) -> Floats
 def move(linear: LinearSums, sums: LogSums) -> LinearSums:
     """Return a linearisation over inputs in another order: entries lie where the counts do."""
     return replace(linear, weights=replace(sums.counts, weight=linear.weights.weight))
-
-
-def _predict_discrepancies(
-    prior: LogSumPrior, sums: LogSums, known: LogSums, row_weights: Floats
-) -> Floats:
-    return matvec(prior.discrepancy_covariance(sums, known), row_weights)
 
 
 class _LinearPosterior:

@@ -189,7 +189,8 @@ def _iterate_inputs(
     for start in range(0, inputs.size, _INPUT_CHUNK):
         index = order[start : start + _INPUT_CHUNK]
         some = inputs.take(index)
-        cov = posterior.covary(some)
+        cov = posterior.prior.covariance(posterior.inputs, some)
+        cov = posterior.linear.weights.matmul(cov)
         if known_mean is not None:
             log_mean = known_mean[index]
         elif posterior.full is not None:
