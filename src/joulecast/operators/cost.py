@@ -74,23 +74,18 @@ def peak_memory(network: Network, setup: Setup) -> int:
     works = [layer_work(layer, setup) for layer in network.layers]
     if not works:
         return 0
-    item_bytes = _weight_bytes(setup)
-    kept = _count_kept_bytes(network, setup)
-    largest = max(math.prod(output_shape(layer)) for layer in network.layers)
-    held = sum(work.update.memory_bytes for work in works)
-    passing = setup.batch * item_bytes * (2 * largest + math.prod(network.input.shape))
-    return int(kept + held + passing)
-
-
-def _count_kept_bytes(network: Network, setup: Setup) -> float:
-    """Return the bytes of activations when most of them are kept for backward."""
-    kept = [layer_work(replace(one, recomputed=False), setup).forward for one in network.layers]
-    sizes = [work.memory_bytes for work in kept]
+    # Activations, most of which are kept for backward.
+    forward = [layer_work(replace(one, recomputed=False), setup).forward for one in network.layers]
+    sizes = [work.memory_bytes for work in forward]
     segments = list_checkpoint_segments(network) if setup.phase == "train" else []
     inside = [sum(sizes[one.start : one.stop]) for one in segments]
     item_bytes = setup.batch * _activation_bytes(setup)
     inputs = sum(item_bytes * math.prod(input_shape(network.layers[one.start])) for one in segments)
-    return sum(sizes) - sum(inside) + inputs + max(inside, default=0.0)
+    kept = sum(sizes) - sum(inside) + inputs + max(inside, default=0.0)
+    largest = max(math.prod(output_shape(layer)) for layer in network.layers)
+    held = sum(work.update.memory_bytes for work in works)
+    passing = setup.batch * _weight_bytes(setup) * (2 * largest + math.prod(network.input.shape))
+    return int(kept + held + passing)
 
 
 # What a layer costs is asked for by pieces, by the host's calls and by memory.
@@ -100,8 +95,10 @@ def _count_layer_work(layer: Layer, setup: Setup, half_input: bool | None) -> St
     item_bytes = _activation_bytes(setup)
     flags = training and layer.trains, training and layer.input_grad
     context = WorkContext(setup.batch, item_bytes, *flags)
-    ops = (layer, *layer.tail)
-    work = _chain_work(ops, input_shape(layer), context, setup, layer.tied, half_input)
+    shape, tied = input_shape(layer), layer.tied
+    work, shape, after, half = _step_work(layer, shape, context, setup, tied, half_input)
+    if layer.tail:
+        work = work + _tail_work(layer.tail, shape, after, setup, tied, half)
     if layer.transposed:
         copied = find_kind(layer.kind).copy_transposed(layer.sizes, input_shape(layer), context)
         work = replace(work, forward=work.forward + copied)
@@ -110,19 +107,6 @@ def _count_layer_work(layer: Layer, setup: Setup, half_input: bool | None) -> St
     if layer.calls > 1:
         work = _repeat(work, layer.calls)
     return work if setup.accumulate == 1 else _accumulate(work, setup)
-
-
-def _chain_work(
-    ops: tuple[Op, ...],
-    shape: Shape,
-    context: WorkContext,
-    setup: Setup,
-    tied: bool,
-    half: bool | None,
-) -> StepWork:
-    """Return the work of operators that follow each other."""
-    work, shape, context, half = _step_work(ops[0], shape, context, setup, tied, half)
-    return work + _tail_work(ops[1:], shape, context, setup, tied, half) if ops[1:] else work
 
 
 # Networks of many widths repeat the same few tails, and operators in them, on the same few shapes.
@@ -191,13 +175,21 @@ def _cast_work(op: Op, shape: Shape, context: WorkContext, half: bool) -> tuple[
 def _op_work(op: Op, shape: Shape, context: WorkContext, setup: Setup, tied: bool) -> StepWork:
     kind = find_kind(op.kind)
     weights = () if tied else kind.params(op.sizes, shape)
-    update = _update_work(weights, setup, context.trains)
+    params = sum(weights)
+    update = Work(memory_bytes=float(params * _weight_bytes(setup)))
+    if context.trains:
+        moved, kept, launches = _UPDATES[setup.optimizer]
+        update = Work(
+            size_bytes=float(params * moved * WEIGHT_BYTES),
+            launches=launches * len(weights),
+            memory_bytes=float(params * (2 + kept) * WEIGHT_BYTES),
+        )
     if setup.phase != "train" and kind.only_trains:
-        return StepWork(NO_WORK, NO_WORK, update, sum(weights))
+        return StepWork(NO_WORK, NO_WORK, update, params)
     forward = kind.forward(op.sizes, shape, context)
     if setup.phase != "train":
-        return StepWork(replace(forward, memory_bytes=0.0), NO_WORK, update, sum(weights))
-    return StepWork(forward, kind.backward(op.sizes, shape, context), update, sum(weights))
+        return StepWork(replace(forward, memory_bytes=0.0), NO_WORK, update, params)
+    return StepWork(forward, kind.backward(op.sizes, shape, context), update, params)
 
 
 def _activation_bytes(setup: Setup) -> int:
@@ -236,18 +228,6 @@ def _accumulate(work: StepWork, setup: Setup) -> StepWork:
         backward = backward + Work(0.0, moved_bytes, weights).times(max(batches - 1, 1))
     update = work.update if setup.accumulate else Work(memory_bytes=work.update.memory_bytes)
     return StepWork(forward, backward, update, work.params)
-
-
-def _update_work(weights: tuple[int, ...], setup: Setup, trains: bool) -> Work:
-    params = sum(weights)
-    if not trains:
-        return Work(memory_bytes=float(params * _weight_bytes(setup)))
-    moved, kept, launches = _UPDATES[setup.optimizer]
-    return Work(
-        size_bytes=float(params * moved * WEIGHT_BYTES),
-        launches=launches * len(weights),
-        memory_bytes=float(params * (2 + kept) * WEIGHT_BYTES),
-    )
 
 
 # ---------------------------------------------------------------------------------------------

@@ -8,9 +8,8 @@ import pytest
 from joulecast.gp.logsums import fit as outliers
 from joulecast.gp.logsums.fit import SumObjective, discount_outliers, fit_logsums, select_subset
 from joulecast.gp.logsums.inputs import LogObservations, linearise
-from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
+from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums, predict_log_totals
 from joulecast.gp.logsums.selection import keep_linearisation
-from joulecast.gp.logsums.totals import predict_log_totals
 from logsums_examples import draw_fitted, draw_inputs, make_process, to_matrix
 
 

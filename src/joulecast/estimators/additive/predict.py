@@ -26,14 +26,16 @@ from joulecast.estimators.additive.layers import PlacedLayer, SetupLayer, set_up
 from joulecast.estimators.base import DURATION_SUM_ERROR_SD_SHARE
 from joulecast.gp.linalg import Floats, WeightedSums
 from joulecast.gp.logsums.inputs import LogInputs, LogSums
-from joulecast.gp.logsums.posterior import FittedLogSums, LogSumPosterior, condition_logsums
-from joulecast.gp.logsums.selection import select_rows
-from joulecast.gp.logsums.totals import (
+from joulecast.gp.logsums.posterior import (
+    FittedLogSums,
     LogPrediction,
+    LogSumPosterior,
+    condition_logsums,
     posterior_elasticities,
     predict_log_means,
     predict_log_totals,
 )
+from joulecast.gp.logsums.selection import select_rows
 from joulecast.records import LayerEstimate, Network, Setup
 from joulecast.variants import Block, make_isolated_network, split_network, unfold_blocks
 

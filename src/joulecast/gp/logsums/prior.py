@@ -216,7 +216,7 @@ class LogSumPrior:
 
 def prior_log_mean(inputs: LogInputs, coefficients: Floats) -> Floats:
     """Return the prior mean μ of each input."""
-    log_mean = _uncapped_log_mean(inputs, coefficients)
+    log_mean = np.log(matvec(inputs.basis, coefficients[: inputs.basis.shape[1]]))
     if inputs.log_caps is not None:
         scaled = -_CAP_EXPONENT * np.array([log_mean, inputs.log_caps])
         log_mean = np.asarray(-np.logaddexp(scaled[0], scaled[1]) / _CAP_EXPONENT)
@@ -232,15 +232,12 @@ def coefficient_gradient(inputs: LogInputs, coefficients: Floats) -> Floats:
     shares = terms / terms.sum(axis=1, keepdims=True)
     if inputs.log_caps is not None:
         # The derivative of l by ln m.
-        margin = _CAP_EXPONENT * (_uncapped_log_mean(inputs, coefficients) - inputs.log_caps)
+        uncapped = np.log(matvec(inputs.basis, coefficients[:size]))
+        margin = _CAP_EXPONENT * (uncapped - inputs.log_caps)
         shares = shares * (1.0 / (1.0 + np.exp(np.minimum(margin, 500.0))))[:, None]
     if inputs.log_basis is not None:
         shares = np.column_stack([shares, inputs.log_basis * coefficients[size:]])
     return np.asarray(shares)
-
-
-def _uncapped_log_mean(inputs: LogInputs, coefficients: Floats) -> Floats:
-    return np.asarray(np.log(matvec(inputs.basis, coefficients[: inputs.basis.shape[1]])))
 
 
 def compare_cells(group: int, left: Ints, right: Ints) -> tuple[Floats, Floats]:

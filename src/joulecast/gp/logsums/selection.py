@@ -26,9 +26,9 @@ from joulecast.gp.logsums.posterior import (
     condition_logsums,
     correct_row_weights,
     linearise_observations,
+    linearise_prediction,
     move,
 )
-from joulecast.gp.logsums.totals import linearise_prediction
 
 # Up to this many observations all are used: a quarter of a second on one core, selecting less.
 MAX_EXACT_ROWS = 400
