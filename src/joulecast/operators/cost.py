@@ -134,7 +134,7 @@ def _step_work(
         work = _op_work(op, shape, context, setup, tied)
     else:
         forward, backward = _cast_work(op, shape, context, half)
-        half = _works_in_half(op, half)
+        half = works_in_half(op, half)
         context = replace(context, item_bytes=2 if half else WEIGHT_BYTES)
         work = _op_work(op, shape, context, setup, tied)
         work = replace(work, forward=work.forward + forward, backward=work.backward + backward)
@@ -147,7 +147,7 @@ def _step_work(
 _tail_step_work = lru_cache(maxsize=4096)(_step_work)
 
 
-def _works_in_half(op: Op, half: bool) -> bool:
+def works_in_half(op: Op, half: bool) -> bool:
     """Return whether autocast runs an operator in half precision."""
     precision = find_kind(op.kind).autocast(op.sizes)
     return half if precision == "input" else precision == "half"
@@ -161,11 +161,11 @@ def _cast_work(op: Op, shape: Shape, context: WorkContext, half: bool) -> tuple[
     kind = find_kind(op.kind)
     if kind.is_view:
         return NO_WORK, NO_WORK
-    works_in_half = _works_in_half(op, half)
+    is_half = works_in_half(op, half)
     inputs = weights = NO_WORK
-    if works_in_half != half and not kind.reads_tokens:
+    if is_half != half and not kind.reads_tokens:
         inputs = Work(0.0, float(context.batch * math.prod(shape) * _CAST_BYTES), 1)
-    if works_in_half and kind.autocast(op.sizes) == "half":
+    if is_half and kind.autocast(op.sizes) == "half":
         sizes = kind.params(op.sizes, shape)
         weights = Work(0.0, float(sum(sizes) * _CAST_BYTES), len(sizes))
     backward = inputs if context.input_grad else NO_WORK
@@ -260,7 +260,7 @@ def list_half_inputs(layers: Sequence[Layer], data: Input) -> tuple[bool, ...]:
         half_inputs.append(half)
         ops: tuple[Op, ...] = (layer, *layer.tail)
         for op in ops:
-            half = _works_in_half(op, half)
+            half = works_in_half(op, half)
         half_outputs.append(half)
     return tuple(half_inputs)
 

@@ -46,11 +46,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
 
 from joulecast.operators import (
     HOST_CALLS,
-    Kind,
     Work,
     add_host_calls,
     channel_axis,
@@ -64,6 +62,7 @@ from joulecast.operators import (
     make_layer,
     output_shape,
     uses_autocast,
+    works_in_half,
 )
 from joulecast.records import (
     FLOAT_PRECISIONS,
@@ -394,7 +393,33 @@ def split_passes(operator: SetupLayer) -> Counts:
         moved_bytes = layer_work(layer, setup, half_input).backward.size_bytes
         backward = _make_backward(operator, forward, moved_bytes)
     kernels = [forward, *backward]
-    return _add_up((one, 1.0) for one in (*kernels, *_make_update(operator, kernels)))
+    # Weights change, gradients are added up, and autocast converts operands: what is left of the
+    # operator's bytes is elementwise.
+    left_bytes = operator.size_bytes - sum(one.size_bytes for one in kernels)
+    if left_bytes >= _MIN_UPDATE_SHARE * operator.size_bytes:
+        point = [0.0] * len(AXES)
+        # As rows of one channel: 12 bytes each, 6 for every element of input and output.
+        point[AXES.index("positions")] = math.log(max(left_bytes / 12.0, 1.0))
+        point[AXES.index("bytes")] = math.log1p(6.0)
+        point[AXES.index("alignment")] = operator.point[AXES.index("alignment")]
+        update = replace(
+            operator,
+            key=f"{_UPDATE} {left_bytes:.0f}",
+            kind=_UPDATE,
+            regime="fp32 inference",
+            phase="inference",
+            precision="fp32",
+            operator_class=find_kind("elementwise").operator_class,
+            flops=0.0,
+            padded_flops=0.0,
+            size_bytes=left_bytes,
+            alone_bytes=left_bytes,
+            launches=0,
+            point=tuple(point),
+            origin=None,
+        )
+        kernels.append(update)
+    return _add_up((one, 1.0) for one in kernels)
 
 
 def _place_layers(blocks: Iterable[PlacedBlock], setup: Setup) -> Iterator[PlacedLayer]:
@@ -438,7 +463,7 @@ def _split_layer(block: Block, setup: Setup) -> Counts:
             else:
                 one = set_up_layer(Block("hidden", (operator,), half_input), setup)
             found.append((one, 1.0))
-            half = _gives_half(operator, half_input)
+            half = works_in_half(operator, half_input)
             previous = operator
     if has_loss and setup.phase == "train":
         found.append((_make_loss(output_shape(block.layers[-1]), setup), 1.0))
@@ -596,39 +621,6 @@ def _make_backward(
     ]
 
 
-def _make_update(operator: SetupLayer, kernels: Sequence[SetupLayer]) -> list[SetupLayer]:
-    """Return what is left of an operator's bytes, all of it elementwise.
-
-    Weights change, gradients are added up, and autocast converts operands.
-    """
-    left_bytes = operator.size_bytes - sum(one.size_bytes for one in kernels)
-    if left_bytes < _MIN_UPDATE_SHARE * operator.size_bytes:
-        return []
-    point = [0.0] * len(AXES)
-    # As rows of one channel: 12 bytes each, 6 for every element of input and output.
-    point[AXES.index("positions")] = math.log(max(left_bytes / 12.0, 1.0))
-    point[AXES.index("bytes")] = math.log1p(6.0)
-    point[AXES.index("alignment")] = operator.point[AXES.index("alignment")]
-    return [
-        replace(
-            operator,
-            key=f"{_UPDATE} {left_bytes:.0f}",
-            kind=_UPDATE,
-            regime="fp32 inference",
-            phase="inference",
-            precision="fp32",
-            operator_class=find_kind("elementwise").operator_class,
-            flops=0.0,
-            padded_flops=0.0,
-            size_bytes=left_bytes,
-            alone_bytes=left_bytes,
-            launches=0,
-            point=tuple(point),
-            origin=None,
-        )
-    ]
-
-
 def list_operators(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
     """Yield the operators of a layer, with whether their input is in half precision.
 
@@ -650,8 +642,8 @@ def list_operators(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
         has_gradient = layer.input_grad or (number > 0 and layer.trains)
         operator = replace(plain, kind=name, sizes=Sizes(sizes), input_grad=has_gradient)
         yield operator, inside
-        inside = _gives_half(operator, inside)
-    shape, half = output_shape(bare), _gives_half(bare, half)
+        inside = works_in_half(operator, inside)
+    shape, half = output_shape(bare), works_in_half(bare, half)
     has_weights = bool(kind.params(layer.sizes, input_shape(layer)))
     input_grad = layer.input_grad or (layer.trains and has_weights)
     is_channels_last = layer.channels_last or layer.channels_last_weights
@@ -664,16 +656,10 @@ def list_operators(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
             channels_last=is_channels_last and len(shape) > 2,
         )
         yield operator, half
-        half = _gives_half(operator, half)
+        half = works_in_half(operator, half)
         kind = find_kind(op.kind)
         input_grad = input_grad or (layer.trains and bool(kind.params(op.sizes, shape)))
         shape = kind.out_shape(op.sizes, shape)
-
-
-def _gives_half(operator: Layer, half: bool) -> bool:
-    """Return whether an operator's output is in half precision under autocast."""
-    precision = find_kind(operator.kind).autocast(operator.sizes)
-    return half if precision == "input" else precision == "half"
 
 
 def count_fork_work(layer: Layer, forward: Work) -> Work:
@@ -749,17 +735,30 @@ def run_as_library(operator: Layer) -> Layer:
 
 def find_point(block: Block, setup: Setup, work: Work, executed_flops: float) -> tuple[float, ...]:
     """Return the coordinates of a block under a setup, one for each of AXES."""
-    positions, in_channels, out_channels = _find_extents(block, setup)
-    if block.layers[0].sizes.get("fn") == LOSS_FUNCTION:
-        return find_loss_point(positions, in_channels, work.size_bytes)
     first = block.layers[0]
     kind, sizes = find_kind(first.kind), first.sizes
     window = 0.0, 0.0
-    if kind.is_recurrent:
-        cells = sizes["depth"] * (1 + sizes["bidirectional"])
-        window = math.log(sizes["tokens"] * cells), 0.0
-    elif kind.is_convolution:
-        window = math.log(math.prod(sizes["kernel"])), math.log(math.prod(sizes["space"]))
+    # Positions, and input and output channels of each: rows, depth and columns.
+    if kind.has_head_dim:
+        # Each head of each sequence multiplies queries by keys of its own.
+        rows = setup.batch * sizes.get("windows", 1) * sizes["heads"] * sizes["tokens"]
+        extents = float(rows), float(sizes["head_dim"]), float(sizes["kv_tokens"])
+    else:
+        in_shape = input_shape(first)
+        channels = max(1, in_shape[channel_axis(first)] if in_shape else 1)
+        rows = setup.batch * math.prod(in_shape) / channels
+        columns = setup.batch * math.prod(output_shape(block.layers[-1])) / rows
+        extents = rows, float(channels), max(columns, _LEAST_CHANNELS)
+        if kind.is_recurrent:
+            # Tokens follow each other: one step multiplies the states of a batch.
+            extents = float(setup.batch), float(channels), float(sizes["hidden"])
+            cells = sizes["depth"] * (1 + sizes["bidirectional"])
+            window = math.log(sizes["tokens"] * cells), 0.0
+        elif kind.is_convolution:
+            window = math.log(math.prod(sizes["kernel"])), math.log(math.prod(sizes["space"]))
+    positions, in_channels, out_channels = extents
+    if sizes.get("fn") == LOSS_FUNCTION:
+        return find_loss_point(positions, in_channels, work.size_bytes)
     # How aligned the widths of matrix products are: 0 if one is odd, most at eights. Products whose
     # rows do not fill 16 bytes take other kernels; some kinds pad rows themselves.
     widths = [
@@ -802,22 +801,3 @@ def count_executed_flops(layer: Layer, work: Work) -> float:
         width = int(sizes[name])
         flops *= TILE * math.ceil(width / TILE) / width
     return flops
-
-
-def _find_extents(block: Block, setup: Setup) -> tuple[float, float, float]:
-    """Return positions, and input and output channels of each: rows, depth and columns."""
-    first = block.layers[0]
-    kind: Kind = find_kind(first.kind)
-    sizes: Any = first.sizes
-    if kind.has_head_dim:
-        # Each head of each sequence multiplies queries by keys of its own.
-        rows = setup.batch * sizes.get("windows", 1) * sizes["heads"] * sizes["tokens"]
-        return float(rows), float(sizes["head_dim"]), float(sizes["kv_tokens"])
-    in_shape, out_shape = input_shape(first), output_shape(block.layers[-1])
-    in_channels = max(1, in_shape[channel_axis(first)] if in_shape else 1)
-    if kind.is_recurrent:
-        # Tokens follow each other: one step multiplies the states of a batch.
-        return float(setup.batch), float(in_channels), float(sizes["hidden"])
-    positions = setup.batch * math.prod(in_shape) / in_channels
-    out_channels = setup.batch * math.prod(out_shape) / positions
-    return positions, float(in_channels), max(out_channels, _LEAST_CHANNELS)

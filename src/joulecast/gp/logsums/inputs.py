@@ -87,10 +87,6 @@ class LogInputs(Rows):
         cell[order] = np.cumsum(is_first) - 1
         return rows[order[is_first]], cell
 
-    def order_by_cell(self) -> Ints:
-        """Return the numbers of all inputs, cell by cell."""
-        return np.argsort(self.cells[1], kind="stable")
-
 
 @dataclass(frozen=True)
 class LogSums(Rows):

@@ -125,7 +125,7 @@ class FittedLogSums:
     def weighted_inputs(self) -> tuple[LogInputs, Floats]:
         """The inputs cell by cell, and Wᵀ·C⁻¹·r: covariances with them times these are means."""
         assert self.row_weights is not None
-        order = self.inputs.order_by_cell()
+        order = np.argsort(self.inputs.cells[1], kind="stable")
         by_input = sum_by_input(self.linear, self.row_weights, self.inputs.size)
         return self.inputs.take(order), by_input[order]
 
@@ -461,7 +461,7 @@ def _iterate_inputs(
     posterior: LogSumPosterior, inputs: LogInputs, known_mean: Floats | None = None
 ) -> Iterator[tuple[Ints, Floats, Floats]]:
     """Yield some inputs at a time: index, posterior mean, and covariance with observations."""
-    order = inputs.order_by_cell()
+    order = np.argsort(inputs.cells[1], kind="stable")
     for start in range(0, inputs.size, _INPUT_CHUNK):
         index = order[start : start + _INPUT_CHUNK]
         some = inputs.take(index)
