@@ -72,11 +72,11 @@ from joulecast.variants import (
     fixed_properties,
     make_isolated_trial,
     match_precision,
-    plan_curves,
     read_isolated_block,
     resize_block,
     split_network,
 )
+from joulecast.variants.curves import plan_curves
 
 STAGES = ("forward", "backward", "update")
 TIME_DEGREE, POWER_DEGREE = 3, 2

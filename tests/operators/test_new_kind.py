@@ -29,12 +29,12 @@ from joulecast.variants import (
     make_isolated_trial,
     make_variant,
     match_precision,
-    plan_curves,
     read_isolated_block,
     read_variant,
     resize_block,
     split_network,
 )
+from joulecast.variants.curves import plan_curves
 
 KIND = "gated_linear"
 SETUP = Setup(batch=8)

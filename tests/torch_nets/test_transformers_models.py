@@ -13,13 +13,8 @@ from joulecast.records import Device, Network, Setup, Trial
 from joulecast.torch_nets.losses import cross_entropy_loss
 from joulecast.torch_nets.net_reader import read_net
 from joulecast.torch_nets.runtime import TorchRuntime
-from joulecast.variants import (
-    make_isolated_trial,
-    make_variant,
-    plan_curves,
-    resize_block,
-    split_network,
-)
+from joulecast.variants import make_isolated_trial, make_variant, resize_block, split_network
+from joulecast.variants.curves import plan_curves
 
 
 def make_transformers_model(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:

@@ -17,12 +17,9 @@ from joulecast.operators import (
 )
 from joulecast.records import Input, Network, Setup, fold_blocks
 from joulecast.variants import (
-    BLOCKS,
-    LAYERS,
     REPEATED,
     ROLES,
     Block,
-    adapt_partition,
     block_widths,
     curve_key,
     describe_block,
@@ -30,8 +27,6 @@ from joulecast.variants import (
     make_paper_variant,
     make_variant,
     match_phase,
-    plan_curves,
-    read_block_variant,
     read_isolated_block,
     read_variant,
     resize_block,
@@ -40,6 +35,13 @@ from joulecast.variants import (
     width_names,
 )
 from joulecast.variants.blocks import find_block_scale, find_least_scale, find_scale_step
+from joulecast.variants.curves import (
+    BLOCKS,
+    LAYERS,
+    adapt_partition,
+    plan_curves,
+    read_block_variant,
+)
 
 SETUP = Setup()
 IMAGE = Input((3, 16, 16))

@@ -119,8 +119,15 @@ def fit_profile(profile: Profile, estimator: str = AUTO) -> FittedProfile:
     if sheet is None or (name not in STARTS_FROM_SHEETS and profile.observations):
         method = find_estimator(name)
         stored = load_fit(profile, method)
-        if stored is not None and _is_current(profile, method, stored):
-            return FittedProfile(profile, method, stored)
+        if stored is not None:
+            is_current = find_fit_count(profile.fits, method.name) == len(profile.observations)
+            if not is_current:
+                # Without that number, or where it counts a store's own observations alone, they
+                # must be parsed.
+                count = sum(map(method.uses, _list_believed(profile)))
+                is_current = count in (0, stored.observation_count)
+            if is_current:
+                return FittedProfile(profile, method, stored)
         if not any(map(method.uses, profile.observations)):
             raise MissingError(
                 f"the profile of {profile.device.name} holds nothing that {name} can learn from: "
@@ -189,12 +196,3 @@ def load_fit(profile: Profile, method: Estimator) -> Fitted | None:
     if data is None or data.get("version", 1) != method.version:
         return None
     return method.load(data)
-
-
-def _is_current(profile: Profile, method: Estimator, stored: Fitted) -> bool:
-    """Return whether a fit was made from all observations that the profile has now."""
-    if find_fit_count(profile.fits, method.name) == len(profile.observations):
-        return True
-    # Without that number, or where it counts a store's own observations alone, they must be parsed.
-    count = sum(map(method.uses, _list_believed(profile)))
-    return count in (0, stored.observation_count)

@@ -41,7 +41,7 @@ from joulecast.operators import Work, layer_work, network_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
 from joulecast.records.codec import Record, always_stored
 from joulecast.system.errors import MissingError
-from joulecast.variants import read_block_variant
+from joulecast.variants.curves import read_block_variant
 
 # Columns of the work of a network.
 _FLOPS, _BYTES, _LAUNCHES, _ONE = range(4)

@@ -258,7 +258,21 @@ def parse_params(name: str) -> dict[str, int]:
     family_name, _, text = name.partition(":")
     if family_name not in FAMILIES:
         raise NetError(f"unknown family {family_name!r}; known families: {', '.join(FAMILIES)}")
-    return _parse_params(name, FAMILIES[family_name], text)
+    params = dict(FAMILIES[family_name].params)
+    names = list(params)
+    for position, word in enumerate(text.split(",") if text else []):
+        key, equals, value = word.rpartition("=")
+        if not equals:
+            if position >= len(names):
+                raise NetError(f"{name}: give at most {len(names)} values ({', '.join(names)})")
+            key = names[position]
+        if key not in params:
+            raise NetError(f"{name}: unknown parameter {key!r}; give {', '.join(names)}")
+        try:
+            params[key] = int(value)
+        except ValueError:
+            raise NetError(f"{name}: {key} is {value!r}; give an integer") from None
+    return params
 
 
 def build_family(
@@ -272,7 +286,14 @@ def build_family(
     key = (family_name, tuple(params.items()), input_shape)
     found = _KEPT.get(key)
     if found is None:
-        found = _build(family_name, params, input_shape)
+        family = FAMILIES[family_name]
+        _check_params(family_name, family, params)
+        sample = family.input
+        if input_shape is not None:
+            sample = _make_input(family_name, family, input_shape)
+        draft = NetworkDraft(sample.shape, sample.vocabulary)
+        family.architecture(params, draft)
+        found = draft.finish(name_member(family_name, params))
         # A search builds the same members again: to estimate, to compare and to show them. Deep
         # ones take megabytes each, and many of them must not fill the memory of a server.
         if len(found.layers) <= _MOST_KEPT_LAYERS:
@@ -304,40 +325,13 @@ def draw_family(
         draw: Function of two bounds that returns a random integer, both bounds included.
         input_shape: Shape of one sample; the family's default if None.
     """
-    bare_name, _, text = family_name.partition(":")
+    bare_name = family_name.partition(":")[0]
+    params = parse_params(family_name)
     family = FAMILIES[bare_name]
-    params = {}
-    for key, original in _parse_params(family_name, family, text).items():
+    for key, original in params.items():
         values = family.list_values(key, original)
         params[key] = original if key in family.fixed else values[draw(1, len(values)) - 1]
     return build_family(bare_name, params, input_shape)
-
-
-def _build(family_name: str, params: Mapping[str, int], input_shape: Shape | None) -> Network:
-    family = FAMILIES[family_name]
-    _check_params(family_name, family, params)
-    sample = family.input if input_shape is None else _make_input(family_name, family, input_shape)
-    draft = NetworkDraft(sample.shape, sample.vocabulary)
-    family.architecture(params, draft)
-    return draft.finish(name_member(family_name, params))
-
-
-def _parse_params(name: str, family: Family, text: str) -> dict[str, int]:
-    params = dict(family.params)
-    names = list(family.params)
-    for position, word in enumerate(text.split(",") if text else []):
-        key, equals, value = word.rpartition("=")
-        if not equals:
-            if position >= len(names):
-                raise NetError(f"{name}: give at most {len(names)} values ({', '.join(names)})")
-            key = names[position]
-        if key not in params:
-            raise NetError(f"{name}: unknown parameter {key!r}; give {', '.join(names)}")
-        try:
-            params[key] = int(value)
-        except ValueError:
-            raise NetError(f"{name}: {key} is {value!r}; give an integer") from None
-    return params
 
 
 def _check_params(name: str, family: Family, params: Mapping[str, int]) -> None:

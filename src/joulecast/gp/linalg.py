@@ -50,11 +50,14 @@ def matmul(left: Floats, right: Floats) -> Floats:
     if float(left.size) * right.shape[1] > _MAX_TILED:
         return np.asarray(left @ right)
     product = np.zeros((left.shape[0], right.shape[1]))
-    inner = _list_tiles(left.shape[1])
-    for rows in _list_tiles(left.shape[0]):
-        for columns in _list_tiles(right.shape[1]):
+    sizes = left.shape[0], right.shape[1], left.shape[1]
+    row_tiles, column_tiles, inner_tiles = (
+        [slice(start, start + _TILE) for start in range(0, size, _TILE)] for size in sizes
+    )
+    for rows in row_tiles:
+        for columns in column_tiles:
             tile = product[rows, columns]
-            for middle in inner:
+            for middle in inner_tiles:
                 tile += left[rows, middle] @ right[middle, columns]
     return product
 
@@ -127,10 +130,6 @@ def _factorise(matrix: Floats) -> tuple[Floats, Floats]:
     factor[below, below], inverse[below, below] = _factorise(schur)
     inverse[below, top] = -matmul(inverse[below, below], matmul(side, inverse[top, top]))
     return factor, inverse
-
-
-def _list_tiles(size: int) -> list[slice]:
-    return [slice(start, start + _TILE) for start in range(0, size, _TILE)]
 
 
 @dataclass(frozen=True)

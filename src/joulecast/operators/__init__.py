@@ -33,6 +33,7 @@ from joulecast.operators.cost import (
     network_work,
     peak_memory,
     uses_autocast,
+    works_in_half,
 )
 from joulecast.operators.elementwise import APPENDS, count_operand
 from joulecast.operators.kind import Kind, Shape, StepWork, Work, WorkContext

@@ -36,7 +36,15 @@ def define_convolution(dims: int, transposed: bool = False) -> Kind:
 
     @lru_cache(maxsize=1024)  # forward, backward and the next layer need it one after the other
     def out_shape(s: Sizes, shape: Shape) -> Shape:
-        space = _convolved_space(s, shape[1:], transposed)
+        extras = s["output_padding"] if transposed else (0,) * dims
+        axes = s["kernel"], s["stride"], s["padding"], s["dilation"], extras
+        space = []
+        for size, kernel, stride, padding, dilation, extra in zip(shape[1:], *axes, strict=False):
+            reach = dilation * (kernel - 1)
+            if transposed:
+                space.append((size - 1) * stride - 2 * padding + reach + extra + 1)
+            else:
+                space.append((size + 2 * padding - reach - 1) // stride + 1)
         if min(space) < 1:
             raise InputError(
                 f"a kernel of {s['kernel']} does not fit on {tuple(shape[1:])}: give a larger input"
@@ -213,20 +221,6 @@ def _spread_over_axes(dims: int, sizes: dict[str, Any]) -> dict[str, Any]:
     """Return sizes in which one integer for all spatial axes is repeated for each of them."""
     integers = {name: sizes[name] for name in CONVOLUTION_AXES if isinstance(sizes.get(name), int)}
     return {**sizes, **{name: (size,) * dims for name, size in integers.items()}}
-
-
-def _convolved_space(s: Sizes, space: Shape, transposed: bool) -> list[int]:
-    """Return the spatial sizes of a convolution's output."""
-    extras = s["output_padding"] if transposed else (0,) * len(space)
-    axes = zip(space, s["kernel"], s["stride"], s["padding"], s["dilation"], extras, strict=False)
-    found = []
-    for size, kernel, stride, padding, dilation, extra in axes:
-        reach = dilation * (kernel - 1)
-        if transposed:
-            found.append((size - 1) * stride - 2 * padding + reach + extra + 1)
-        else:
-            found.append((size + 2 * padding - reach - 1) // stride + 1)
-    return found
 
 
 _RECURRENT_DEFAULTS = {"depth": 1, "bidirectional": 0, "bias": 1}

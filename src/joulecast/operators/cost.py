@@ -74,23 +74,18 @@ def peak_memory(network: Network, setup: Setup) -> int:
     works = [layer_work(layer, setup) for layer in network.layers]
     if not works:
         return 0
-    item_bytes = _weight_bytes(setup)
-    kept = _count_kept_bytes(network, setup)
-    largest = max(math.prod(output_shape(layer)) for layer in network.layers)
-    held = sum(work.update.memory_bytes for work in works)
-    passing = setup.batch * item_bytes * (2 * largest + math.prod(network.input.shape))
-    return int(kept + held + passing)
-
-
-def _count_kept_bytes(network: Network, setup: Setup) -> float:
-    """Return the bytes of activations when most of them are kept for backward."""
-    kept = [layer_work(replace(one, recomputed=False), setup).forward for one in network.layers]
-    sizes = [work.memory_bytes for work in kept]
+    # Activations, most of which are kept for backward.
+    forward = [layer_work(replace(one, recomputed=False), setup).forward for one in network.layers]
+    sizes = [work.memory_bytes for work in forward]
     segments = list_checkpoint_segments(network) if setup.phase == "train" else []
     inside = [sum(sizes[one.start : one.stop]) for one in segments]
     item_bytes = setup.batch * _activation_bytes(setup)
     inputs = sum(item_bytes * math.prod(input_shape(network.layers[one.start])) for one in segments)
-    return sum(sizes) - sum(inside) + inputs + max(inside, default=0.0)
+    kept = sum(sizes) - sum(inside) + inputs + max(inside, default=0.0)
+    largest = max(math.prod(output_shape(layer)) for layer in network.layers)
+    held = sum(work.update.memory_bytes for work in works)
+    passing = setup.batch * _weight_bytes(setup) * (2 * largest + math.prod(network.input.shape))
+    return int(kept + held + passing)
 
 
 # What a layer costs is asked for by pieces, by the host's calls and by memory.
@@ -100,8 +95,10 @@ def _count_layer_work(layer: Layer, setup: Setup, half_input: bool | None) -> St
     item_bytes = _activation_bytes(setup)
     flags = training and layer.trains, training and layer.input_grad
     context = WorkContext(setup.batch, item_bytes, *flags)
-    ops = (layer, *layer.tail)
-    work = _chain_work(ops, input_shape(layer), context, setup, layer.tied, half_input)
+    shape, tied = input_shape(layer), layer.tied
+    work, shape, after, half = _step_work(layer, shape, context, setup, tied, half_input)
+    if layer.tail:
+        work = work + _tail_work(layer.tail, shape, after, setup, tied, half)
     if layer.transposed:
         copied = find_kind(layer.kind).copy_transposed(layer.sizes, input_shape(layer), context)
         work = replace(work, forward=work.forward + copied)
@@ -110,19 +107,6 @@ def _count_layer_work(layer: Layer, setup: Setup, half_input: bool | None) -> St
     if layer.calls > 1:
         work = _repeat(work, layer.calls)
     return work if setup.accumulate == 1 else _accumulate(work, setup)
-
-
-def _chain_work(
-    ops: tuple[Op, ...],
-    shape: Shape,
-    context: WorkContext,
-    setup: Setup,
-    tied: bool,
-    half: bool | None,
-) -> StepWork:
-    """Return the work of operators that follow each other."""
-    work, shape, context, half = _step_work(ops[0], shape, context, setup, tied, half)
-    return work + _tail_work(ops[1:], shape, context, setup, tied, half) if ops[1:] else work
 
 
 # Networks of many widths repeat the same few tails, and operators in them, on the same few shapes.
@@ -150,7 +134,7 @@ def _step_work(
         work = _op_work(op, shape, context, setup, tied)
     else:
         forward, backward = _cast_work(op, shape, context, half)
-        half = _works_in_half(op, half)
+        half = works_in_half(op, half)
         context = replace(context, item_bytes=2 if half else WEIGHT_BYTES)
         work = _op_work(op, shape, context, setup, tied)
         work = replace(work, forward=work.forward + forward, backward=work.backward + backward)
@@ -163,7 +147,7 @@ def _step_work(
 _tail_step_work = lru_cache(maxsize=4096)(_step_work)
 
 
-def _works_in_half(op: Op, half: bool) -> bool:
+def works_in_half(op: Op, half: bool) -> bool:
     """Return whether autocast runs an operator in half precision."""
     precision = find_kind(op.kind).autocast(op.sizes)
     return half if precision == "input" else precision == "half"
@@ -177,11 +161,11 @@ def _cast_work(op: Op, shape: Shape, context: WorkContext, half: bool) -> tuple[
     kind = find_kind(op.kind)
     if kind.is_view:
         return NO_WORK, NO_WORK
-    works_in_half = _works_in_half(op, half)
+    is_half = works_in_half(op, half)
     inputs = weights = NO_WORK
-    if works_in_half != half and not kind.reads_tokens:
+    if is_half != half and not kind.reads_tokens:
         inputs = Work(0.0, float(context.batch * math.prod(shape) * _CAST_BYTES), 1)
-    if works_in_half and kind.autocast(op.sizes) == "half":
+    if is_half and kind.autocast(op.sizes) == "half":
         sizes = kind.params(op.sizes, shape)
         weights = Work(0.0, float(sum(sizes) * _CAST_BYTES), len(sizes))
     backward = inputs if context.input_grad else NO_WORK
@@ -191,13 +175,21 @@ def _cast_work(op: Op, shape: Shape, context: WorkContext, half: bool) -> tuple[
 def _op_work(op: Op, shape: Shape, context: WorkContext, setup: Setup, tied: bool) -> StepWork:
     kind = find_kind(op.kind)
     weights = () if tied else kind.params(op.sizes, shape)
-    update = _update_work(weights, setup, context.trains)
+    params = sum(weights)
+    update = Work(memory_bytes=float(params * _weight_bytes(setup)))
+    if context.trains:
+        moved, kept, launches = _UPDATES[setup.optimizer]
+        update = Work(
+            size_bytes=float(params * moved * WEIGHT_BYTES),
+            launches=launches * len(weights),
+            memory_bytes=float(params * (2 + kept) * WEIGHT_BYTES),
+        )
     if setup.phase != "train" and kind.only_trains:
-        return StepWork(NO_WORK, NO_WORK, update, sum(weights))
+        return StepWork(NO_WORK, NO_WORK, update, params)
     forward = kind.forward(op.sizes, shape, context)
     if setup.phase != "train":
-        return StepWork(replace(forward, memory_bytes=0.0), NO_WORK, update, sum(weights))
-    return StepWork(forward, kind.backward(op.sizes, shape, context), update, sum(weights))
+        return StepWork(replace(forward, memory_bytes=0.0), NO_WORK, update, params)
+    return StepWork(forward, kind.backward(op.sizes, shape, context), update, params)
 
 
 def _activation_bytes(setup: Setup) -> int:
@@ -238,18 +230,6 @@ def _accumulate(work: StepWork, setup: Setup) -> StepWork:
     return StepWork(forward, backward, update, work.params)
 
 
-def _update_work(weights: tuple[int, ...], setup: Setup, trains: bool) -> Work:
-    params = sum(weights)
-    if not trains:
-        return Work(memory_bytes=float(params * _weight_bytes(setup)))
-    moved, kept, launches = _UPDATES[setup.optimizer]
-    return Work(
-        size_bytes=float(params * moved * WEIGHT_BYTES),
-        launches=launches * len(weights),
-        memory_bytes=float(params * (2 + kept) * WEIGHT_BYTES),
-    )
-
-
 # ---------------------------------------------------------------------------------------------
 # Autocast
 #
@@ -280,7 +260,7 @@ def list_half_inputs(layers: Sequence[Layer], data: Input) -> tuple[bool, ...]:
         half_inputs.append(half)
         ops: tuple[Op, ...] = (layer, *layer.tail)
         for op in ops:
-            half = _works_in_half(op, half)
+            half = works_in_half(op, half)
         half_outputs.append(half)
     return tuple(half_inputs)
 

@@ -160,35 +160,24 @@ def _count_function(s: Sizes, shape: Shape, c: WorkContext) -> Work:
 
 
 def _count_function_gradients(s: Sizes, shape: Shape, c: WorkContext) -> Work:
-    work = _count_operand_gradient(s, shape, c)
-    return work + _count_input_gradient(s, shape, c) if c.input_grad else work
-
-
-def _count_input_gradient(s: Sizes, shape: Shape, c: WorkContext) -> Work:
     size = c.batch * math.prod(shape) * c.item_bytes
-    outputs = c.batch * math.prod(_reduce_shape(s, shape)) * c.item_bytes
-    fn, count = s["fn"], s["inputs"]
+    fn, count, work = s["fn"], s["inputs"], NO_WORK
+    if c.trains and s["params"] and fn in _ARITHMETIC:
+        # The gradient of a parameter is summed over all positions; that of a factor is multiplied
+        # by the input first.
+        work = Work(0.0, float(size), 1) if fn in ("add", "sub") else Work(0.0, 4.0 * size, 2)
+    if not c.input_grad or fn == "add":
+        return work  # both inputs of a sum get its gradient unchanged
     if fn == "cross_entropy":
         # Zeros are written for the gradient of the log-probabilities, then two are read.
-        return Work(0.0, 4.0 * size, 3)
-    if fn == "add":
-        return NO_WORK  # both inputs of a sum get its gradient unchanged
+        return work + Work(0.0, 4.0 * size, 3)
     if fn == "mul":
         # The gradient of each input is a product of its own.
         moved = float((count + 1) * size * count)
-        return Work(0.0, moved * s["passes"], count * s["passes"])
-    if fn in _COPIES or fn.startswith("concat"):
-        return Work(0.0, float(size + outputs) * s["passes"], s["passes"])
-    return Work(0.0, float(2 * count * size + outputs) * s["passes"], s["passes"])
-
-
-def _count_operand_gradient(s: Sizes, shape: Shape, c: WorkContext) -> Work:
-    """Return the work of the gradient of a parameter that is added or multiplied."""
-    if not c.trains or not s["params"] or s["fn"] not in _ARITHMETIC:
-        return NO_WORK
-    size = c.batch * math.prod(shape) * c.item_bytes
-    # The gradient is summed over all positions; that of a factor is multiplied by the input first.
-    return Work(0.0, float(size), 1) if s["fn"] in ("add", "sub") else Work(0.0, 4.0 * size, 2)
+        return work + Work(0.0, moved * s["passes"], count * s["passes"])
+    moved = float(c.batch * math.prod(_reduce_shape(s, shape)) * c.item_bytes)
+    moved += size if fn in _COPIES or fn.startswith("concat") else 2 * count * size
+    return work + Work(0.0, moved * s["passes"], s["passes"])
 
 
 def _count_loss_forward(shape: Shape, c: WorkContext) -> Work:

@@ -35,17 +35,13 @@ _SECRET_KEYS = re.compile(
 
 def redact_url(text: str) -> str:
     """Return a text without the passwords of the URLs and connection strings in it."""
-    return _hide_parameters("\n".join(map(_hide_credentials, text.split("\n"))))
-
-
-def _hide_credentials(line: str) -> str:
-    # Behind the last "@" there is nothing to find, and looking for it would take long.
-    end = line.rfind("@") + 1
-    return _CREDENTIALS.sub(rf"\g<start>{MASK}@", line[:end]) + line[end:]
-
-
-def _hide_parameters(text: str) -> str:
-    """Return a text without the values of secret keys; values of others may be whole URLs."""
+    lines = []
+    for line in text.split("\n"):
+        # Behind the last "@" there is nothing to find, and looking for it would take long.
+        end = line.rfind("@") + 1
+        lines.append(_CREDENTIALS.sub(rf"\g<start>{MASK}@", line[:end]) + line[end:])
+    text = "\n".join(lines)
+    # The values of secret keys; values of others may be whole URLs.
     shown, end, position = [], 0, 0
     while found := _KEY.search(text, position):
         position = found.end()

@@ -12,7 +12,7 @@ A variant is a network of one, two or three layers or blocks. Subtracting the ot
 ``blocks.py`` splits any network into layers in their roles, or whole repeated blocks, and separates
 the widths of one from what identifies its curve. It splits variants too, so an observation needs no
 label to say what it shows. ``variant_networks.py`` makes variants and isolated trials,
-``curves.py`` finds all curves of a network.
+``curves.py``, imported by name, finds all curves of a network.
 Only the standard library is needed, so this package also runs on devices.
 """
 
@@ -33,15 +33,6 @@ from joulecast.variants.blocks import (
     split_network,
     unfold_blocks,
     width_names,
-)
-from joulecast.variants.curves import (
-    BLOCKS,
-    LAYERS,
-    CurveRange,
-    Partition,
-    adapt_partition,
-    plan_curves,
-    read_block_variant,
 )
 from joulecast.variants.variant_networks import (
     make_isolated_network,

@@ -72,7 +72,12 @@ def split_network(network: Network) -> tuple[PlacedBlock, ...]:
     """Return the layers of a network in call order, each as a block, without views."""
     layers = tuple(unfold_blocks(network.layers))
     half_inputs = list_half_inputs(layers, network.input)
-    start = len(layers) - _count_output_layers(layers)
+    start = max(len(layers) - 1, 0)
+    if start and layers[-1].reads == (1,) and "cin" in layers[-1].sizes:
+        # Pooling of positions belongs to the output.
+        before = layers[-2]
+        is_pooling = find_kind(before.kind).reduces_positions(before.sizes)
+        start -= bool(is_pooling and len(before.reads) == 1)
     placed = []
     for index, layer in enumerate(layers[:start]):
         if not is_bare_view(layer):
@@ -215,15 +220,6 @@ def _make_repeated(layers: Sequence[Layer], first: PlacedBlock, stop: int) -> Pl
     if is_read_inside or shapes != {single_input_shape(inside[0])}:
         return None
     return PlacedBlock(Block(REPEATED, tuple(disconnected), first.block.half_input), start, inside)
-
-
-def _count_output_layers(layers: tuple[Layer, ...]) -> int:
-    """Return the number of layers in the output block: two if the last but one pools positions."""
-    if len(layers) < 2 or layers[-1].reads != (1,) or "cin" not in layers[-1].sizes:
-        return min(1, len(layers))
-    before = layers[-2]
-    is_pooling = find_kind(before.kind).reduces_positions(before.sizes)
-    return 2 if is_pooling and len(before.reads) == 1 else 1
 
 
 @lru_cache(maxsize=4096)

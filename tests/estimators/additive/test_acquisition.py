@@ -147,7 +147,7 @@ def test_after_timing_all_layers_probes_measure_the_largest_energies(device, obs
     assert metered and "of the energy" in metered[0].reason
     layers = read_target(target, seen)
     energies_j = {
-        layer.key: true_energies(device, [make_isolated_network(layers.parts[layer.key])])[0]
+        layer.key: true_energies(device, [make_isolated_network(layers.blocks[layer.key])])[0]
         for layer in layers.layers
     }
     covered_j = sum(energies_j[key] for key in layers.energy_keys)

@@ -17,8 +17,7 @@ from joulecast.estimators.additive.predict import (
 from joulecast.estimators.base import ISOLATED_SUM_ERROR_SD_SHARE
 from joulecast.families import make_family
 from joulecast.gp.logsums import selection as local_rows
-from joulecast.gp.logsums.posterior import condition_logsums, linearise_observations
-from joulecast.gp.logsums.totals import explain_inputs
+from joulecast.gp.logsums.posterior import condition_logsums, explain_inputs, linearise_observations
 from joulecast.records import Setup
 from joulecast.variants import read_isolated_block
 

@@ -26,7 +26,8 @@ from joulecast.testing.estimators import (
     observe,
     run_short_campaign,
 )
-from joulecast.variants import block_widths, curve_key, plan_curves, read_variant
+from joulecast.variants import block_widths, curve_key, read_variant
+from joulecast.variants.curves import plan_curves
 
 TARGET = Target(make_family(FAMILY), SETUP)
 

@@ -35,7 +35,7 @@ from joulecast.testing.estimators import (
     observe,
     run_short_campaign,
 )
-from joulecast.variants import plan_curves
+from joulecast.variants.curves import plan_curves
 
 TARGET = Target(make_family(FAMILY), SETUP)
 

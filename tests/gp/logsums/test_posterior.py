@@ -18,10 +18,12 @@ from joulecast.gp.logsums.posterior import (
     FittedLogSums,
     condition_logsums,
     correct_row_weights,
+    explain_inputs,
     linearise_observations,
+    predict_log_means,
+    predict_log_totals,
 )
 from joulecast.gp.logsums.prior import KernelTerm, LogSumProcess, prior_log_mean
-from joulecast.gp.logsums.totals import explain_inputs, predict_log_means, predict_log_totals
 from logsums_examples import (
     draw_fitted,
     draw_inputs,

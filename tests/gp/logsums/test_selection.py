@@ -8,9 +8,8 @@ import pytest
 from joulecast.gp.linalg import WeightedSums
 from joulecast.gp.logsums import selection
 from joulecast.gp.logsums.inputs import LogObservations, LogSums
-from joulecast.gp.logsums.posterior import condition_logsums
+from joulecast.gp.logsums.posterior import condition_logsums, explain_inputs, predict_log_means
 from joulecast.gp.logsums.selection import extend_fitted, keep_linearisation, select_rows
-from joulecast.gp.logsums.totals import explain_inputs, predict_log_means
 from logsums_examples import draw_fitted, draw_inputs
 
 

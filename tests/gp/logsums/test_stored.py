@@ -9,10 +9,9 @@ from operator import attrgetter
 import numpy as np
 import pytest
 
-from joulecast.gp.logsums.posterior import condition_logsums
+from joulecast.gp.logsums.posterior import condition_logsums, predict_log_totals
 from joulecast.gp.logsums.selection import keep_linearisation
 from joulecast.gp.logsums.stored import PackedArray, restore_logsums, store_logsums
-from joulecast.gp.logsums.totals import predict_log_totals
 from joulecast.system.files import MOST_UNPACKED_BYTES
 from logsums_examples import draw_fitted, draw_inputs, draw_sums
 

@@ -46,7 +46,7 @@ from joulecast.estimators.additive.predict import (
 )
 from joulecast.estimators.base import Fitted, Proposal, Target
 from joulecast.gp.linalg import Floats
-from joulecast.gp.logsums.totals import expected_variance_reduction
+from joulecast.gp.logsums.posterior import expected_variance_reduction
 from joulecast.records import Observation, Setup, Trial
 from joulecast.records.codec import cache_on_record
 from joulecast.system.errors import MissingError

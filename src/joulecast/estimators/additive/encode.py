@@ -43,7 +43,6 @@ import numpy as np
 from joulecast.estimators.additive.layers import AXES, Counts, SetupLayer, split_passes
 from joulecast.estimators.additive.roofline import LEVEL_LOG_SD, Hardware, Roofline
 from joulecast.gp.linalg import Floats, Ints, WeightedSums
-from joulecast.gp.logsums.fit import select_subset
 from joulecast.gp.logsums.inputs import ALL_INPUTS, NO_GROUP, LogInputs, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums, sum_by_input
 from joulecast.gp.logsums.prior import KernelTerm, LogSumPrior, LogSumProcess, Prior
@@ -189,9 +188,11 @@ class OperatorEncoder(Record):
         operators: dict[SetupLayer, int] = {}
         layers: dict[SetupLayer, int] = {}
         passes: dict[SetupLayer, Counts] = {}
-        row, operator_at, layer_at, count = [], [], [], []
+        row, operator_at, layer_at, count, names = [], [], [], [], []
         flags = [True] * len(counts) if is_network is None else is_network
         for at, (own, in_network) in enumerate(zip(counts, flags, strict=True)):
+            parts = sorted(f"{layer.key} {times}" for layer, times in own.items())
+            names.append(next(iter(own)).key if len(own) == 1 else " ".join(parts))
             for layer, times in own.items():
                 number = layers.setdefault(layer, len(layers)) if layer.operators else -1
                 some = layer.own_operators if in_network else layer.operators_alone
@@ -211,7 +212,7 @@ class OperatorEncoder(Record):
             np.array(operator_at, np.int64),
             np.array(layer_at, np.int64),
             np.array(count, float),
-            np.array([_identify(own) for own in counts], np.int64),
+            np.array(list(map(number_name, names)), np.int64),
             np.array(flags, bool),
             passes,
         )
@@ -265,6 +266,8 @@ class SourceMean(Record):
         if fitted.row_weights is not None:
             inputs, by_input = fitted.weighted_inputs
         else:
+            from joulecast.gp.logsums.fit import select_subset
+
             rows = select_subset(fitted.observations, _MAX_SOURCE_ROWS)
             posterior = condition_logsums(fitted, rows)
             inputs = posterior.inputs
@@ -357,8 +360,13 @@ class OperatorSums:
         total = np.bincount(self.row, cost, self.size)
         inside = np.flatnonzero(self.layer >= 0)
         share = cost[inside] / total[self.row[inside]]
-        table = np.array([_number_structures(layer) for layer in self.layers], np.int64)
-        table = table.reshape(len(self.layers), _STRUCTURES)
+        table = np.zeros((len(self.layers), _STRUCTURES), np.int64)
+        for at, layer in enumerate(self.layers):
+            every = "blocks" if layer.is_block else "layers"
+            # Structures of eager steps tell nothing about compiled ones.
+            how = "compiled " if layer.is_compiled else ""
+            names = layer.label, layer.kind, every, layer.key
+            table[at] = [number_name(how + name) for name in names]
         networks = np.flatnonzero(self.is_network)
         own_units = np.array([at for at, unit in enumerate(units) if unit], np.int64)
         unit_numbers = np.array([number_name(f"unit {units[at]}") for at in own_units], np.int64)
@@ -383,19 +391,6 @@ def number_name(name: str) -> int:
     """Return a number for a name, the same on every machine."""
     digest = blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
-
-
-def _identify(counts: Mapping[SetupLayer, float]) -> int:
-    if len(counts) == 1:
-        return number_name(next(iter(counts)).key)
-    return number_name(" ".join(sorted(f"{layer.key} {count}" for layer, count in counts.items())))
-
-
-def _number_structures(layer: SetupLayer) -> list[int]:
-    every = "blocks" if layer.is_block else "layers"
-    # Structures of eager steps tell nothing about compiled ones.
-    how = "compiled " if layer.is_compiled else ""
-    return [number_name(how + name) for name in (layer.label, layer.kind, every, layer.key)]
 
 
 def _merge_entries(size: int, row: Ints, column: Ints, weight: Floats) -> WeightedSums:

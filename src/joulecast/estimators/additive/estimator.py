@@ -26,21 +26,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulecast.estimators.additive.acquisition import propose_trial
 from joulecast.estimators.additive.encode import SourceDevice, SourceMean
-from joulecast.estimators.additive.fit import (
-    SharedModel,
-    fit_model,
-    identify_observations,
-    load_shared_model,
-    note_sheet,
-    select_new,
-    update_model,
-)
 from joulecast.estimators.additive.layers import (
     OVERHEAD,
     PlacedLayer,
@@ -84,6 +75,9 @@ from joulecast.records import DataSheet, LayerEstimate, Network, Observation, Se
 from joulecast.records.codec import Record, omit_default
 from joulecast.system.errors import MissingError
 
+if TYPE_CHECKING:
+    from joulecast.estimators.additive.fit import SharedModel
+
 # Hyper-parameters are fitted again when there are this many times as many observations.
 _REFIT_FACTOR = 1.5
 # And when more than this share of the old ones was dropped.
@@ -120,6 +114,8 @@ class AdditiveEstimator:
         self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
     ) -> Proposal:
         """Return the trial that tells most about the target's networks for its device time."""
+        from joulecast.estimators.additive.acquisition import propose_trial
+
         return propose_trial(target, observations, self.fit, fitted)
 
     def fit(
@@ -150,6 +146,8 @@ class AdditiveEstimator:
         self, observations: Sequence[Observation], earlier: FittedAdditive | None
     ) -> FittedAdditive:
         """Return one model of all observations; an earlier one is extended if it can be."""
+        from joulecast.estimators.additive.fit import fit_model, identify_observations
+
         identities = identify_observations(observations)
         sources = self.sources or (earlier.sources if earlier is not None else ())
         if earlier is not None and earlier.sources != sources:
@@ -242,26 +240,17 @@ class FittedAdditive(AdditiveModel, Record):
         layers = [split_layers(*pair) for pair in zip(networks, setups, strict=True)]
         together = joint or len(layers) < 2
         groups = [list(range(len(layers)))] if together else group_alike(layers)
-
-        def predict_group(group: Sequence[int]) -> Prediction:
-            return self._predict_together(
-                [networks[at] for at in group],
-                [setups[at] for at in group],
-                [layers[at] for at in group],
-                joint,
-                per_layer,
-            )
-
-        return predict_groups(predict_group, groups)
+        cases = list(zip(networks, setups, layers, strict=True))
+        return predict_groups(partial(self._predict_together, cases, joint, per_layer), groups)
 
     def _predict_together(
         self,
-        networks: Sequence[Network],
-        setups: Sequence[Setup],
-        layers: Sequence[tuple[PlacedLayer, ...]],
+        cases: Sequence[tuple[Network, Setup, tuple[PlacedLayer, ...]]],
         joint: bool,
         per_layer: bool,
+        group: Sequence[int],
     ) -> Prediction:
+        networks, setups, layers = zip(*(cases[at] for at in group), strict=True)
         # A user's own module may do work that no layer shows.
         own = self.sum_error_sd_share
         read = max(own, READ_MODULE_SUM_ERROR_SD_SHARE)
@@ -279,11 +268,19 @@ class FittedAdditive(AdditiveModel, Record):
         notes: tuple[tuple[str, ...], ...] = ()
         if per_layer:
             rows = attribute_energies(networks, layers, totals, self.measured_kinds)
-            start = self._note_start()
-            notes = tuple(
-                (*start, *own_notes)
-                for own_notes in note_extrapolation(self.measured_kinds, totals)
-            )
+            start = []
+            if self.encoder.sources:
+                names = " and ".join(source.name for source in self.encoder.sources)
+                start.append(
+                    f"Transferred from {names}: what was learnt there counts where the "
+                    f"{self.observation_count} observations of this device say little."
+                )
+            if self.encoder.hardware is not None:
+                from joulecast.estimators.additive.fit import note_sheet
+
+                start.append(note_sheet(self.observation_count))
+            extrapolated = note_extrapolation(self.measured_kinds, totals)
+            notes = tuple((*start, *found) for found in extrapolated)
         prediction = Prediction(
             energy_j=totals.energy_j,
             energy_sd_j=np.sqrt(variance if cov is None else np.diag(cov)),
@@ -307,20 +304,8 @@ class FittedAdditive(AdditiveModel, Record):
         if not self.measured_networks:
             return prediction
         keys = [hash_layers(own, one.cuda_graphs) for own, one in zip(layers, setups, strict=True)]
-        return update_prediction(prediction, [self.measured_networks.get(key) for key in keys])
-
-    def _note_start(self) -> tuple[str, ...]:
-        """Return sentences on the devices or the data sheet that the fit started from."""
-        notes: tuple[str, ...] = ()
-        if self.sources:
-            names = " and ".join(source.name for source in self.sources)
-            notes += (
-                f"Transferred from {names}: what was learnt there counts where the "
-                f"{self.observation_count} observations of this device say little.",
-            )
-        if self.encoder.hardware is not None:
-            notes += (note_sheet(self.observation_count),)
-        return notes
+        measured = [self.measured_networks.get(key) for key in keys]
+        return update_prediction(prediction, measured) if any(measured) else prediction
 
     def for_any_unit(self) -> FittedAdditive:
         """Return the fit for a unit of the device of which nothing was measured."""
@@ -347,6 +332,8 @@ def start_from_sheet(
     shared: SharedModel | None = None,
 ) -> FittedAdditive:
     """Return the fit of a device of which the data sheet is known, and perhaps a little more."""
+    from joulecast.estimators.additive.fit import identify_observations, load_shared_model
+
     known = load_shared_model() if shared is None else shared
     start = FittedAdditive(
         **vars(known.start_model(sheet)),
@@ -363,10 +350,12 @@ def _extend(
     earlier: FittedAdditive, observations: Sequence[Observation], identities: Ints
 ) -> FittedAdditive:
     """Return a fit conditioned on all observations, of which only further ones are decomposed."""
+    from joulecast.estimators.additive.fit import select_new, update_model
+
     new = select_new(observations, earlier.known)
     decomposed = decompose_observations(new)
     sum_error, is_shared = earlier.sum_error_sd_share, earlier.encoder.hardware is not None
-    if not earlier.has_host_time:
+    if earlier.mode != "graph":
         sum_error = max(sum_error, choose_sum_error_sd_share(decomposed))
     networks = earlier.measured_networks
     if summarise_networks(new):
@@ -480,8 +469,6 @@ def update_prediction(
     prediction: Prediction, measured: Sequence[MeasuredNetwork | None]
 ) -> Prediction:
     """Return a prediction in which measured networks moved towards their measurements."""
-    if not any(measured):
-        return prediction
     gain = np.zeros(len(measured))
     energy_j, duration_s = prediction.energy_j.copy(), prediction.duration_s.copy()
     for at, network in enumerate(measured):

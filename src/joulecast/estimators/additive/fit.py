@@ -177,7 +177,7 @@ def update_model(model: Model, observations: Sequence[Observation], known: Ints)
         inputs = encoder.encode_powers(sums.operators, operator_s)
         power = _extend(model.power, inputs, observe_powers(powers, sums, operator_s))
         model = replace(model, power=power)
-    if any(one.mode == "eager" for one in decomposed) and model.has_host_time:
+    if any(one.mode == "eager" for one in decomposed) and model.mode == "graph":
         eager = decompose_observations(one for one in observations if one.trial.mode == "eager")
         busy = predict_durations(encoder, model.duration, encode_decomposed(encoder, eager))
         found = eager, busy.total, busy.variance, model.unit

@@ -43,14 +43,12 @@ only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
 
 from joulecast.operators import (
     HOST_CALLS,
-    Kind,
     Work,
     add_host_calls,
     channel_axis,
@@ -64,6 +62,7 @@ from joulecast.operators import (
     make_layer,
     output_shape,
     uses_autocast,
+    works_in_half,
 )
 from joulecast.records import (
     FLOAT_PRECISIONS,
@@ -192,10 +191,6 @@ class SetupLayer:
         return self.precision if self.precision in FLOAT_PRECISIONS else "fp32"
 
     @property
-    def has_work(self) -> bool:
-        return bool(self.flops or self.size_bytes)
-
-    @property
     def is_block(self) -> bool:
         """Whether it is a repeated block rather than a layer."""
         return self.operator_class == REPEATED
@@ -294,19 +289,36 @@ def set_up_layer(block: Block, setup: Setup) -> SetupLayer:
     if is_block:
         block = replace(block, layers=order_branches(block.layers))
     first = block.layers[0]
-    works = [_count_work(layer, setup, block.half_input) for layer in block.layers]
+    works = []
+    for layer in block.layers:
+        counted = layer_work(layer, setup, block.half_input)
+        # One update of all weights together launches next to nothing.
+        launches = counted.forward.launches + counted.backward.launches
+        own = replace(counted.total, launches=launches)
+        if setup.phase == "train" and layer.input_grad:
+            own = own + count_fork_work(layer, counted.forward)
+        works.append(own)
     work = sum(works[1:], works[0])
     calls = add_host_calls(*(count_host_calls(layer, setup) for layer in block.layers))
     if has_loss:
-        loss = loss_work(output_shape(block.layers[-1]), setup)
-        work = work + loss
-        calls = calls[0] + loss.launches, *calls[1:]
+        added = loss_work(output_shape(block.layers[-1]), setup)
+        work = work + added
+        calls = calls[0] + added.launches, *calls[1:]
     launches = work.launches
     operators = _split_block(block, setup) if is_block else _split_layer(block, setup)
     if setup.compiled:
         launches = round(sum(one.launches * count for one, count in operators))
-        own = (tuple(count * each for each in one.host_calls) for one, count in operators)
-        calls = add_host_calls((0.0,) * len(HOST_CALLS), *own)
+        by_operator = (tuple(count * each for each in one.host_calls) for one, count in operators)
+        calls = add_host_calls((0.0,) * len(HOST_CALLS), *by_operator)
+    # The settings that change a layer; the loss only at the end of a network.
+    settings: dict[str, object] = replace(setup, cuda_graphs=False).to_dict()
+    loss = settings.pop("loss")
+    if setup.phase == "inference":
+        settings.pop("optimizer")
+    if not any(layer_work(layer, setup).params for layer in block.layers):
+        settings.pop("accumulate", None)
+    if has_loss:
+        settings["loss"] = "cross_entropy" if loss == "own" else loss
     # Operators without their sizes: kinds and functions, what they read, and layouts.
     signature: tuple[tuple[object, ...], ...] = tuple(
         (
@@ -328,6 +340,10 @@ def set_up_layer(block: Block, setup: Setup) -> SetupLayer:
         setup.phase,
         *([FUSED] if setup.compiled else []),
     )
+    operator_class = REPEATED if is_block else find_kind(first.kind).operator_class
+    if not is_block and _name_groups(first):
+        # Grouped convolutions are bound by bytes.
+        operator_class = f"grouped {operator_class}"
     padded_flops = sum(map(count_executed_flops, block.layers, works))
     moved_alone = share_moved_alone(first, setup.phase == "train" and first.input_grad)
     return SetupLayer(
@@ -336,14 +352,14 @@ def set_up_layer(block: Block, setup: Setup) -> SetupLayer:
                 [layer.to_dict() for layer in block.layers],
                 has_loss,
                 block.half_input,
-                _select_settings(block, setup),
+                settings,
             ]
         ),
         kind=f"block:{stable_hash(signature)[:8]}" if is_block else _name_kind(block),
         regime=_name_regime(setup),
         phase=setup.phase,
         precision=setup.precision,
-        operator_class=REPEATED if is_block else find_class(first),
+        operator_class=operator_class,
         structure=_hash((signature, *how)),
         flops=work.flops,
         padded_flops=padded_flops,
@@ -377,19 +393,39 @@ def split_passes(operator: SetupLayer) -> Counts:
         moved_bytes = layer_work(layer, setup, half_input).backward.size_bytes
         backward = _make_backward(operator, forward, moved_bytes)
     kernels = [forward, *backward]
-    return _add_up((one, 1.0) for one in (*kernels, *_make_update(operator, kernels)))
-
-
-def find_class(layer: Layer) -> str:
-    """Return a layer's class of operators; grouped convolutions are bound by bytes."""
-    name = find_kind(layer.kind).operator_class
-    return f"grouped {name}" if _name_groups(layer) else name
+    # Weights change, gradients are added up, and autocast converts operands: what is left of the
+    # operator's bytes is elementwise.
+    left_bytes = operator.size_bytes - sum(one.size_bytes for one in kernels)
+    if left_bytes >= _MIN_UPDATE_SHARE * operator.size_bytes:
+        point = [0.0] * len(AXES)
+        # As rows of one channel: 12 bytes each, 6 for every element of input and output.
+        point[AXES.index("positions")] = math.log(max(left_bytes / 12.0, 1.0))
+        point[AXES.index("bytes")] = math.log1p(6.0)
+        point[AXES.index("alignment")] = operator.point[AXES.index("alignment")]
+        update = replace(
+            operator,
+            key=f"{_UPDATE} {left_bytes:.0f}",
+            kind=_UPDATE,
+            regime="fp32 inference",
+            phase="inference",
+            precision="fp32",
+            operator_class=find_kind("elementwise").operator_class,
+            flops=0.0,
+            padded_flops=0.0,
+            size_bytes=left_bytes,
+            alone_bytes=left_bytes,
+            launches=0,
+            point=tuple(point),
+            origin=None,
+        )
+        kernels.append(update)
+    return _add_up((one, 1.0) for one in kernels)
 
 
 def _place_layers(blocks: Iterable[PlacedBlock], setup: Setup) -> Iterator[PlacedLayer]:
     for one in blocks:
         layer = set_up_layer(one.block, setup)
-        if not layer.has_work:
+        if not (layer.flops or layer.size_bytes):
             continue
         count, repeats = float(one.calls), one.calls - 1 + any(each.tied for each in one.layers)
         if repeats:
@@ -397,19 +433,6 @@ def _place_layers(blocks: Iterable[PlacedBlock], setup: Setup) -> Iterator[Place
             cost = work.total.size_bytes + work.total.flops / _FLOPS_PER_BYTE
             count -= repeats * work.update.size_bytes / max(cost, 1.0)
         yield PlacedLayer(layer, one, setup, count)
-
-
-def _select_settings(block: Block, setup: Setup) -> dict[str, object]:
-    """Return the settings that change a layer; the loss only at the end of a network."""
-    settings: dict[str, object] = replace(setup, cuda_graphs=False).to_dict()
-    loss = settings.pop("loss")
-    if setup.phase == "inference":
-        settings.pop("optimizer")
-    if not any(layer_work(layer, setup).params for layer in block.layers):
-        settings.pop("accumulate", None)
-    if block.role == "output":
-        settings["loss"] = "cross_entropy" if loss == "own" else loss
-    return settings
 
 
 def _split_block(block: Block, setup: Setup) -> Counts:
@@ -440,7 +463,7 @@ def _split_layer(block: Block, setup: Setup) -> Counts:
             else:
                 one = set_up_layer(Block("hidden", (operator,), half_input), setup)
             found.append((one, 1.0))
-            half = _gives_half(operator, half_input)
+            half = works_in_half(operator, half_input)
             previous = operator
     if has_loss and setup.phase == "train":
         found.append((_make_loss(output_shape(block.layers[-1]), setup), 1.0))
@@ -451,7 +474,7 @@ def _add_up(operators: Iterable[tuple[SetupLayer, float]]) -> Counts:
     """Return the distinct operators that do any work, with how often each runs."""
     counts: dict[SetupLayer, float] = {}
     for one, count in operators:
-        if one.has_work:
+        if one.flops or one.size_bytes:
             counts[one] = counts.get(one, 0.0) + count
     return tuple(counts.items())
 
@@ -515,15 +538,6 @@ def _run_alone(operator: SetupLayer) -> SetupLayer:
     if operator.alone_bytes == operator.size_bytes:
         return operator
     return replace(operator, key=f"{operator.key} alone", size_bytes=operator.alone_bytes)
-
-
-def _count_work(layer: Layer, setup: Setup, half_input: bool) -> Work:
-    """Return the work of a layer; one update of all weights together launches next to nothing."""
-    work = layer_work(layer, setup, half_input)
-    has_gradient = setup.phase == "train" and layer.input_grad
-    fork = count_fork_work(layer, work.forward) if has_gradient else Work()
-    launches = work.forward.launches + work.backward.launches
-    return replace(work.total, launches=launches) + fork
 
 
 @lru_cache(maxsize=256)
@@ -607,76 +621,45 @@ def _make_backward(
     ]
 
 
-def _make_update(operator: SetupLayer, kernels: Sequence[SetupLayer]) -> list[SetupLayer]:
-    """Return what is left of an operator's bytes, all of it elementwise.
-
-    Weights change, gradients are added up, and autocast converts operands.
-    """
-    left_bytes = operator.size_bytes - sum(one.size_bytes for one in kernels)
-    if left_bytes < _MIN_UPDATE_SHARE * operator.size_bytes:
-        return []
-    point = [0.0] * len(AXES)
-    # As rows of one channel: 12 bytes each, 6 for every element of input and output.
-    point[AXES.index("positions")] = math.log(max(left_bytes / 12.0, 1.0))
-    point[AXES.index("bytes")] = math.log1p(6.0)
-    point[AXES.index("alignment")] = operator.point[AXES.index("alignment")]
-    return [
-        replace(
-            operator,
-            key=f"{_UPDATE} {left_bytes:.0f}",
-            kind=_UPDATE,
-            regime="fp32 inference",
-            phase="inference",
-            precision="fp32",
-            operator_class=find_kind("elementwise").operator_class,
-            flops=0.0,
-            padded_flops=0.0,
-            size_bytes=left_bytes,
-            alone_bytes=left_bytes,
-            launches=0,
-            point=tuple(point),
-            origin=None,
-        )
-    ]
-
-
 def list_operators(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
     """Yield the operators of a layer, with whether their input is in half precision.
 
     A kind may run several one after the other; those of the tail follow.
     """
     bare, kind = replace(layer, tail=()), find_kind(layer.kind)
-
-    def make(name: str, sizes: Mapping[str, Any], input_grad: bool, last: bool = False) -> Layer:
-        operator = Layer(name, Sizes(sizes), (), layer.trains, input_grad, channels_last=last)
-        return replace(operator, tied=layer.tied, recomputed=layer.recomputed)
-
+    plain = Layer(
+        layer.kind,
+        Sizes({}),
+        trains=layer.trains,
+        tied=layer.tied,
+        recomputed=layer.recomputed,
+    )
     operators = kind.operators(layer.sizes)
     inside = half
     if not operators:
         yield bare, half
     for number, (name, sizes) in enumerate(operators):
-        operator = make(name, sizes, layer.input_grad or (number > 0 and layer.trains))
+        has_gradient = layer.input_grad or (number > 0 and layer.trains)
+        operator = replace(plain, kind=name, sizes=Sizes(sizes), input_grad=has_gradient)
         yield operator, inside
-        inside = _gives_half(operator, inside)
-    shape, half = output_shape(bare), _gives_half(bare, half)
+        inside = works_in_half(operator, inside)
+    shape, half = output_shape(bare), works_in_half(bare, half)
     has_weights = bool(kind.params(layer.sizes, input_shape(layer)))
     input_grad = layer.input_grad or (layer.trains and has_weights)
     is_channels_last = layer.channels_last or layer.channels_last_weights
     for op in layer.tail:
-        layout = is_channels_last and len(shape) > 2
-        operator = make(op.kind, {**op.sizes, "shape": shape}, input_grad, layout)
+        operator = replace(
+            plain,
+            kind=op.kind,
+            sizes=Sizes({**op.sizes, "shape": shape}),
+            input_grad=input_grad,
+            channels_last=is_channels_last and len(shape) > 2,
+        )
         yield operator, half
-        half = _gives_half(operator, half)
+        half = works_in_half(operator, half)
         kind = find_kind(op.kind)
         input_grad = input_grad or (layer.trains and bool(kind.params(op.sizes, shape)))
         shape = kind.out_shape(op.sizes, shape)
-
-
-def _gives_half(operator: Layer, half: bool) -> bool:
-    """Return whether an operator's output is in half precision under autocast."""
-    precision = find_kind(operator.kind).autocast(operator.sizes)
-    return half if precision == "input" else precision == "half"
 
 
 def count_fork_work(layer: Layer, forward: Work) -> Work:
@@ -752,17 +735,39 @@ def run_as_library(operator: Layer) -> Layer:
 
 def find_point(block: Block, setup: Setup, work: Work, executed_flops: float) -> tuple[float, ...]:
     """Return the coordinates of a block under a setup, one for each of AXES."""
-    positions, in_channels, out_channels = _find_extents(block, setup)
-    if block.layers[0].sizes.get("fn") == LOSS_FUNCTION:
-        return find_loss_point(positions, in_channels, work.size_bytes)
     first = block.layers[0]
     kind, sizes = find_kind(first.kind), first.sizes
     window = 0.0, 0.0
-    if kind.is_recurrent:
-        cells = sizes["depth"] * (1 + sizes["bidirectional"])
-        window = math.log(sizes["tokens"] * cells), 0.0
-    elif kind.is_convolution:
-        window = math.log(math.prod(sizes["kernel"])), math.log(math.prod(sizes["space"]))
+    # Positions, and input and output channels of each: rows, depth and columns.
+    if kind.has_head_dim:
+        # Each head of each sequence multiplies queries by keys of its own.
+        rows = setup.batch * sizes.get("windows", 1) * sizes["heads"] * sizes["tokens"]
+        extents = float(rows), float(sizes["head_dim"]), float(sizes["kv_tokens"])
+    else:
+        in_shape = input_shape(first)
+        channels = max(1, in_shape[channel_axis(first)] if in_shape else 1)
+        rows = setup.batch * math.prod(in_shape) / channels
+        columns = setup.batch * math.prod(output_shape(block.layers[-1])) / rows
+        extents = rows, float(channels), max(columns, _LEAST_CHANNELS)
+        if kind.is_recurrent:
+            # Tokens follow each other: one step multiplies the states of a batch.
+            extents = float(setup.batch), float(channels), float(sizes["hidden"])
+            cells = sizes["depth"] * (1 + sizes["bidirectional"])
+            window = math.log(sizes["tokens"] * cells), 0.0
+        elif kind.is_convolution:
+            window = math.log(math.prod(sizes["kernel"])), math.log(math.prod(sizes["space"]))
+    positions, in_channels, out_channels = extents
+    if sizes.get("fn") == LOSS_FUNCTION:
+        return find_loss_point(positions, in_channels, work.size_bytes)
+    # How aligned the widths of matrix products are: 0 if one is odd, most at eights. Products whose
+    # rows do not fill 16 bytes take other kernels; some kinds pad rows themselves.
+    widths = [
+        int(layer.sizes[name])
+        for layer, kind in ((layer, find_kind(layer.kind)) for layer in block.layers)
+        if not kind.pads_widths
+        for name in kind.aligned_widths
+    ]
+    least = min((math.gcd(width, _ALIGNED_ROW) for width in widths), default=_ALIGNED_ROW)
     elements = positions * (in_channels + out_channels)
     products = positions * in_channels * out_channels
     return (
@@ -771,7 +776,7 @@ def find_point(block: Block, setup: Setup, work: Work, executed_flops: float) ->
         math.log(out_channels),
         math.log(1.0 + work.flops / products),
         math.log(1.0 + work.size_bytes / elements),
-        _measure_alignment(block),
+        _ALIGNMENT_SCALE * math.log2(least),
         math.log((executed_flops + 1.0) / (work.flops + 1.0)),
         *window,
     )
@@ -796,37 +801,3 @@ def count_executed_flops(layer: Layer, work: Work) -> float:
         width = int(sizes[name])
         flops *= TILE * math.ceil(width / TILE) / width
     return flops
-
-
-def _find_extents(block: Block, setup: Setup) -> tuple[float, float, float]:
-    """Return positions, and input and output channels of each: rows, depth and columns."""
-    first = block.layers[0]
-    kind: Kind = find_kind(first.kind)
-    sizes: Any = first.sizes
-    if kind.has_head_dim:
-        # Each head of each sequence multiplies queries by keys of its own.
-        rows = setup.batch * sizes.get("windows", 1) * sizes["heads"] * sizes["tokens"]
-        return float(rows), float(sizes["head_dim"]), float(sizes["kv_tokens"])
-    in_shape, out_shape = input_shape(first), output_shape(block.layers[-1])
-    in_channels = max(1, in_shape[channel_axis(first)] if in_shape else 1)
-    if kind.is_recurrent:
-        # Tokens follow each other: one step multiplies the states of a batch.
-        return float(setup.batch), float(in_channels), float(sizes["hidden"])
-    positions = setup.batch * math.prod(in_shape) / in_channels
-    out_channels = setup.batch * math.prod(out_shape) / positions
-    return positions, float(in_channels), max(out_channels, _LEAST_CHANNELS)
-
-
-def _measure_alignment(block: Block) -> float:
-    """Return how aligned the widths of matrix products are: 0 if one is odd, most at eights.
-
-    Products whose rows do not fill 16 bytes take other kernels; some kinds pad rows themselves.
-    """
-    widths = [
-        int(layer.sizes[name])
-        for layer, kind in ((layer, find_kind(layer.kind)) for layer in block.layers)
-        if not kind.pads_widths
-        for name in kind.aligned_widths
-    ]
-    least = min((math.gcd(width, _ALIGNED_ROW) for width in widths), default=_ALIGNED_ROW)
-    return _ALIGNMENT_SCALE * math.log2(least)

@@ -26,14 +26,16 @@ from joulecast.estimators.additive.layers import PlacedLayer, SetupLayer, set_up
 from joulecast.estimators.base import DURATION_SUM_ERROR_SD_SHARE
 from joulecast.gp.linalg import Floats, WeightedSums
 from joulecast.gp.logsums.inputs import LogInputs, LogSums
-from joulecast.gp.logsums.posterior import FittedLogSums, LogSumPosterior, condition_logsums
-from joulecast.gp.logsums.selection import select_rows
-from joulecast.gp.logsums.totals import (
+from joulecast.gp.logsums.posterior import (
+    FittedLogSums,
     LogPrediction,
+    LogSumPosterior,
+    condition_logsums,
     posterior_elasticities,
     predict_log_means,
     predict_log_totals,
 )
+from joulecast.gp.logsums.selection import select_rows
 from joulecast.records import LayerEstimate, Network, Setup
 from joulecast.variants import Block, make_isolated_network, split_network, unfold_blocks
 
@@ -76,11 +78,6 @@ class AdditiveModel:
     host_time: HostTimeModel
     sum_error_sd_share: float
 
-    @property
-    def has_host_time(self) -> bool:
-        """Whether host and device time are separate."""
-        return self.mode == "graph"
-
 
 @dataclass(frozen=True)
 class SumPrediction:
@@ -89,6 +86,7 @@ class SumPrediction:
     Attributes:
         by_operator: Medians at the operators.
         logs: Posterior of the logarithms of the sums.
+        total: Medians of the sums.
     """
 
     posterior: LogSumPosterior
@@ -96,11 +94,7 @@ class SumPrediction:
     log_sums: LogSums
     by_operator: Floats
     logs: LogPrediction
-
-    @property
-    def total(self) -> Floats:
-        """Medians of the sums."""
-        return np.asarray(np.exp(self.logs.log_mean))
+    total: Floats
 
     @property
     def variance(self) -> Floats:
@@ -114,6 +108,8 @@ class NetworkTotals:
 
     Attributes:
         durations: The device alone: durations of operators and sums.
+        operator_j: Energy of each operator on the device alone.
+        device_energy_j: Energy of each network on the device alone.
         energy_j: Energy, with waiting for the host.
         duration_s: Duration, with waiting for the host.
         grad_time_j: Derivative of each energy by the logarithm of the time on the device.
@@ -124,6 +120,8 @@ class NetworkTotals:
     sums: OperatorSums
     durations: SumPrediction
     powers: SumPrediction
+    operator_j: Floats
+    device_energy_j: Floats
     energy_j: Floats
     duration_s: Floats
     duration_var: Floats
@@ -135,16 +133,6 @@ class NetworkTotals:
     def variance(self) -> Floats:
         """Variance of each network's energy."""
         return np.asarray(sum(self.variance_by_source.values()))
-
-    @property
-    def device_energy_j(self) -> Floats:
-        """Energy of each network on the device alone."""
-        return np.asarray(self.durations.total * self.powers.total)
-
-    @property
-    def operator_j(self) -> Floats:
-        """Energy of each operator on the device alone."""
-        return np.asarray(self.durations.by_operator * self.powers.by_operator)
 
     @property
     def energy_by_operator_j(self) -> dict[SetupLayer, float]:
@@ -177,7 +165,7 @@ def predict_totals(
     # What pauses on the device and the host add: nothing where durations contain the host.
     duration_s, grad_device = busy_s, np.ones(size)
     paused_s = host_sd_s = gap_sd_s = np.zeros(size)
-    if model.has_host_time:
+    if model.mode == "graph":
         times = model.host_time
         # The host issues a graph with one call.
         host_s, issue_sd_s = np.zeros(size), np.zeros(size)
@@ -238,6 +226,8 @@ def predict_totals(
         sums=sums,
         durations=durations,
         powers=powers,
+        operator_j=operator_j,
+        device_energy_j=device_j,
         energy_j=energy_j,
         duration_s=duration_s,
         duration_var=device_var + host_sd_s**2 + share_var * duration_s**2,
@@ -257,10 +247,10 @@ def predict_durations(
     inputs = encoder.encode_durations(sums.operators)
     if isinstance(process, FittedLogSums):
         process = _condition(process, inputs, encoder.hardware is not None)
-    operator_s = _predict_medians(process, inputs)
+    operator_s = np.exp(predict_log_means(process, inputs))
     log_sums = sums.make_log_sums(operator_s)
     logs = predict_log_totals(process, inputs, log_sums, joint, np.log(operator_s))
-    return SumPrediction(process, inputs, log_sums, operator_s, logs)
+    return SumPrediction(process, inputs, log_sums, operator_s, logs, np.exp(logs.log_mean))
 
 
 def predict_powers(
@@ -273,12 +263,12 @@ def predict_powers(
     """Return mean powers of sums over operators, given the durations of the operators."""
     inputs = model.encoder.encode_powers(sums.operators, operator_s)
     posterior = posterior or _condition(model.power, inputs, model.encoder.hardware is not None)
-    operator_w = _predict_medians(posterior, inputs)
+    operator_w = np.exp(predict_log_means(posterior, inputs))
     log_sums = weigh_by_time(sums.make_log_sums(operator_s, [model.unit] * sums.size), operator_s)
     logs = predict_log_totals(posterior, inputs, log_sums, joint, np.log(operator_w))
     limit = np.log(model.encoder.power_limit_w)
     logs = replace(logs, log_mean=np.minimum(logs.log_mean, limit))
-    return SumPrediction(posterior, inputs, log_sums, operator_w, logs)
+    return SumPrediction(posterior, inputs, log_sums, operator_w, logs, np.exp(logs.log_mean))
 
 
 def predict_layer_energies(
@@ -329,30 +319,25 @@ def attribute_energies(
         for one, own_j in zip(placed, alone_j, strict=True):
             energy_j = factor * own_j + one.layer.launches * waiting_j
             is_seen = all(each.label in measured_labels for each, _ in one.layer.own_operators)
-            for index, share in _share_block(one, operator_j):
-                total_j = rows[index].energy_j + energy_j * one.count * share
+            # The layers of a block share its energy as their own operators would.
+            block, start = one.placed_block.block, one.placed_block.index
+            weights = [1.0]
+            if len(block.layers) > 1:
+                weights = [0.0] * len(block.layers)
+                for inner in split_network(make_isolated_network(block)):
+                    half = inner.block.half_input
+                    for offset, layer in enumerate(inner.block.layers):
+                        own = set_up_layer(Block("hidden", (layer,), half), one.setup)
+                        weights[inner.index + offset] += sum(
+                            operator_j.get(operator, 0.0) * count * inner.calls
+                            for operator, count in own.own_operators
+                        )
+            total = sum(weights) or 1.0
+            for index, weight in enumerate(weights, start):
+                total_j = rows[index].energy_j + energy_j * one.count * (weight / total)
                 rows[index] = replace(rows[index], energy_j=total_j, seen=is_seen)
         found.append(tuple(rows))
     return tuple(found)
-
-
-def _share_block(
-    placed: PlacedLayer, operator_j: Mapping[SetupLayer, float]
-) -> list[tuple[int, float]]:
-    """Return the layers of a block, or the layer itself, by index with shares of the energy."""
-    block, start = placed.placed_block.block, placed.placed_block.index
-    if len(block.layers) == 1:
-        return [(start, 1.0)]
-    energies = [0.0] * len(block.layers)
-    for inner in split_network(make_isolated_network(block)):
-        for offset, layer in enumerate(inner.block.layers):
-            own = set_up_layer(Block("hidden", (layer,), inner.block.half_input), placed.setup)
-            energies[inner.index + offset] += sum(
-                operator_j.get(operator, 0.0) * count * inner.calls
-                for operator, count in own.own_operators
-            )
-    total = sum(energies) or 1.0
-    return [(start + at, energy_j / total) for at, energy_j in enumerate(energies)]
 
 
 def _condition(process: FittedLogSums, inputs: LogInputs, is_shared: bool) -> LogSumPosterior:
@@ -368,7 +353,3 @@ def _condition(process: FittedLogSums, inputs: LogInputs, is_shared: bool) -> Lo
         inputs = inputs.take(np.sort(order[::step]))
     limit = _SHARED_ROWS if is_shared else None
     return condition_logsums(process, select_rows(process, inputs, limit))
-
-
-def _predict_medians(posterior: LogSumPosterior, inputs: LogInputs) -> Floats:
-    return np.asarray(np.exp(predict_log_means(posterior, inputs)))

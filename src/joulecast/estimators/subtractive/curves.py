@@ -19,16 +19,8 @@ from joulecast.estimators.base import Floats
 from joulecast.gp.regression import GaussianProcess
 from joulecast.operators import layer_work
 from joulecast.records import Observation, Setup
-from joulecast.variants import (
-    LAYERS,
-    REPEATED,
-    ROLES,
-    Block,
-    Partition,
-    Widths,
-    block_widths,
-    curve_key,
-)
+from joulecast.variants import REPEATED, ROLES, Block, Widths, block_widths, curve_key
+from joulecast.variants.curves import LAYERS, Partition
 
 Location = tuple[str, Widths]
 """A point of a curve: the curve's key and the widths."""

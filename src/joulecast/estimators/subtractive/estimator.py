@@ -77,17 +77,15 @@ from joulecast.records.codec import Record, always_stored, not_stored
 from joulecast.system.errors import MissingError
 from joulecast.system.units import format_share
 from joulecast.variants import (
-    CurveRange,
-    Partition,
     PlacedBlock,
     Widths,
     block_widths,
     curve_key,
     describe_block,
-    plan_curves,
     resize_block,
     width_names,
 )
+from joulecast.variants.curves import CurveRange, Partition, plan_curves
 
 
 class SubtractiveEstimator:

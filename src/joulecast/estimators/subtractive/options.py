@@ -36,7 +36,7 @@ from typing import Any
 
 from joulecast.gp.regression import ProcessOptions
 from joulecast.system.errors import InputError
-from joulecast.variants import BLOCKS, LAYERS, Partition, adapt_partition
+from joulecast.variants.curves import BLOCKS, LAYERS, Partition, adapt_partition
 
 PAPER_BATCHES = 500
 """Steps that one measurement of the paper spans."""

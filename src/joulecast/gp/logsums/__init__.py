@@ -23,12 +23,12 @@ expansion, uncertainty included (``posterior``).
     inputs      inputs and sums over them, as arrays; sums linearised
     prior       definition of a process, its hyper-parameters θ, mean and covariance of its prior
     fit         MAP estimate of θ, with the negative log posterior and its gradient; outliers
-    posterior   the process conditioned on observations, linearised around their posterior mean
+    posterior   the process conditioned on observations, linearised around their posterior mean;
+                means, variances and covariances of inputs and totals; what a measurement would gain
     selection   the observations that matter for some inputs, and adding further ones
-    totals      means, variances and covariances of inputs and totals; what a measurement would gain
     stored      JSON
 
 Everything but fits and linearisations needs numpy alone. Durations and
 powers are two configurations: durations are coordinates of powers, so that their uncertainty
-carries over (``totals.posterior_elasticities``), and prior means of powers are capped at the limit.
+carries over (``posterior_elasticities``), and prior means of powers are capped at the limit.
 """

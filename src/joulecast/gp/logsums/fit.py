@@ -96,7 +96,11 @@ def select_subset(
     starts = np.searchsorted(counts.row, np.arange(size + 1))
     seen: set[int] = set()
     chosen = []
-    for row in _order_by_stratum(strata).tolist():
+    shuffled, rank = np.random.default_rng(0).permutation(size), np.empty(size)
+    for stratum in np.unique(strata):
+        mine = shuffled[strata[shuffled] == stratum]
+        rank[mine] = (np.arange(len(mine)) + 0.5) / np.sqrt(len(mine))
+    for row in np.argsort(rank, kind="stable").tolist():
         own = set(counts.column[starts[row] : starts[row + 1]].tolist())
         if max_row_inputs is not None and len(own) > max_row_inputs:
             continue
@@ -106,15 +110,6 @@ def select_subset(
         if len(chosen) == max_rows:
             break
     return np.sort(np.array(chosen, np.int64))
-
-
-def _order_by_stratum(strata: Ints) -> Ints:
-    shuffled = np.random.default_rng(0).permutation(len(strata))
-    rank = np.empty(len(strata))
-    for stratum in np.unique(strata):
-        mine = shuffled[strata[shuffled] == stratum]
-        rank[mine] = (np.arange(len(mine)) + 0.5) / np.sqrt(len(mine))
-    return np.argsort(rank, kind="stable")
 
 
 def _find_mode(process: LogSumProcess, inputs: LogInputs, observations: LogObservations) -> Floats:

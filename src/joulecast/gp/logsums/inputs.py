@@ -22,18 +22,17 @@ class Rows:
 
     def take(self, index: Ints) -> Self:
         """Return some of the rows."""
-        return type(self)(*(_take(getattr(self, one.name), index) for one in fields(self)))
+        found: list[Any] = []
+        for one in fields(self):
+            rows = getattr(self, one.name)
+            is_array = isinstance(rows, np.ndarray)
+            found.append(rows[index] if is_array else rows and rows.take(index))
+        return type(self)(*found)
 
     def append(self, other: Self) -> Self:
         """Return the rows of both."""
         names = [one.name for one in fields(self)]
         return type(self)(*(_append(getattr(self, one), getattr(other, one)) for one in names))
-
-
-def _take(rows: Any, index: Ints) -> Any:
-    if rows is None:
-        return None
-    return rows[index] if isinstance(rows, np.ndarray) else rows.take(index)
 
 
 def _append(rows: Any, others: Any) -> Any:
@@ -87,10 +86,6 @@ class LogInputs(Rows):
         cell = np.empty(len(rows), np.int64)
         cell[order] = np.cumsum(is_first) - 1
         return rows[order[is_first]], cell
-
-    def order_by_cell(self) -> Ints:
-        """Return the numbers of all inputs, cell by cell."""
-        return np.argsort(self.cells[1], kind="stable")
 
 
 @dataclass(frozen=True)

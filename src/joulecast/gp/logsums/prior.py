@@ -112,11 +112,6 @@ class FittedTerm:
     regime_sd: float
     length_scales: Floats
 
-    @property
-    def variance(self) -> float:
-        """Variance that the term gives to each input."""
-        return self.shared_sd**2 + self.regime_sd**2
-
     def scale(self, inputs: LogInputs) -> Floats:
         """Return the scaled points of inputs on the axes of the term."""
         return scale_points(inputs.points[:, list(self.axes)], self.length_scales)
@@ -169,7 +164,8 @@ class LogSumPrior:
         """Return the prior variance of the log value of each input, with nuggets."""
         variances = np.full(inputs.size, self.nugget_sd**2)
         for term in self.terms:
-            variances += term.variance * (inputs.group_column(term.group) != NO_GROUP)
+            is_member = inputs.group_column(term.group) != NO_GROUP
+            variances += (term.shared_sd**2 + term.regime_sd**2) * is_member
         return variances
 
     def sum_variance(self, inputs: LogInputs, weights: WeightedSums) -> Floats:
@@ -220,7 +216,7 @@ class LogSumPrior:
 
 def prior_log_mean(inputs: LogInputs, coefficients: Floats) -> Floats:
     """Return the prior mean μ of each input."""
-    log_mean = _uncapped_log_mean(inputs, coefficients)
+    log_mean = np.log(matvec(inputs.basis, coefficients[: inputs.basis.shape[1]]))
     if inputs.log_caps is not None:
         scaled = -_CAP_EXPONENT * np.array([log_mean, inputs.log_caps])
         log_mean = np.asarray(-np.logaddexp(scaled[0], scaled[1]) / _CAP_EXPONENT)
@@ -236,15 +232,12 @@ def coefficient_gradient(inputs: LogInputs, coefficients: Floats) -> Floats:
     shares = terms / terms.sum(axis=1, keepdims=True)
     if inputs.log_caps is not None:
         # The derivative of l by ln m.
-        margin = _CAP_EXPONENT * (_uncapped_log_mean(inputs, coefficients) - inputs.log_caps)
+        uncapped = np.log(matvec(inputs.basis, coefficients[:size]))
+        margin = _CAP_EXPONENT * (uncapped - inputs.log_caps)
         shares = shares * (1.0 / (1.0 + np.exp(np.minimum(margin, 500.0))))[:, None]
     if inputs.log_basis is not None:
         shares = np.column_stack([shares, inputs.log_basis * coefficients[size:]])
     return np.asarray(shares)
-
-
-def _uncapped_log_mean(inputs: LogInputs, coefficients: Floats) -> Floats:
-    return np.asarray(np.log(matvec(inputs.basis, coefficients[: inputs.basis.shape[1]])))
 
 
 def compare_cells(group: int, left: Ints, right: Ints) -> tuple[Floats, Floats]:
@@ -288,7 +281,13 @@ def _iterate_kernel(
     two = np.vstack([others.T, np.ones(len(others)), other_squares])
     groups = left.group_column(term.group), right.group_column(term.group)
     shared = np.setdiff1d(np.intersect1d(*groups), [NO_GROUP])
-    for rows, columns in zip(*(_list_members(own, shared) for own in groups), strict=True):
+    members = []
+    for own in groups:
+        order = np.argsort(own, kind="stable")
+        starts = np.searchsorted(own, shared, sorter=order)
+        stops = np.searchsorted(own, shared, side="right", sorter=order)
+        members.append([order[start:stop] for start, stop in zip(starts, stops, strict=True)])
+    for rows, columns in zip(*members, strict=True):
         target = as_slice(columns)
         factor, regimes = two[:, target], right.regimes[target]
         for strip in iterate_strips(len(rows), len(columns)):
@@ -300,13 +299,6 @@ def _iterate_kernel(
                 variance = variance + term.regime_sd**2 * same
             kernel *= variance
             yield some, target, kernel
-
-
-def _list_members(groups: Ints, wanted: Ints) -> list[Ints]:
-    order = np.argsort(groups, kind="stable")
-    starts = np.searchsorted(groups, wanted, sorter=order)
-    stops = np.searchsorted(groups, wanted, side="right", sorter=order)
-    return [order[start:stop] for start, stop in zip(starts, stops, strict=True)]
 
 
 def as_slice(index: Ints) -> slice | Ints:

@@ -26,9 +26,9 @@ from joulecast.gp.logsums.posterior import (
     condition_logsums,
     correct_row_weights,
     linearise_observations,
+    linearise_prediction,
     move,
 )
-from joulecast.gp.logsums.totals import linearise_prediction
 
 # Up to this many observations all are used: a quarter of a second on one core, selecting less.
 MAX_EXACT_ROWS = 400
@@ -66,23 +66,16 @@ def select_rows(fitted: FittedLogSums, inputs: LogInputs, limit: int | None = No
     if left <= 0:
         return first
     others = np.setdiff1d(_choose_ranked(ranked, _CANDIDATES * limit, ROWS_PER_INPUT), first)
-    score = _reduce_variance(fitted, first, others, cov)
-    return np.union1d(first, others[_choose_ranked(_rank_rows(score, left), left, 1)])
-
-
-def _reduce_variance(fitted: FittedLogSums, known: Ints, others: Ints, cov: Floats) -> Floats:
-    """Return what each other observation takes off each input's variance, given known ones.
-
-    ``cov`` is the prior covariance of all observations with the inputs.
-    """
-    rest, posterior = fitted.narrow(others), condition_logsums(fitted, known)
-    by_row = posterior.whiten(fitted.narrow(known).covary_rows(rest))
-    by_input = posterior.whiten(np.ascontiguousarray(cov[known]))
+    # What each other observation takes off each input's variance, given the first ones.
+    rest, posterior = fitted.narrow(others), condition_logsums(fitted, first)
+    by_row = posterior.whiten(fitted.narrow(first).covary_rows(rest))
+    by_input = posterior.whiten(np.ascontiguousarray(cov[first]))
     variance = fitted.prior.sum_variance(rest.inputs, rest.linear.weights)
     variance += fitted.prior.discrepancy_variance(rest.observations.sums)
     variance -= np.einsum("ij,ij->j", by_row, by_row)
-    left = cov[others] - matmul(np.ascontiguousarray(by_row.T), by_input)
-    return np.asarray(left**2 / (np.maximum(variance, 0.0) + rest.noise_variance)[:, None])
+    part = cov[others] - matmul(np.ascontiguousarray(by_row.T), by_input)
+    score = part**2 / (np.maximum(variance, 0.0) + rest.noise_variance)[:, None]
+    return np.union1d(first, others[_choose_ranked(_rank_rows(score, left), left, 1)])
 
 
 def _rank_rows(score: Floats, depth: int) -> Ints:
