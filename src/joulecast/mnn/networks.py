@@ -23,7 +23,7 @@ from joulecast.mnn.engine import (
     to_plain,
 )
 from joulecast.operators import find_kind, input_shape, output_shape
-from joulecast.operators.building import plan_wiring
+from joulecast.operators.building import plan_wiring, refuse_unbuildable
 from joulecast.records import Layer, Network, Op
 from joulecast.system.errors import InputError, NetError
 
@@ -47,13 +47,7 @@ class MnnNetwork:
     """
 
     def __init__(self, network: Network, seed: int) -> None:
-        if not network.layers:
-            raise NetError("an empty network cannot be built: it has no layers")
-        if not network.buildable:
-            raise NetError(
-                f"{network.name or 'this network'} was read from a module that cannot be rebuilt "
-                "from its layers: measure it with PyTorch (--on cpu)"
-            )
+        refuse_unbuildable(network, "measure it with PyTorch (--on cpu)")
         self.weights = Weights(seed)
         self._shapes = [output_shape(layer) for layer in network.layers]
         self._wiring = plan_wiring(network)
