@@ -17,6 +17,7 @@ from joulecast.onnx_nets.ort_sessions import open_session, quantise_model
 from joulecast.records import Input, Network, Setup, Trial
 from joulecast.runtimes import open_runtime
 from joulecast.system.errors import FileError, InputError, NetError
+from onnx_models import chain, external, integers, make_model, node, numbers, save
 
 SETUP = Setup(batch=2, phase="inference", threads=1)
 NETWORK = make_family("lenet5")
@@ -34,18 +35,6 @@ def file(tmp_path):
     return path
 
 
-def save_graph(path, nodes, inputs, outputs, weights=()):
-    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
-    opsets = [helper.make_opsetid("", 20)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
-
-
-def save_apart(path):
-    """Save a model with its weights in another file."""
-    options = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 1024}
-    onnx.save(build_model(TRIAL)[0], path, **options)
-
-
 def test_file_is_run_with_its_own_weights(file):
     step = prepare(file)
     step.run(1)
@@ -58,18 +47,13 @@ def test_file_is_run_with_its_own_weights(file):
 
 
 def test_open_sizes_are_those_of_the_trial(tmp_path):
-    shape = ["batch", "tokens", 8]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-    mask = helper.make_tensor_value_info("attention_mask", TensorProto.INT64, shape[:2])
-    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    nodes = [
-        helper.make_node("Cast", ["attention_mask"], ["m"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["m", "axes"], ["u"]),
-        helper.make_node("Mul", ["x", "u"], ["y"]),
-    ]
-    axes = helper.make_tensor("axes", TensorProto.INT64, [1], [2])
-    save_graph(tmp_path / "net.onnx", nodes, [x, mask], [out], [axes])
-    step = prepare(tmp_path / "net.onnx", sample=(5, 8))
+    shape = ("batch", "tokens", 8)
+    nodes = [node("Cast", "attention_mask", "m", to=TensorProto.FLOAT)]
+    nodes += chain("Unsqueeze m axes -> u; Mul x u -> y")
+    mask = [("attention_mask", shape[:2])]
+    model = make_model(nodes, [integers("axes", 2)], shape, more_inputs=mask)
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    step = prepare(save(model, tmp_path / "net.onnx"), sample=(5, 8))
     (found,) = step.read_outputs()
     assert found.shape == (2, 5, 8)
     # A mask of ones hides nothing.
@@ -79,15 +63,13 @@ def test_open_sizes_are_those_of_the_trial(tmp_path):
 
 
 def test_tokens_are_of_the_vocabulary(tmp_path):
-    tokens = helper.make_tensor_value_info("tokens", TensorProto.INT64, [2, 6])
-    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 6, 3])
-    table = np.arange(12, dtype="float32").reshape(4, 3)
-    weight = onnx.numpy_helper.from_array(table, "table")
-    nodes = [helper.make_node("Gather", ["table", "tokens"], ["y"])]
-    save_graph(tmp_path / "net.onnx", nodes, [tokens], [out], [weight])
-    network = replace(NETWORK, input=Input((6,), 4))
-    (found,) = prepare(tmp_path / "net.onnx", Trial(network, SETUP)).read_outputs()
-    assert {*found[..., 0].ravel()} > {0.0}
+    model = make_model(
+        chain("Gather table x -> y"), [numbers("table", *range(4), shape=(4,))], (2, 6)
+    )
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    trial = Trial(replace(NETWORK, input=Input((6,), 4)), SETUP)
+    (found,) = prepare(save(model, tmp_path / "net.onnx"), trial).read_outputs()
+    assert {*found.ravel()} > {0.0}
 
 
 def test_file_in_fp32_is_quantised_as_the_setup_says(file):
@@ -104,22 +86,17 @@ def test_quantised_file_is_not_called_fp32(file):
         prepare(file)
 
 
-def test_weights_beside_the_file_are_read(tmp_path):
-    path = tmp_path / "net.onnx"
-    save_apart(path)
-    prepare(path).close()
-    (tmp_path / "w.bin").unlink()
-    with pytest.raises(FileError, match=r"'w\.bin', which is missing"):
-        prepare(path)
-
-
-def test_link_out_of_the_folder_is_refused(tmp_path):
+def test_weights_beside_the_file_are_read_and_others_refused(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
-    path = folder / "net.onnx"
-    save_apart(path)
-    (folder / "w.bin").rename(tmp_path / "elsewhere.bin")
-    (folder / "w.bin").symlink_to(tmp_path / "elsewhere.bin")
+    path, weights = folder / "net.onnx", folder / "w.bin"
+    options = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 1024}
+    onnx.save(build_model(TRIAL)[0], path, **options)
+    prepare(path).close()
+    weights.rename(tmp_path / "elsewhere.bin")
+    with pytest.raises(FileError, match=r"'w\.bin', which is missing"):
+        prepare(path)
+    weights.symlink_to(tmp_path / "elsewhere.bin")
     with pytest.raises(FileError, match=r"'w\.bin', outside of its folder: not run"):
         prepare(path)
 
@@ -130,25 +107,20 @@ def test_training_is_refused(file):
 
 
 def test_graph_that_cannot_run_is_one_line(tmp_path):
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])
-    save_graph(tmp_path / "net.onnx", [helper.make_node("Nonsense", ["x"], ["y"])], [x], [y])
+    path = save(make_model(chain("Nonsense x -> y"), shape=(2, 3)), tmp_path / "net.onnx")
     trial = Trial(Network(NETWORK.layers, Input((3,))), SETUP)
     with pytest.raises(NetError, match="ONNX Runtime cannot run the network") as error:
-        prepare(tmp_path / "net.onnx", trial)
+        prepare(path, trial)
     assert "\n" not in str(error.value)
 
 
 def test_weights_of_nodes_and_functions_are_checked(tmp_path):
-    value = helper.make_tensor("value", TensorProto.FLOAT, [1], [0.0])
-    value.ClearField("float_data")
-    value.data_location = TensorProto.EXTERNAL
-    value.external_data.add(key="location", value="../outside.bin")
-    node = helper.make_node("Constant", [], ["c"], value=value)
-    inside = helper.make_graph([node], "inside", [], [])
-    nested = helper.make_node("If", ["x"], ["y"], then_branch=inside, else_branch=inside)
+    value = external("value", "../outside.bin", 1)
+    constant = helper.make_node("Constant", [], ["c"], value=value)
+    inside = helper.make_graph([constant], "inside", [], [])
+    nested = node("If", "x", "y", then_branch=inside, else_branch=inside)
     opsets = [helper.make_opsetid("", 20)]
-    function = helper.make_function("own", "F", [], ["c"], [node], opsets)
+    function = helper.make_function("own", "F", [], ["c"], [constant], opsets)
     plain = helper.make_graph([], "plain", [], [])
     for graph, functions in (
         (inside, []),
