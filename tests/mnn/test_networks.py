@@ -15,9 +15,11 @@ from joulecast.operators import make_layer, make_op, output_shape
 from joulecast.records import Input, Network
 from joulecast.system.errors import NetError
 from joulecast.torch_nets.build import build_seeded
+from kind_examples import POOLS, conv, make_pool
 
 IMAGE = Input((4, 6, 8))
-FOUR = {"stride": (4, 4), "padding": (0, 0), "shape": (4, 6, 8)}
+EMBEDDED = make_family("lstm:6,1")
+FOUR = {"stride": (4, 4), "padding": (0, 0)}
 BATCH = 3
 
 
@@ -56,101 +58,72 @@ def compare_with_torch(network: Network) -> None:
         )
 
 
-@pytest.mark.parametrize("fn", FUNCTIONS)
-def test_activation_trains_as_in_pytorch(fn):
-    layer = make_layer("linear", (make_op("elementwise", fn=fn),), cin=5, cout=6)
-    compare_with_torch(Network((layer,), Input((5,))))
+def make_join(join):
+    joined = replace(make_layer("elementwise", fn=join, inputs=2, **MAP), reads=(1, 2), join=join)
+    return Network((conv(4, 4, **THREE), conv(4, 4, **THREE), joined), IMAGE)
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [
+def make_convs(cout=5, **sizes):
+    first = conv(4, cout, **sizes)
+    return Network((first, conv(cout, 2, space=output_shape(first)[1:])), IMAGE)
+
+
+MAP = {"shape": (4, 6, 8)}
+THREE = {"kernel": 3, "padding": 1}
+RELU = make_op("elementwise", fn="relu")
+HALF = make_pool("max", 2, stride=(2,), padding=(0,))
+FIVE = {"kernel": 5, "padding": 2}
+LSTM = make_layer("lstm", cin=6, hidden=4, tokens=32, bias=0)
+TAILS = (
+    *POOLS,
+    make_op("batch_norm"),
+    make_op("elementwise", fn="mean", axes=(1, 2)),
+    make_op("permute", order=(2, 0, 1)),
+    make_op("view", out=(8, 24)),
+    make_op("flatten"),
+    make_op("last"),
+    make_op("layer_norm", dims=2),
+)
+NETWORKS = {
+    **{fn: Network(
+        (make_layer("linear", (make_op("elementwise", fn=fn),), cin=5, cout=6),), Input((5,))
+    ) for fn in FUNCTIONS},
+    **{f"convolution {sizes}": make_convs(**sizes) for sizes in (
         {"kernel": (3, 5), "padding": (1, 2)},
         {"kernel": (3, 2), "stride": (1, 2), "padding": (2, 0)},
         {"kernel": (2, 3), "stride": (2, 1), "dilation": (1, 2), "bias": 0},
         {"kernel": (3, 3), "padding": (1, 1), "groups": 4, "cout": 4},
         {"kernel": (1, 1), "stride": (2, 2)},
-    ],
-    ids=str,
-)
-def test_convolution_trains_as_in_pytorch(sizes):
-    layer = make_layer("conv2d", **{"cin": 4, "cout": 5, "space": (6, 8), **sizes})
-    space = output_shape(layer)[1:]
-    second = make_layer("conv2d", cin=layer.sizes["cout"], cout=2, space=space, kernel=1)
-    compare_with_torch(Network((layer, second), IMAGE))
-
-
-def test_signals_train_as_in_pytorch():
-    pool = make_op("pool", fn="max", kernel=(2,), stride=(2,), padding=(0,))
-    tail = (make_op("elementwise", fn="relu"), pool)
-    sizes = {"kernel": 5, "padding": 2}
-    first = make_layer("conv1d", tail, cin=3, cout=4, space=(12,), **sizes)
-    second = make_layer("conv1d", (make_op("flatten"),), cin=4, cout=2, space=(6,), **sizes)
-    linear = make_layer("linear", cin=12, cout=3)
-    compare_with_torch(Network((first, second, linear), Input((3, 12))))
-
-
-@pytest.mark.parametrize(
-    "op",
-    [
-        make_op("pool", fn="max", kernel=(2, 2), stride=(2, 2), padding=(0, 0)),
-        make_op("pool", fn="avg", kernel=(2, 4), stride=(2, 3), padding=(0, 0)),
-        make_op("pool", fn="max", kernel=(3, 3), stride=(1, 1), padding=(1, 1)),
-        make_op("pool", fn="max", kernel=(3, 3), stride=(2, 2), padding=(1, 1)),
-        make_op("pool", fn="max", kernel=(3, 3), stride=(2, 2), padding=(0, 0), ceil=1),
-        make_op("pool", fn="avg", kernel=(3, 2), stride=(2, 2), padding=(1, 1)),
-        make_op("pool", fn="adaptive_avg", kernel=(1, 1)),
-        make_op("pool", fn="adaptive_max", kernel=(3, 2)),
-        make_op("batch_norm"),
-        make_op("elementwise", fn="mean", axes=(1, 2)),
-        make_op("permute", order=(2, 0, 1)),
-        make_op("view", out=(8, 24)),
-        make_op("flatten"),
-        make_op("last"),
-        make_op("layer_norm", dims=2),
-    ],
-    ids=lambda op: f"{op.kind} {op.sizes}",
-)
-def test_operator_of_a_tail_trains_as_in_pytorch(op):
+    )},
     # A norm would cancel a bias.
-    conv = make_layer("conv2d", (op,), cin=4, cout=4, space=(6, 8), kernel=3, padding=1, bias=0)
-    compare_with_torch(Network((conv,), IMAGE))
+    **{f"{op.kind} {op.sizes}": Network((conv(4, 4, (op,), bias=0, **THREE),), IMAGE)
+       for op in TAILS},
+    "signals": Network((
+        make_layer("conv1d", (RELU, HALF), cin=3, cout=4, space=(12,), **FIVE),
+        make_layer("conv1d", (make_op("flatten"),), cin=4, cout=2, space=(6,), **FIVE),
+        make_layer("linear", cin=12, cout=3),
+    ), Input((3, 12))),
+    "sum": make_join("add"),
+    "product": make_join("mul"),
+    "concatenation": Network(
+        (conv(4, 3, **THREE), conv(3, 2), conv(5, 2, reads=(1, 2), join="concat")), IMAGE
+    ),
+    "tokens": Network((
+        make_layer("embedding", vocabulary=7, width=6, lead=(4,)),
+        make_layer("layer_norm", shape=(4, 6)),
+        make_layer("linear", cin=6, cout=5, lead=(4,), bias=0),
+    ), Input((4,), 7)),
+    "lstm": make_family("lstm:5,1"),
+    "lstm of two layers": make_family("lstm:5,2"),
+    "whole sequence without bias": Network(
+        (EMBEDDED.layers[0], LSTM, make_layer("linear", cin=4, cout=3, lead=(32,))), EMBEDDED.input
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("join", ["add", "mul"])
-def test_joined_images_train_as_in_pytorch(join):
-    conv = make_layer("conv2d", cin=4, cout=4, space=(6, 8), kernel=3, padding=1)
-    joined = make_layer("elementwise", fn=join, inputs=2, shape=(4, 6, 8))
-    joined = replace(joined, reads=(1, 2), join=join)
-    compare_with_torch(Network((conv, conv, joined), IMAGE))
-
-
-def test_concatenated_images_train_as_in_pytorch():
-    first = make_layer("conv2d", cin=4, cout=3, space=(6, 8), kernel=3, padding=1)
-    second = make_layer("conv2d", cin=3, cout=2, space=(6, 8), kernel=1)
-    third = make_layer("conv2d", cin=5, cout=2, space=(6, 8), kernel=1)
-    third = replace(third, reads=(1, 2), join="concat")
-    compare_with_torch(Network((first, second, third), IMAGE))
-
-
-def test_tokens_train_as_in_pytorch():
-    embedding = make_layer("embedding", vocabulary=7, width=6, lead=(4,))
-    norm = make_layer("layer_norm", shape=(4, 6))
-    linear = make_layer("linear", cin=6, cout=5, lead=(4,), bias=0)
-    compare_with_torch(Network((embedding, norm, linear), Input((4,), 7)))
-
-
-@pytest.mark.parametrize("depth", [1, 2])
-def test_lstm_trains_as_in_pytorch(depth):
-    compare_with_torch(make_family(f"lstm:5,{depth}"))
-
-
-def test_whole_sequence_without_bias_trains_as_in_pytorch():
-    network = make_family("lstm:6,1")
-    lstm = make_layer("lstm", cin=6, hidden=4, tokens=32, bias=0)
-    linear = make_layer("linear", cin=4, cout=3, lead=(32,))
-    layers = (network.layers[0], lstm, replace(linear, name="fc"))
-    compare_with_torch(Network(layers, network.input))
+@pytest.mark.parametrize("name", NETWORKS)
+def test_network_trains_as_in_pytorch(name):
+    compare_with_torch(NETWORKS[name])
 
 
 @pytest.mark.parametrize(
@@ -158,10 +131,10 @@ def test_whole_sequence_without_bias_trains_as_in_pytorch():
     [
         (make_layer("gru", cin=4, hidden=4, tokens=3), "gru"),
         (make_layer("lstm", cin=4, hidden=4, tokens=3, bidirectional=1), "two directions"),
-        (make_layer("conv2d", cin=4, cout=8, space=(6, 8), kernel=3, groups=2), "2 groups"),
+        (conv(4, 8, kernel=3, groups=2), "2 groups"),
         (make_layer("elementwise", fn="elu", shape=(4,)), "'elu'"),
-        (make_layer("pool", fn="adaptive_avg", kernel=(4, 4), shape=(4, 6, 8)), "adaptive"),
-        (make_layer("pool", fn="avg", kernel=(4, 4), ceil=1, **FOUR), "beyond the padding"),
+        (conv(4, 4, (make_pool("adaptive_avg", 4, 4),)), "adaptive"),
+        (conv(4, 4, (make_pool("avg", 4, 4, ceil=1, **FOUR),)), "beyond the padding"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -170,14 +143,11 @@ def test_what_mnn_cannot_train_is_refused_by_name(layer, named):
         MnnNetwork(Network((replace(layer, name="mine"),), Input((4,))), 1)
 
 
-CONV = make_layer("conv2d", cin=3, cout=4, space=(8, 8), kernel=3, padding=1)
+CONV = conv(3, 4, space=(8, 8), **THREE)
 
 
 def test_unused_results_and_inputs_read_late_are_kept():
-    layers = (
-        CONV,
-        replace(make_layer("conv2d", cin=3, cout=2, space=(8, 8), kernel=1), reads=(2,)),
-    )
+    layers = (CONV, conv(3, 2, space=(8, 8), reads=(2,)))
     net = MnnNetwork(Network(layers, Input((3, 8, 8))), 1)
     assert net.run(draw_uniform([2, 3, 8, 8], 1.0, 1)).shape == [2, 2, 8, 8]
 

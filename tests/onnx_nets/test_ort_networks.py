@@ -24,7 +24,7 @@ from joulecast.operators import KINDS, input_shape, make_layer, make_op
 from joulecast.records import Input, Network, Setup
 from joulecast.system.errors import NetError
 from joulecast.torch_nets.build import build_seeded
-from kind_examples import LAYERS
+from kind_examples import LAYERS, POOLS, conv, make_pool
 
 BATCH = 2
 VOCABULARY = 100
@@ -78,27 +78,12 @@ def add(network, batch=1):
     return graph, add_network(graph, network, x, draw_weights(0))
 
 
-def conv(cin, cout, tail=(), space=(6, 6), reads=(1,), join="none", **sizes):
-    layer = make_layer("conv2d", tail, cin=cin, cout=cout, space=space, **{"kernel": 1, **sizes})
-    return replace(layer, reads=reads, join=join)
-
-
-def image_net(*layers, space=(6, 6)):
+def image_net(*layers, space=(6, 8)):
     return Network(layers, Input((3, *space)))
 
 
-def make_pool(fn, *kernel, **sizes):
-    return make_op("pool", fn=fn, kernel=kernel, **sizes)
-
-
-PAD = {"stride": (2, 2), "padding": (1, 1)}
 AFTER_CONV = (
-    make_pool("avg", 2, 4, stride=(2, 3), padding=(0, 0)),
-    make_pool("max", 3, 3, **PAD),
-    make_pool("max", 3, 3, stride=(2, 2), padding=(0, 0), ceil=1),
-    make_pool("avg", 3, 2, **PAD),
-    make_pool("adaptive_avg", 1, 1),
-    make_pool("adaptive_max", 3, 2),
+    *POOLS,
     make_op("batch_norm", affine=0),
     make_op("group_norm", groups=2, affine=0),
     make_op("layer_norm", dims=2, bias=0),
@@ -110,7 +95,7 @@ SEVEN = {"head_dim": 8, "tokens": 7, "kv_tokens": 7}
 # Not defined for negative numbers.
 POSITIVE = ("log", "log1p", "sqrt", "rsqrt")
 LINEAR = make_layer("linear", cin=12, cout=16, lead=(7,))
-MUL = make_layer("elementwise", fn="mul", inputs=2, shape=(4, 6, 6))
+MUL = make_layer("elementwise", fn="mul", inputs=2, shape=(4, 6, 8))
 SDPA = make_layer("sdpa", heads=4, kv_heads=4, head_dim=4, tokens=7, kv_tokens=7)
 FAMILIES = ("lenet5", "cnn5:6,7,8,9", "har", "lstm:16,2", "transformer:32,2", "resnet18:8,1,1,1,1")
 # They move as many elements as the network does, not the same ones.
@@ -143,7 +128,7 @@ NETWORKS = {
         Input((7, 12)),
     ),
     **{f"convolution and {op.kind} {op.sizes}": image_net(
-        conv(3, 4, (op,), (6, 8), kernel=3, padding=1), space=(6, 8)
+        conv(3, 4, (op,), kernel=3, padding=1)
     ) for op in AFTER_CONV},
     **{f"function {fn}": make_network(make_layer(
         "linear", (make_op("elementwise", fn="softmax" if fn in POSITIVE else "copy"),
@@ -198,7 +183,7 @@ VIEW = replace(make_layer("view", out=(5,), shape=(2, 3)), name="head")
         (Network(), "no layers"),
         (Network((VIEW,), Input((2, 3))), "layer head: a tensor of shape"),
         (
-            image_net(conv(3, 4, (make_pool("adaptive_avg", 4, 4),), (6, 8)), space=(6, 8)),
+            image_net(conv(3, 4, (make_pool("adaptive_avg", 4, 4),))),
             r"no adaptive pooling from \(6, 8\) to \(4, 4\)",
         ),
     ],
