@@ -36,11 +36,7 @@ _LOWEST = -3e38
 
 
 class MnnNetwork:
-    """A network with weights.
-
-    Args:
-        network: The network to build.
-        seed: Seed of its weights.
+    """A network with weights drawn from a seed.
 
     Raises:
         NetError: The network is empty, cannot be rebuilt, or holds what MNN cannot train.
@@ -70,13 +66,7 @@ class MnnNetwork:
         return to_plain(self._list_results(x)[-1], self.output_shape)
 
     def check_shapes(self, x: Var) -> None:
-        """Compare every result with the shape that it should have.
-
-        MNN ends the process if it trains a graph whose shapes do not fit.
-
-        Raises:
-            NetError: A result has another shape.
-        """
+        """Raise NetError for a result of another shape: training it would end the process."""
         results = self._list_results(x)[1:]
         for number, (result, shape) in enumerate(zip(results, self._shapes, strict=True)):
             found = result.shape

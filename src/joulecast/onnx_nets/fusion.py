@@ -151,12 +151,9 @@ class OpNode:
 
     Attributes:
         name: Its name in kernel datasets.
-        layer: The layer that it belongs to.
-        layer_index: Position of that layer, with blocks unfolded.
+        layer_index: Position of its layer, with blocks unfolded.
         begins_layer: It is the layer's first operator, not one of its tail.
         sources: Numbers of the operators whose results it reads; ``DATA`` for the network's input.
-        in_shape: Shape of one input sample.
-        out_shape: Shape of one output sample.
     """
 
     op: Op
@@ -317,7 +314,6 @@ class FusedKernel:
     Attributes:
         kind: Names of its operators, such as ``conv+bn+relu``.
         network: The kernel as a network, to build and measure it alone.
-        batch: Samples in a batch.
         features: What its cost depends on, by name.
         flops: Floating-point operations of contractions, two per multiply-add.
         size_bytes: Bytes read plus bytes written; results that stay inside the kernel are not.

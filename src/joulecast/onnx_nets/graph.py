@@ -202,10 +202,7 @@ class ReadGraph:
     """A graph whose shapes are known.
 
     Attributes:
-        inputs: Names of the inputs.
-        outputs: Names of the outputs.
         calls: What a device runs, in order.
-        values: Every value by its name.
         weights: Number of elements of every weight.
         quantisers: Names of operators on quantised numbers that the file has.
     """
@@ -269,11 +266,7 @@ class GraphReader:
             self.found.values[one.name] = GraphValue(shape, one.type, batch_axis=axis)
 
     def read(self) -> ReadGraph:
-        """Return the graph with the calls that an output depends on.
-
-        Raises:
-            GraphError: The graph is inconsistent; the message names the node.
-        """
+        """Return the graph with the calls that an output depends on; errors name the node."""
         self._read_scope(self.graph, depth=0)
         found = self.found
         found.outputs = [self._resolve(value.name) for value in self.graph.output]

@@ -45,7 +45,7 @@ class _LayerDraft:
         block: Index of its block; -1 outside of blocks.
         sources: Indices of the layers that it reads; -1 for the network's input.
         last_value: Name of its newest result.
-        shape: Sample shape of that result, as the operators say; None if they do not fit together.
+        shape: Its sample shape, as the operators say; None if they do not fit together.
     """
 
     op: Op
