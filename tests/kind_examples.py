@@ -1,9 +1,11 @@
 """Provide one layer or more of every kind, and strategies for setups and networks."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from joulecast.families import FAMILIES, make_family
-from joulecast.operators import free_widths, layer_work, make_layer
+from joulecast.operators import free_widths, layer_work, make_layer, make_op
 from joulecast.records import Setup
 
 TOKENS = {"tokens": 7, "kv_tokens": 9}
@@ -63,3 +65,25 @@ SETUPS = st.builds(
     optimizer=st.sampled_from(["sgd", "adam", "adamw"]),
 )
 NETWORKS = st.sampled_from([make_family(name) for name in FAMILIES])
+
+
+def conv(cin, cout, tail=(), space=(6, 8), reads=(1,), join="none", **sizes):
+    """Return a convolution, of one pixel unless a kernel is given."""
+    layer = make_layer("conv2d", tail, cin=cin, cout=cout, space=space, **{"kernel": 1, **sizes})
+    return replace(layer, reads=reads, join=join)
+
+
+def make_pool(fn, *kernel, **sizes):
+    return make_op("pool", fn=fn, kernel=kernel, **sizes)
+
+
+POOLS = (
+    make_pool("max", 2, 2, stride=(2, 2), padding=(0, 0)),
+    make_pool("avg", 2, 4, stride=(2, 3), padding=(0, 0)),
+    make_pool("max", 3, 3, stride=(1, 1), padding=(1, 1)),
+    make_pool("max", 3, 3, stride=(2, 2), padding=(1, 1)),
+    make_pool("max", 3, 3, stride=(2, 2), padding=(0, 0), ceil=1),
+    make_pool("avg", 3, 2, stride=(2, 2), padding=(1, 1)),
+    make_pool("adaptive_avg", 1, 1),
+    make_pool("adaptive_max", 3, 2),
+)

@@ -61,15 +61,23 @@ def test_several_devices_are_refused():
         open_runtime("cuda:0,1")
 
 
-def test_missing_torch_is_named():
-    script = "import sys; sys.modules['torch'] = None; " + (
-        "from joulecast.runtimes import open_runtime; open_runtime('cpu')"
+@pytest.mark.parametrize(
+    ("on", "module", "title", "extra"),
+    [
+        ("cpu", "torch", "PyTorch", "torch"),
+        ("mnn", "_mnncengine", "MNN", "mnn"),
+        ("onnx", "onnxruntime", "ONNX Runtime", "onnx"),
+    ],
+)
+def test_missing_framework_is_named(on, module, title, extra):
+    script = f"import sys; sys.modules['{module}'] = None; " + (
+        f"from joulecast.runtimes import open_runtime; open_runtime('{on}')"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
-    assert "MissingError: measuring on cpu needs PyTorch" in done.stderr
-    assert "joulecast[torch]" in done.stderr
+    assert f"MissingError: measuring on {on} needs {title}" in done.stderr
+    assert f"joulecast[{extra}]" in done.stderr
 
 
 def test_built_in_devices_are_not_plugins():

@@ -109,33 +109,30 @@ def make_residual():
     return nn.Sequential(*stem, Residual(8, 8, 1), Residual(8, 16, 2), *head)
 
 
-def make_conv1d():
-    convs = (nn.Conv1d(4, 8, 5, 2, 2), nn.ReLU(), nn.Conv1d(8, 8, 3, groups=8))
-    return nn.Sequential(*convs, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 3))
-
-
-def make_conv3d():
-    convs = (nn.Conv3d(3, 8, 3, 1, 1), nn.ReLU(), nn.MaxPool3d(2), nn.Conv3d(8, 4, 1))
-    return nn.Sequential(*convs, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 3))
-
-
+IMAGES, TOKENS = torch.zeros(2, 3, 16, 16), torch.zeros(2, 12, dtype=torch.long)
+SIGNALS = (nn.Conv1d(4, 8, 5, 2, 2), nn.ReLU(), nn.Conv1d(8, 8, 3, groups=8))
+VOLUMES = (nn.Conv3d(3, 8, 3, 1, 1), nn.ReLU(), nn.MaxPool3d(2), nn.Conv3d(8, 4, 1))
 MODULES = {
-    "residual": (make_residual, torch.zeros(2, 3, 16, 16), True),
-    "shuffle": (ShuffleUnit, torch.zeros(2, 3, 16, 16), False),
-    "squeeze and excite": (SqueezeExcite, torch.zeros(2, 3, 16, 16), False),
-    "many operators": (ManyOperators, torch.zeros(2, 4, 14, 14), False),
-    "conv1d": (make_conv1d, torch.zeros(2, 4, 50), False),
-    "conv3d": (make_conv3d, torch.zeros(2, 3, 4, 8, 8), False),
-    "lstm": (lambda: Recurrent(nn.LSTM), torch.zeros(2, 12, dtype=torch.long), False),
-    "gru": (lambda: Recurrent(nn.GRU), torch.zeros(2, 12, dtype=torch.long), False),
+    "residual": (make_residual(), IMAGES),
+    "shuffle": (ShuffleUnit(), IMAGES),
+    "squeeze and excite": (SqueezeExcite(), IMAGES),
+    "many operators": (ManyOperators(), torch.zeros(2, 4, 14, 14)),
+    "conv1d": (
+        nn.Sequential(*SIGNALS, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 3)),
+        torch.zeros(2, 4, 50),
+    ),
+    "conv3d": (
+        nn.Sequential(*VOLUMES, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 3)),
+        torch.zeros(2, 3, 4, 8, 8),
+    ),
+    "lstm": (Recurrent(nn.LSTM), TOKENS),
+    "gru": (Recurrent(nn.GRU), TOKENS),
 }
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_file_gives_the_network_of_its_module(tmp_path, name):
-    make, x, keeps_norms = MODULES[name]
-    module = make()
-    options = {}
+    (module, x), options, keeps_norms = MODULES[name], {}, name == "residual"
     if keeps_norms:  # an exporter for inference folds them into the convolutions
         options = {"training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False}
     path = export(module.train(keeps_norms), x, tmp_path / "net.onnx", **options)
@@ -150,15 +147,14 @@ def test_a_file_gives_the_network_of_its_module(tmp_path, name):
 
 def test_norms_that_were_folded_leave_only_a_bias(tmp_path):
     module = make_residual().eval()
-    x = torch.zeros(2, 3, 16, 16)
-    found = read(export(module, x, tmp_path / "net.onnx")).network
-    expected = read_net(module, x)
+    found = read(export(module, IMAGES, tmp_path / "net.onnx")).network
+    expected = read_net(module, IMAGES)
     assert not any(op.kind == "batch_norm" for layer in found.layers for op in layer.tail)
     setup = Setup(batch=2)
     assert network_work(found, setup).forward.flops == network_work(expected, setup).forward.flops
     assert found.groups == expected.groups
     assert found.buildable
-    build_net(found)(x)
+    build_net(found)(IMAGES)
 
 
 class OneOutput(nn.Module):
@@ -170,35 +166,24 @@ class OneOutput(nn.Module):
         return getattr(self.net(x), self.key)
 
 
-def make_vit():
-    transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = transformers.ViTConfig(**sizes, intermediate_size=64, image_size=32, patch_size=8)
-    return OneOutput(transformers.ViTForImageClassification(config), "logits")
-
-
-def make_bert():
-    transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = transformers.BertConfig(**sizes, intermediate_size=64, vocab_size=99)
-    return OneOutput(transformers.BertModel(config, add_pooling_layer=False), "last_hidden_state")
-
-
 def list_contractions(network):
     """Return FLOPs and parameters of every layer that multiplies, at batch 2."""
     works = [layer_work(layer, Setup(batch=2, phase="inference")) for layer in network.layers]
     return [(work.forward.flops, work.params) for work in works if work.forward.flops]
 
 
-@pytest.mark.parametrize(
-    ("make", "x"),
-    [
-        (make_vit, torch.zeros(2, 3, 32, 32)),
-        (make_bert, torch.zeros(2, 16, dtype=torch.long)),
-    ],
-)
-def test_layers_of_transformers_have_the_same_flops_and_parameters(tmp_path, make, x):
-    module = make().eval()
+@pytest.mark.parametrize("name", ["vit", "bert"])
+def test_layers_of_transformers_have_the_same_flops_and_parameters(tmp_path, name):
+    hf = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes["intermediate_size"] = 64
+    if name == "vit":
+        net = hf.ViTForImageClassification(hf.ViTConfig(**sizes, image_size=32, patch_size=8))
+        module, x = OneOutput(net, "logits"), torch.zeros(2, 3, 32, 32)
+    else:
+        net = hf.BertModel(hf.BertConfig(**sizes, vocab_size=99), add_pooling_layer=False)
+        module, x = OneOutput(net, "last_hidden_state"), TOKENS
+    module.eval()
     found = read(export(module, x, tmp_path / "net.onnx")).network
     expected = read_net(module, x)
     assert list_contractions(found) == list_contractions(expected)
@@ -228,30 +213,47 @@ def test_totals_count_the_batch_that_is_asked_for():
     assert one.flops == pytest.approx(forward + 2 * (4 * 3 * 9 * 64) + 4 * (4 * 10))
 
 
+def make_weights(nodes):
+    """Return the weights that nodes read: their names say the type, and sizes or numbers."""
+    types = {"h": TensorProto.FLOAT16, "q": TensorProto.INT8, "u": TensorProto.UINT8}
+    made = []
+    for name in dict.fromkeys(name for one in nodes for name in one.input if ":" in name):
+        kind, _, text = name.partition(":")
+        if kind == "float":
+            made.append(numbers(name, float(text)))
+            continue
+        sizes = map(int, text.split(",")) if text else ()
+        type_ = types.get(kind, TensorProto.FLOAT)
+        made.append(integers(name, *sizes) if kind == "int" else weight(name, *sizes, type=type_))
+    return made
+
+
+def read_nodes(nodes, shape=("batch", 6, 16), **options):
+    return read(make_model(nodes, make_weights(nodes), shape, **options))
+
+
 def test_other_inputs_take_open_sizes_from_the_first():
-    nodes = [node("MatMul", "x w", "m"), node("Add", "m mask", "y")]
-
-    def make(shape):
-        more = [("mask", shape)]
-        return make_model(nodes, [weight("w", 4, 4)], ("batch", "seq", 4), more_inputs=more)
-
-    found = read(make(("batch", "seq", 4)), (6, 4))
+    nodes, shape = chain("MatMul x w:4,4 -> m; Add m mask -> y"), ("batch", "seq", 4)
+    model = make_model(nodes, make_weights(nodes), shape, more_inputs=[("mask", shape)])
+    found = read(model, (6, 4))
     assert [layer.reads for layer in found.network.layers] == [(1,), (1, 2)]
     assert not found.network.buildable
 
 
+IMAGE = ("batch", 3, 8, 8)
+
+
 def test_operators_without_a_rule_are_named_and_counted():
+    wobble = {"domain": "com.acme"}
     nodes = [
         node("Relu", "x", "a"),
-        node("Wobble", "a", "b", domain="com.acme"),
-        node("Wobble", "b", "c", domain="com.acme"),
-        node("Conv", "c w", "y"),
+        node("Wobble", "a", "b", **wobble),
+        node("Wobble", "b", "c", **wobble),
+        node("Conv", "c w:4,3,1,1", "y"),
     ]
-    model = make_model(nodes, [weight("w", 4, 3, 1, 1)])
+    model = make_model(nodes, make_weights(nodes))
     for name in "bc":
-        model.graph.value_info.append(
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, ("batch", 3, 8, 8))
-        )
+        model.graph.value_info.append(helper.make_tensor_value_info(name, 1, IMAGE))
     network = read(model).network
     assert network.totals.ops_without_rule == (("com.acme::Wobble", 2),)
     assert 0.3 < network.totals.uncounted_bytes_share < 0.7
@@ -260,70 +262,40 @@ def test_operators_without_a_rule_are_named_and_counted():
 
 
 def test_sizes_that_depend_on_the_data_are_said_to_be_uncounted():
-    nodes = chain("Conv x w -> c; NonZero c -> n; Transpose n -> y")
-    network = read(make_model(nodes, [weight("w", 4, 3, 1, 1)])).network
-    assert network.totals.ops_without_rule == (("NonZero", 1),)
-    assert network.totals.notes[0].startswith("The sizes of 1 operator depend on the data")
-    assert network.totals.uncounted_bytes_share >= 1 / 3
+    nodes = chain("Conv x w:4,3,1,1 -> c; NonZero c -> n; Transpose n -> y")
+    totals = read_nodes(nodes, IMAGE).network.totals
+    assert totals.ops_without_rule == (("NonZero", 1),)
+    assert totals.notes[0].startswith("The sizes of 1 operator depend on the data")
+    assert totals.uncounted_bytes_share >= 1 / 3
 
 
-def quantise(name, source, target):
-    scale, zero = f"{name}_scale", f"{name}_zero"
-    return [
-        node("QuantizeLinear", f"{source} {scale} {zero}", f"{target}_q"),
-        node("DequantizeLinear", f"{target}_q {scale} {zero}", target),
-    ]
+STATIC = [
+    *chain("QuantizeLinear x float:0.1 u: -> xq; DequantizeLinear xq float:0.1 u: -> xd"),
+    node("DequantizeLinear", "q:4,3,3,3 w:4 q:4", "wd", axis=0),
+    *chain("Conv xd wd -> c; QuantizeLinear c float:0.1 u: -> cq"),
+    *chain("DequantizeLinear cq float:0.1 u: -> cd; Relu cd -> y"),
+]
+DYNAMIC = [
+    node("DynamicQuantizeLinear", "x", "xq xs xz"),
+    node("MatMulInteger", "xq q:8,5 xz q:", "m"),
+    node("Cast", "m", "f", to=TensorProto.FLOAT),
+    *chain("Mul xs float:0.1 -> s; Mul f s -> r; Add r w:5 -> y"),
+]
 
 
-def make_quantised():
-    nodes = [
-        *quantise("x", "x", "xd"),
-        node("DequantizeLinear", "w w_scale w_zero", "wd", axis=0),
-        node("Conv", "xd wd", "c"),
-        *quantise("c", "c", "cd"),
-        node("Relu", "cd", "y"),
-    ]
-    weights = [weight("w", 4, 3, 3, 3, type=TensorProto.INT8), weight("w_scale", 4)]
-    weights.append(weight("w_zero", 4, type=TensorProto.INT8))
-    for name in "xc":
-        weights.append(numbers(f"{name}_scale", 0.1))
-        weights.append(weight(f"{name}_zero", type=TensorProto.UINT8))
-    return make_model(nodes, weights)
-
-
-def make_dynamically_quantised():
-    nodes = [
-        node("DynamicQuantizeLinear", "x", "xq xs xz"),
-        node("MatMulInteger", "xq w xz wz", "m"),
-        node("Cast", "m", "f", to=TensorProto.FLOAT),
-        node("Mul", "xs ws", "s"),
-        node("Mul", "f s", "r"),
-        node("Add", "r b", "y"),
-    ]
-    weights = [weight("w", 8, 5, type=TensorProto.INT8), weight("wz", type=TensorProto.INT8)]
-    weights += [numbers("ws", 0.1), weight("b", 5)]
-    return make_model(nodes, weights, ("batch", 6, 8))
-
-
-def test_quantised_files_are_read_as_networks_in_floating_point():
-    static = read(make_quantised())
-    (conv,) = static.network.layers
-    assert (conv.kind, [op.sizes["fn"] for op in conv.tail]) == ("conv2d", ["relu"])
-    assert static.precision == "int8"
-    assert static.network.totals.params == 4 * 3 * 9
-    assert "--inference --precision int8." in static.network.totals.notes[0]
-    dynamic = read(make_dynamically_quantised())
-    (linear,) = dynamic.network.layers
-    assert (linear.kind, linear.sizes["bias"], linear.sizes["lead"]) == ("linear", 1, (6,))
-    assert dynamic.precision == "int8_dynamic"
-    assert dynamic.network.totals.params == 8 * 5 + 5
-
-
-def test_the_precision_of_weights_is_said():
-    half = make_model([node("MatMul", "x w", "y")], [weight("w", 4, 4, type=10)], ("n", 4))
-    found = read(half)
-    assert found.precision == "fp16"
-    assert "--precision fp16" in found.network.totals.notes[0]
+@pytest.mark.parametrize(
+    ("nodes", "shape", "layer", "precision", "params", "note"),
+    [
+        (STATIC, IMAGE, "conv2d+relu", "int8", 4 * 3 * 9, "--inference --precision int8."),
+        (DYNAMIC, ("n", 6, 8), "linear", "int8_dynamic", 8 * 5 + 5, "--precision int8_dynamic."),
+        (chain("MatMul x h:4,4 -> y"), ("n", 4), "linear", "fp16", 16, "--precision fp16"),
+    ],
+)
+def test_the_precision_of_a_file_is_said(nodes, shape, layer, precision, params, note):
+    found = read_nodes(nodes, shape)
+    assert [*map(describe, found.network.layers)] == [layer]
+    assert (found.precision, found.network.totals.params) == (precision, params)
+    assert note in found.network.totals.notes[0]
 
 
 def make_branch(name, op):
@@ -332,185 +304,156 @@ def make_branch(name, op):
 
 
 def test_a_branch_that_is_known_is_taken():
-    chosen = node(
-        "If", "c", "r", then_branch=make_branch("a", "Relu"), else_branch=make_branch("b", "Tanh")
-    )
-    nodes = [
-        node("Shape", "x", "s"),
-        node("Gather", "s one", "g"),
-        node("Equal", "g three", "c"),
-        chosen,
-        node("Conv", "r w", "y"),
-    ]
-    weights = [weight("w", 4, 3, 1, 1), integers("one", 1), integers("three", 3)]
-    network = read(make_model(nodes, weights)).network
-    assert network.layers[0].sizes["fn"] == "relu"
+    branches = {"then_branch": make_branch("a", "Relu"), "else_branch": make_branch("b", "Tanh")}
+    nodes = chain("Shape x -> s; Gather s int:1 -> g; Equal g int:3 -> c")
+    nodes += [node("If", "c", "r", **branches), node("Conv", "r w:4,3,1,1", "y")]
+    network = read_nodes(nodes, IMAGE).network
+    assert [*map(describe, network.layers)] == ["relu", "conv2d"]
     assert network.totals.ops_without_rule == ()
 
 
 def test_a_loop_is_named():
-    body = helper.make_graph(
-        [node("Identity", "i", "j"), node("Identity", "k", "m")],
-        "body",
-        [
-            helper.make_tensor_value_info("i", TensorProto.INT64, ()),
-            helper.make_tensor_value_info("k", TensorProto.BOOL, ()),
-        ],
-        [helper.make_tensor_value_info("m", TensorProto.BOOL, ())],
-    )
-    nodes = [
-        node("Conv", "x w", "c"),
-        node("Loop", "count  c", "y", body=body),
-    ]
-    weights = [weight("w", 4, 3, 1, 1), integers("count", 3)]
-    network = read(make_model(nodes, weights)).network
+    nodes = chain("Identity i -> j; Identity k -> m")
+    types = {"i": TensorProto.INT64, "k": TensorProto.BOOL, "m": TensorProto.BOOL}
+    given, test, out = (helper.make_tensor_value_info(name, types[name], ()) for name in types)
+    body = helper.make_graph(nodes, "body", [given, test], [out])
+    nodes = [node("Conv", "x w:4,3,1,1", "c"), node("Loop", "int:3  c", "y", body=body)]
+    network = read_nodes(nodes, IMAGE).network
     assert network.totals.ops_without_rule == (("Loop", 1),)
     assert not network.buildable
 
 
-def read_layers(nodes, weights=(), shape=("batch", 6, 16), **options):
-    model = make_model(nodes, weights, shape, **options)
-    return read(model).network.layers
-
-
-def spell_gelu():
-    return chain("Div x root -> a; Erf a -> b; Add b one -> c; Mul x c -> d; Mul d half -> y")
-
-
-def spell_layer_norm():
-    return chain(
-        "ReduceMean x last -> m; Sub x m -> d; Pow d two -> p; ReduceMean p last -> v; "
-        "Add v small -> e; Sqrt e -> r; Div d r -> n; Mul n g -> s; Add s beta -> y"
-    )
-
-
-def spell_rms_norm():
-    return chain(
-        "Pow x two -> p; ReduceMean p last -> v; Add v small -> e; Sqrt e -> r; "
-        "Reciprocal r -> i; Mul x i -> n; Mul g n -> y"
-    )
-
-
-SPELLED = [
-    weight("g", 16),
-    weight("beta", 16),
-    integers("last", -1),
-    *(numbers(name, 2.0) for name in ("root", "one", "half", "two", "small")),
-]
-
-
-@pytest.mark.parametrize(
-    ("nodes", "kind", "sizes"),
-    [
-        (spell_gelu(), "elementwise", {"fn": "gelu"}),
-        (spell_layer_norm(), "layer_norm", {"dims": 1, "affine": 1, "bias": 1}),
-        (spell_rms_norm(), "rms_norm", {"affine": 1, "spelled": 1}),
-        ([node("Sigmoid", "x", "s"), node("Mul", "s x", "y")], "elementwise", {"fn": "silu"}),
-        (
-            [node("HardSigmoid", "x", "s"), node("Mul", "x s", "y")],
-            "elementwise",
-            {"fn": "hardswish"},
-        ),
-    ],
-)
-def test_what_exporters_spell_out_is_one_operator(nodes, kind, sizes):
-    used = {name for one in nodes for name in one.input}
-    weights = [one for one in SPELLED if one.name in used]
-    (layer,) = read_layers(nodes, weights)
-    assert layer.kind == kind
-    assert {name: layer.sizes[name] for name in sizes} == sizes
-
-
-def test_a_result_that_others_read_is_not_hidden_in_a_pattern():
-    nodes = chain("Sigmoid x -> s; Mul x s -> m; Add m s -> y")
-    layers = read_layers(nodes)
-    assert [layer.sizes["fn"] for layer in layers] == ["sigmoid", "mul", "add"]
+def describe(layer):
+    """Return the kind or function of a layer and of its tail."""
+    return "+".join(str(op.sizes.get("fn", op.kind)) for op in (layer, *layer.tail))
 
 
 def spell_attention(mask=""):
-    nodes = chain("MatMul x wq -> q; MatMul x wk -> k; MatMul x wv -> v")
+    nodes = chain("MatMul x w1:16,16 -> q; MatMul x w2:16,16 -> k; MatMul x w3:16,16 -> v")
     for name in "qkv":
-        nodes.append(node("Reshape", f"{name} heads", f"{name}r"))
+        nodes.append(node("Reshape", f"{name} int:0,6,4,4", f"{name}r"))
         order = [0, 2, 3, 1] if name == "k" else [0, 2, 1, 3]
         nodes.append(node("Transpose", f"{name}r", f"{name}t", perm=order))
-    nodes += [node("MatMul", "qt kt", "s"), node("Mul", "s scale", "scaled")]
-    last = "scaled"
-    if mask:
-        nodes.append(node("Add", f"scaled {mask}", "masked"))
-        last = "masked"
+    nodes += chain("MatMul qt kt -> s; Mul s float:0.5 -> scaled")
+    nodes += chain(f"Add scaled {mask} -> masked") if mask else []
     return [
         *nodes,
-        node("Softmax", last, "p", axis=-1),
+        node("Softmax", "masked" if mask else "scaled", "p", axis=-1),
         node("MatMul", "p vt", "o"),
         node("Transpose", "o", "ot", perm=[0, 2, 1, 3]),
-        node("Reshape", "ot rows", "y"),
+        node("Reshape", "ot int:0,6,16", "y"),
     ]
 
 
-@pytest.mark.parametrize(
-    ("mask", "causal"), [("", 0), ("triangle", 1), ("by_head", 0)], ids=["none", "causal", "bias"]
-)
-def test_attention_is_one_layer(mask, causal):
-    masks = {"triangle": weight("triangle", 1, 1, 6, 6), "by_head": weight("by_head", 1, 4, 6, 6)}
-    weights = [weight(f"w{name}", 16, 16) for name in "qkv"]
-    weights += [integers("heads", 0, 6, 4, 4), integers("rows", 0, 6, 16), numbers("scale", 0.5)]
-    weights += [masks[mask]] if mask else []
-    *linears, attention = read_layers(spell_attention(mask), weights)
-    assert [layer.kind for layer in linears] == ["linear"] * 3
-    assert attention.kind == "sdpa"
-    expected = {"heads": 4, "kv_heads": 4, "head_dim": 4, "tokens": 6, "kv_tokens": 6}
-    assert dict(attention.sizes) == {**expected, "causal": causal}
-    assert attention.reads == (3, 2, 1)
-    assert attention.tail == ()
+HEADS = {"heads": 4, "kv_heads": 4, "head_dim": 4, "tokens": 6, "kv_tokens": 6}
+THREE = "linear linear linear sdpa"
+FUSED = {"domain": "com.microsoft"}
+SWAP = {"perm": [1, 0, 2]}
+# Nodes, the layers that they are read as, and facts about some of these by their number.
+READ = {
+    "gelu": (
+        "Div x float:1.4 -> a; Erf a -> b; Add b float:1 -> c; Mul x c -> d; Mul d float:2 -> y",
+        "gelu", {},
+    ),
+    "layer norm": (
+        "ReduceMean x int:-1 -> m; Sub x m -> d; Pow d float:2 -> p; ReduceMean p int:-1 -> v; "
+        "Add v float:1e-5 -> e; Sqrt e -> r; Div d r -> n; Mul n w1:16 -> s; Add s w2:16 -> y",
+        "layer_norm", {0: {"dims": 1, "affine": 1, "bias": 1}},
+    ),
+    "rms norm": (
+        "Pow x float:2 -> p; ReduceMean p int:-1 -> v; Add v float:1e-5 -> e; Sqrt e -> r; "
+        "Reciprocal r -> i; Mul x i -> n; Mul w:16 n -> y",
+        "rms_norm", {0: {"affine": 1, "spelled": 1}},
+    ),
+    "silu": ("Sigmoid x -> s; Mul s x -> y", "silu", {}),
+    "hardswish": ("HardSigmoid x -> s; Mul x s -> y", "hardswish", {}),
+    "read by others": ("Sigmoid x -> s; Mul x s -> m; Add m s -> y", "sigmoid mul add", {}),
+    "attention": (spell_attention(), THREE, {3: {**HEADS, "causal": 0, "reads": (3, 2, 1)}}),
+    "causal attention": (spell_attention("m:1,1,6,6"), THREE, {3: {**HEADS, "causal": 1}}),
+    "attention with a bias": (spell_attention("m:1,4,6,6"), THREE, {3: {**HEADS, "causal": 0}}),
+    "convolution by groups": (
+        [node("Conv", "x w:6,1,3", "c", group=6), node("Clip", "c float:0 float:6", "y")],
+        "conv1d+relu6", {0: {"groups": 6}},
+    ),
+    "products": (
+        [
+            node("MatMul", "x w:16,5", "a"), node("Transpose", "a", "b", perm=[0, 2, 1]),
+            *chain("MatMul a b -> c; MatMul c h:6,6 -> y"),
+        ],
+        "linear matmul linear", {1: {"count": 1, "m": 6, "k": 5, "n": 6, "reads": (1,)}},
+    ),
+    **{
+        f"einsum {equation}": (
+            [node("Einsum", "x w:16,5", "y", equation=equation)],
+            "linear", {0: {"cin": 16, "cout": 5, "lead": (6,), "bias": 0}},
+        )
+        for equation in ("btk,kn->btn", "...k,kn->...n")
+    },
+    "shared weight": (
+        "MatMul x w:16,16 -> a; Relu a -> r; MatMul r w:16,16 -> y",
+        "linear+relu linear", {0: {"tied": False}, 1: {"tied": True}},
+    ),
+    "fused convolution": (
+        [
+            node("Conv", "x w:6,6,1 b:6", "z"),
+            node("FusedConv", "x w:6,6,1 b:6 z", "y", activation="Relu", **FUSED),
+        ],
+        "conv1d conv1d add+relu", {2: {"join": "add"}},
+    ),
+    "fused transformer": (
+        [
+            node("Attention", "x w:16,48 b:48", "a", num_heads=4, unidirectional=1, **FUSED),
+            node("MatMul", "a w:16,16", "o"),
+            node("SkipLayerNormalization", "o x g:16 b1:16 b2:16", "n   s", **FUSED),
+            node("MatMul", "n w:16,32", "i"),
+            node("BiasGelu", "i b:32", "h", **FUSED),
+            node("MatMulNBits", "h u:16,2,8 s:32", "p", K=32, N=16, **FUSED),
+            node("Add", "p s", "y"),
+        ],
+        "linear sdpa linear add layer_norm linear+gelu linear add",
+        {
+            0: {"bias": 1}, 1: {"heads": 4, "causal": 1}, 2: {"bias": 1}, 3: {"join": "add"},
+            5: {"bias": 1}, 6: {"cin": 32, "cout": 16, "bias": 0}, 7: {"reads": (1, 4)},
+        },
+    ),
+    "repeated value that is reshaped": (
+        "MatMul x w:16,8 -> k; Unsqueeze k int:1 -> u; Expand u int:1,3,1,1 -> e; "
+        "Reshape e int:0,18,8 -> y",
+        "linear+copy", {},
+    ),
+    "stack of recurrent layers": (
+        [
+            node("Transpose", "x", "t", **SWAP),
+            node("LSTM", "t w1:1,64,16 r:1,64,16", "h  ", hidden_size=16),
+            node("Squeeze", "h int:1", "s"),
+            node("LSTM", "s w2:1,64,16 r:1,64,16", "i", hidden_size=16),
+            node("Squeeze", "i int:1", "j"), node("Transpose", "j", "y", **SWAP),
+        ],
+        "lstm", {0: {"depth": 2, "bias": 0}},
+    ),
+    **{
+        f"padding {pads} with stride {stride}": (
+            [node("Conv", "x w:4,6,3", "y", pads=pads, strides=[stride])],
+            "conv1d", {0: {"out": (4, (16 + sum(pads) - 3) // stride + 1)}},
+        )
+        for pads, stride in (([0, 1], 2), ([0, 1], 1), ([2, 0], 1))
+    },
+}  # fmt: skip
 
 
-def test_padding_that_differs_between_sides_keeps_the_output():
-    for pads, stride in (([0, 0, 1, 1], 2), ([0, 0, 1, 1], 1), ([2, 2, 0, 0], 1)):
-        nodes = [node("Conv", "x w", "y", pads=pads, strides=[stride, stride])]
-        (layer,) = read_layers(nodes, [weight("w", 4, 3, 3, 3)], ("n", 3, 8, 8))
-        size = (8 + sum(pads[::2]) - 3) // stride + 1
-        assert output_shape(layer) == (4, size, size)
-
-
-def test_a_convolution_of_a_weight_of_groups():
-    nodes = [node("Conv", "x w", "c", group=6), node("Clip", "c low high", "y")]
-    weights = [weight("w", 6, 1, 3), numbers("low", 0.0), numbers("high", 6.0)]
-    (layer,) = read_layers(nodes, weights)
-    assert (layer.kind, layer.sizes["groups"]) == ("conv1d", 6)
-    assert [op.sizes["fn"] for op in layer.tail] == ["relu6"]
-
-
-def test_products_are_linear_with_a_weight_and_matmul_without():
-    nodes = [
-        node("MatMul", "x w", "a"),
-        node("Transpose", "a", "b", perm=[0, 2, 1]),
-        node("MatMul", "a b", "c"),
-        node("MatMul", "c v", "y"),
-    ]
-    layers = read_layers(nodes, [weight("w", 16, 5), weight("v", 6, 6, type=10)])
-    assert [layer.kind for layer in layers] == ["linear", "matmul", "linear"]
-    assert dict(layers[1].sizes) == {"count": 1, "m": 6, "k": 5, "n": 6}
-    assert layers[1].reads == (1,)
-
-
-@pytest.mark.parametrize(
-    ("equation", "sizes"),
-    [
-        ("btk,kn->btn", {"cin": 16, "cout": 5, "lead": (6,), "bias": 0}),
-        ("...k,kn->...n", {"cin": 16, "cout": 5, "lead": (6,), "bias": 0}),
-    ],
-)
-def test_an_einsum_with_a_weight_is_linear(equation, sizes):
-    nodes = [node("Einsum", "x w", "y", equation=equation)]
-    (layer,) = read_layers(nodes, [weight("w", 16, 5)])
-    assert (layer.kind, dict(layer.sizes)) == ("linear", sizes)
+@pytest.mark.parametrize("name", READ)
+def test_nodes_are_read_as_layers(name):
+    nodes, expected, facts = READ[name]
+    layers = read_nodes(chain(nodes) if isinstance(nodes, str) else nodes).network.layers
+    assert " ".join(map(describe, layers)) == expected
+    for number, wanted in facts.items():
+        layer = layers[number]
+        found = {**vars(layer), **layer.sizes, "out": output_shape(layer)}
+        assert wanted.items() <= found.items()
 
 
 def test_shared_weights_are_counted_once():
-    nodes = [node("MatMul", "x w", "a"), node("Relu", "a", "r"), node("MatMul", "r w", "y")]
-    model = make_model(nodes, [weight("w", 16, 16)], ("n", 16))
-    network = read(model).network
-    assert [layer.tied for layer in network.layers] == [False, True]
+    network = read_nodes(chain(READ["shared weight"][0])).network
     assert network.totals.params == 256
     assert not network.buildable
 
@@ -521,64 +464,6 @@ def test_the_input_of_a_network_of_tokens_has_a_vocabulary():
     network = read(model).network
     assert network.input.vocabulary == 50
     assert input_shape(network.layers[0]) == (6,)
-
-
-def test_fused_operators_are_taken_apart():
-    fused = node("FusedConv", "x w b z", "y", domain="com.microsoft", activation="Relu")
-    nodes = [node("Conv", "x w b", "z"), fused]
-    weights = [weight("w", 3, 3, 1, 1), weight("b", 3)]
-    layers = read_layers(nodes, weights, ("n", 3, 8, 8))
-    assert [layer.kind for layer in layers] == ["conv2d", "conv2d", "elementwise"]
-    assert layers[2].join == "add"
-    assert [op.sizes["fn"] for op in layers[2].tail] == ["relu"]
-
-
-def test_fused_transformers_are_read_as_their_parts():
-    domain = {"domain": "com.microsoft"}
-    nodes = [
-        node("Attention", "x wa ba", "a", num_heads=4, unidirectional=1, **domain),
-        node("MatMul", "a wo", "o"),
-        node("SkipLayerNormalization", "o x g beta bo", "n   s", **domain),
-        node("MatMul", "n wi", "i"),
-        node("BiasGelu", "i bi", "h", **domain),
-        node("MatMulNBits", "h wp scales", "p", K=32, N=16, bits=4, block_size=16, **domain),
-        node("Add", "p s", "y"),
-    ]
-    weights = [weight("wa", 16, 48), weight("ba", 48), weight("wo", 16, 16), weight("bo", 16)]
-    weights += [weight("g", 16), weight("beta", 16), weight("wi", 16, 32), weight("bi", 32)]
-    weights += [weight("wp", 16, 2, 8, type=TensorProto.UINT8), weight("scales", 32)]
-    layers = read_layers(nodes, weights)
-    kinds = ["linear", "sdpa", "linear", "elementwise", "layer_norm", "linear", "linear"]
-    assert [layer.kind for layer in layers] == [*kinds, "elementwise"]
-    assert [layer.sizes["bias"] for layer in layers if layer.kind == "linear"] == [1, 1, 1, 0]
-    assert (layers[1].sizes["heads"], layers[1].sizes["causal"]) == (4, 1)
-    assert layers[3].join == "add"
-    assert [op.sizes["fn"] for op in layers[5].tail] == ["gelu"]
-    assert (layers[6].sizes["cin"], layers[6].sizes["cout"]) == (32, 16)
-    assert layers[7].reads == (1, 4)
-
-
-def test_a_repeated_value_is_copied_where_it_is_reshaped():
-    nodes = chain("MatMul x w -> k; Unsqueeze k one -> u; Expand u many -> e; Reshape e rows -> y")
-    weights = [weight("w", 16, 8), integers("one", 1), integers("many", 1, 3, 1, 1)]
-    (layer, *others) = read_layers(nodes, [*weights, integers("rows", 0, 18, 8)])
-    copies = [op for one in (layer, *others) for op in (one, *one.tail) if op.kind == "elementwise"]
-    assert [op.sizes["fn"] for op in copies] == ["copy"]
-
-
-def test_a_stack_of_recurrent_layers_is_one_layer():
-    nodes = [
-        node("Transpose", "x", "t", perm=[1, 0, 2]),
-        node("LSTM", "t l r", "h  ", hidden_size=16),
-        node("Squeeze", "h one", "s"),
-        node("LSTM", "s m r", "i", hidden_size=16),
-        node("Squeeze", "i one", "j"),
-        node("Transpose", "j", "y", perm=[1, 0, 2]),
-    ]
-    weights = [weight("l", 1, 64, 16), weight("m", 1, 64, 16), weight("r", 1, 64, 16)]
-    (layer,) = read_layers(nodes, [*weights, integers("one", 1)])
-    assert (layer.kind, layer.sizes["depth"], layer.sizes["bias"]) == ("lstm", 2, 0)
-    assert layer.tail == ()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from joulecast.operators import KINDS, input_shape, make_layer, make_op
 from joulecast.records import Input, Network, Setup
 from joulecast.system.errors import NetError
 from joulecast.torch_nets.build import build_seeded
-from kind_examples import LAYERS
+from kind_examples import LAYERS, POOLS, conv, make_pool
 
 BATCH = 2
 VOCABULARY = 100
@@ -56,7 +56,7 @@ def run_both(network):
     shape = (BATCH, *network.input.shape)
     x = graph.add_input("x", shape, bool(network.input.vocabulary))
     model = graph.make_model([add_network(graph, network, x, weights)])
-    batch = _draw_batch(network, shape)
+    batch = draw_batch(network.input)
     with torch.no_grad():
         expected = net(batch).numpy()
     session = open_session(model.SerializeToString(), SETUP)
@@ -64,19 +64,10 @@ def run_both(network):
     return expected, found
 
 
-def compare_with_torch(network):
-    """Assert that both compute the same."""
-    expected, found = run_both(network)
-    assert found.shape == expected.shape
-    scale = float(np.abs(expected).max())
-    assert scale > 0
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * scale)
-
-
-def _draw_batch(network, shape):
-    draw = torch.Generator().manual_seed(2)
-    if network.input.vocabulary:
-        return torch.randint(0, network.input.vocabulary, shape, generator=draw)
+def draw_batch(given):
+    draw, shape = torch.Generator().manual_seed(2), (BATCH, *given.shape)
+    if given.vocabulary:
+        return torch.randint(0, given.vocabulary, shape, generator=draw)
     return torch.randn(shape, generator=draw)
 
 
@@ -87,170 +78,119 @@ def add(network, batch=1):
     return graph, add_network(graph, network, x, draw_weights(0))
 
 
-NAMES = ("lenet5", "cnn5:6,7,8,9", "har", "lstm:16,2", "transformer:32,2", "resnet18:8,1,1,1,1")
+def image_net(*layers, space=(6, 8)):
+    return Network(layers, Input((3, *space)))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_family_computes_as_in_pytorch(name):
-    compare_with_torch(make_family(name))
-
-
-@pytest.mark.parametrize("join", ["add", "mul", "concat"])
-def test_joined_inputs_compute_as_in_pytorch(join):
-    first = make_layer("conv2d", cin=3, cout=4, space=(6, 6), kernel=3, padding=1)
-    second = replace(first, reads=(2,))
-    channels = 8 if join == "concat" else 4
-    last = make_layer("conv2d", cin=channels, cout=5, space=(6, 6), kernel=1)
-    last = replace(last, reads=(1, 2), join=join)
-    compare_with_torch(Network((first, second, last), Input((3, 6, 6))))
-
-
-def test_input_of_another_shape_is_fitted_as_in_pytorch():
-    # A view that no kind describes was lost when the module was read.
-    layers = (make_layer("linear", cin=6, cout=10), make_layer("linear", cin=4, cout=3, lead=(3,)))
-    compare_with_torch(Network(layers, Input((6,))))
-
-
-def test_fewer_elements_are_broadcast_as_in_pytorch():
-    image = make_layer("conv2d", cin=3, cout=4, space=(6, 6), kernel=1)
-    pool = make_op("pool", fn="adaptive_avg", kernel=(1, 1))
-    small = replace(make_layer("conv2d", (pool,), cin=4, cout=4, space=(6, 6), kernel=1))
-    scaled = make_layer("elementwise", fn="mul", inputs=2, shape=(4, 6, 6))
-    scaled = replace(scaled, reads=(1, 2), join="mul")
-    compare_with_torch(Network((image, small, scaled), Input((3, 6, 6))))
-
-
-def test_concatenated_inputs_are_fitted_as_in_pytorch():
-    first = make_layer("conv2d", cin=3, cout=4, space=(6, 6), kernel=1)
-    last = replace(make_layer("conv2d", cin=10, cout=2, space=(6, 6), kernel=1), reads=(1, 1))
-    expected, found = run_both(Network((first, replace(last, join="concat")), Input((3, 6, 6))))
-    assert abs(found - expected).max() < 1e-5
-
-
-def test_network_that_cannot_be_rebuilt_is_refused():
-    network = replace(make_family("lenet5"), buildable=False, name="mine")
-    with pytest.raises(NetError, match="mine was read from a file or module that cannot be"):
-        add(network)
-    with pytest.raises(NetError, match="no layers"):
-        add(Network())
-
-
-def test_error_names_the_layer():
-    layer = replace(make_layer("view", out=(5,), shape=(2, 3)), name="head")
-    with pytest.raises(NetError, match="layer head: a tensor of shape"):
-        add(Network((layer,), Input((2, 3))))
-
-
+AFTER_CONV = (
+    *POOLS,
+    make_op("batch_norm", affine=0),
+    make_op("group_norm", groups=2, affine=0),
+    make_op("layer_norm", dims=2, bias=0),
+    make_op("layer_norm", dims=1, affine=0),
+    make_op("rms_norm", spelled=1),
+    make_op("permute", order=(2, 0, 1)),
+)
 SEVEN = {"head_dim": 8, "tokens": 7, "kv_tokens": 7}
-OTHERS = [
-    # In PyTorch a norm becomes passes over the elements.
-    *(
-        make_layer("elementwise", fn=fn, shape=(4, 7), out=out)
-        for fn in sorted(REDUCTIONS.keys() - {"norm"})
-        for out in ((7,), (4, 1), (1,))
-    ),
-    *(
-        make_layer("elementwise", fn=f"interpolate {mode}", shape=(3, 4, 5), out=(3, 8, 10))
-        for mode in ("nearest", "bilinear", "bicubic")
-    ),
-    make_layer("elementwise", fn="interpolate linear", shape=(3, 6), out=(3, 12)),
-    *(
-        make_layer("elementwise", fn=fn, shape=(6, 8), params=8)
-        for fn in ("add", "sub", "mul", "div")
-    ),
-    make_layer("elementwise", fn="repeat_interleave", shape=(3, 4), out=(6, 4)),
-    *(
-        make_layer("sdpa", heads=4, kv_heads=kv_heads, causal=causal, **SEVEN)
-        for kv_heads in (2, 4)
-        for causal in (0, 1)
-    ),
-    make_layer("sdpa", heads=4, kv_heads=4, windows=3, **SEVEN),
-    *(
-        make_layer(kind, cin=5, hidden=6, tokens=7, depth=2, bidirectional=1, bias=bias)
-        for kind in ("lstm", "gru", "rnn")
-        for bias in (0, 1)
-    ),
-    make_layer("grouped_linear", cin=12, cout=5, lead=(6,), experts=3),
-    # The first element is expanded.
-    make_layer("gradient_copy", shape=(1, 8), out=(4, 8)),
-]
-
-
-@pytest.mark.parametrize("layer", OTHERS, ids=lambda layer: f"{layer.kind} {layer.sizes}")
-def test_layer_of_other_sizes_computes_as_in_pytorch(layer):
-    compare_with_torch(make_network(layer))
-
-
+# Not defined for negative numbers.
+POSITIVE = ("log", "log1p", "sqrt", "rsqrt")
+LINEAR = make_layer("linear", cin=12, cout=16, lead=(7,))
+MUL = make_layer("elementwise", fn="mul", inputs=2, shape=(4, 6, 8))
+SDPA = make_layer("sdpa", heads=4, kv_heads=4, head_dim=4, tokens=7, kv_tokens=7)
+FAMILIES = ("lenet5", "cnn5:6,7,8,9", "har", "lstm:16,2", "transformer:32,2", "resnet18:8,1,1,1,1")
 # They move as many elements as the network does, not the same ones.
 PLACEHOLDERS = ("index", "scatter", "slice", "grouped_linear")
+NETWORKS = {
+    **{name: make_family(name) for name in FAMILIES},
+    # Keys of earlier tokens are drawn: others compare attention.
+    **{name: make_network(one) for name, one in LAYERS.items() if one.kind != "sdpa"},
+    **{f"joined by {one}": image_net(
+        conv(3, 4, kernel=3, padding=1), conv(3, 4, reads=(2,)),
+        conv(8 if one == "concat" else 4, 5, reads=(1, 2), join=one),
+    ) for one in ("add", "mul", "concat")},
+    # A view that no kind describes was lost when the module was read.
+    "input of another shape": Network(
+        (make_layer("linear", cin=6, cout=10), make_layer("linear", cin=4, cout=3, lead=(3,))),
+        Input((6,)),
+    ),
+    "fewer elements are broadcast": image_net(
+        conv(3, 4), conv(4, 4, (make_pool("adaptive_avg", 1, 1),)),
+        replace(MUL, reads=(1, 2), join="mul"),
+    ),
+    "concatenated inputs are fitted": image_net(
+        conv(3, 4), conv(10, 2, reads=(1, 1), join="concat")
+    ),
+    "one pixel is expanded": image_net(
+        conv(3, 4, (make_pool("adaptive_avg", 3, 2),), (1, 1)), space=(1, 1)
+    ),
+    "query, key and value of three layers": Network(
+        (*(replace(LINEAR, reads=(back,)) for back in (1, 2, 3)), replace(SDPA, reads=(3, 2, 1))),
+        Input((7, 12)),
+    ),
+    **{f"convolution and {op.kind} {op.sizes}": image_net(
+        conv(3, 4, (op,), kernel=3, padding=1)
+    ) for op in AFTER_CONV},
+    **{f"function {fn}": make_network(make_layer(
+        "linear", (make_op("elementwise", fn="softmax" if fn in POSITIVE else "copy"),
+        make_op("elementwise", fn=fn)), cin=5, cout=6,
+    )) for fn in FUNCTIONS},
+    **{f"{layer.kind} {layer.sizes}": make_network(layer) for layer in (
+        # In PyTorch a norm becomes passes over the elements.
+        *(make_layer("elementwise", fn=fn, shape=(4, 7), out=out)
+            for fn in sorted(REDUCTIONS.keys() - {"norm"}) for out in ((7,), (4, 1), (1,))),
+        *(make_layer("elementwise", fn=f"interpolate {mode}", shape=(3, 4, 5), out=(3, 8, 10))
+            for mode in ("nearest", "bilinear", "bicubic")),
+        make_layer("elementwise", fn="interpolate linear", shape=(3, 6), out=(3, 12)),
+        *(make_layer("elementwise", fn=fn, shape=(6, 8), params=8)
+            for fn in ("add", "sub", "mul", "div")),
+        make_layer("elementwise", fn="repeat_interleave", shape=(3, 4), out=(6, 4)),
+        make_layer("elementwise", fn="my_function", shape=(6, 8), passes=3),
+        *(make_layer("sdpa", heads=4, kv_heads=kv_heads, causal=causal, **SEVEN)
+            for kv_heads in (2, 4) for causal in (0, 1)),
+        make_layer("sdpa", heads=4, kv_heads=4, windows=3, **SEVEN),
+        *(make_layer(kind, cin=5, hidden=6, tokens=7, depth=2, bidirectional=1, bias=bias)
+            for kind in ("lstm", "gru", "rnn") for bias in (0, 1)),
+        make_layer("grouped_linear", cin=12, cout=5, lead=(6,), experts=3),
+        # The first element is expanded.
+        make_layer("gradient_copy", shape=(1, 8), out=(4, 8)),
+    )},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_network_computes_as_in_pytorch(name):
+    network = NETWORKS[name]
+    expected, found = run_both(network)
+    assert found.shape == expected.shape
+    if name not in LAYERS or LAYERS[name].kind not in PLACEHOLDERS:
+        scale = float(np.abs(expected).max())
+        assert scale > 0
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * scale)
 
 
 def test_every_kind_has_a_builder():
     assert {*OP_BUILDERS} == {*KINDS}
 
 
-# Keys of earlier tokens are drawn: other tests compare attention.
-@pytest.mark.parametrize("name", [name for name, one in LAYERS.items() if one.kind != "sdpa"])
-def test_layer_computes_as_in_pytorch(name):
-    layer = LAYERS[name]
-    if layer.kind not in PLACEHOLDERS:
-        compare_with_torch(make_network(layer))
-        return
-    expected, found = run_both(make_network(layer))
-    assert found.shape == expected.shape
+LENET = replace(make_family("lenet5"), buildable=False, name="mine")
+VIEW = replace(make_layer("view", out=(5,), shape=(2, 3)), name="head")
 
 
 @pytest.mark.parametrize(
-    "op",
+    ("network", "message"),
     [
-        make_op("pool", fn="avg", kernel=(2, 4), stride=(2, 3), padding=(0, 0)),
-        make_op("pool", fn="max", kernel=(3, 3), stride=(2, 2), padding=(1, 1)),
-        make_op("pool", fn="max", kernel=(3, 3), stride=(2, 2), padding=(0, 0), ceil=1),
-        make_op("pool", fn="avg", kernel=(3, 2), stride=(2, 2), padding=(1, 1)),
-        make_op("pool", fn="adaptive_avg", kernel=(1, 1)),
-        make_op("pool", fn="adaptive_max", kernel=(3, 2)),
-        make_op("batch_norm", affine=0),
-        make_op("group_norm", groups=2, affine=0),
-        make_op("layer_norm", dims=2, bias=0),
-        make_op("layer_norm", dims=1, affine=0),
-        make_op("rms_norm", spelled=1),
-        make_op("permute", order=(2, 0, 1)),
+        (LENET, "mine was read from a file or module that cannot be"),
+        (Network(), "no layers"),
+        (Network((VIEW,), Input((2, 3))), "layer head: a tensor of shape"),
+        (
+            image_net(conv(3, 4, (make_pool("adaptive_avg", 4, 4),))),
+            r"no adaptive pooling from \(6, 8\) to \(4, 4\)",
+        ),
     ],
-    ids=lambda op: f"{op.kind} {op.sizes}",
 )
-def test_operator_after_a_convolution_computes_as_in_pytorch(op):
-    layer = make_layer("conv2d", (op,), cin=3, cout=4, space=(6, 8), kernel=3, padding=1)
-    compare_with_torch(Network((layer,), Input((3, 6, 8))))
-
-
-def test_pooling_that_onnx_lacks_is_refused():
-    pool = make_op("pool", fn="adaptive_avg", kernel=(4, 4))
-    layer = make_layer("conv2d", (pool,), cin=3, cout=4, space=(6, 8), kernel=1)
-    with pytest.raises(NetError, match=r"no adaptive pooling from \(6, 8\) to \(4, 4\)"):
-        add(make_network(layer))
-
-
-def test_one_pixel_is_expanded_as_in_pytorch():
-    pool = make_op("pool", fn="adaptive_avg", kernel=(3, 2))
-    layer = make_layer("conv2d", (pool,), cin=3, cout=4, space=(1, 1), kernel=1)
-    compare_with_torch(Network((layer,), Input((3, 1, 1))))
-
-
-# Not defined for negative numbers.
-POSITIVE = ("log", "log1p", "sqrt", "rsqrt")
-
-
-@pytest.mark.parametrize("fn", FUNCTIONS)
-def test_function_computes_as_in_pytorch(fn):
-    first = make_op("elementwise", fn="softmax" if fn in POSITIVE else "copy")
-    layer = make_layer("linear", (first, make_op("elementwise", fn=fn)), cin=5, cout=6)
-    compare_with_torch(Network((layer,), Input((5,))))
-
-
-def test_unknown_function_becomes_as_many_passes():
-    layer = make_layer("elementwise", fn="my_function", shape=(6, 8), passes=3)
-    expected, found = run_both(Network((layer,), Input((6, 8))))
-    assert (found == expected).all()
+def test_network_that_cannot_be_built_is_refused(network, message):
+    with pytest.raises(NetError, match=message):
+        add(network)
 
 
 def test_concatenation_along_another_axis_has_all_elements():
@@ -259,13 +199,6 @@ def test_concatenation_along_another_axis_has_all_elements():
     expected, found = run_both(Network((layer,), Input((3, 4, 5))))
     assert found.shape == expected.shape == (2, 3, 4, 10)
     assert sorted(found.ravel()) == sorted(expected.ravel())
-
-
-def test_query_key_and_value_of_three_layers_compute_as_in_pytorch():
-    linear = make_layer("linear", cin=12, cout=16, lead=(7,))
-    layers = [replace(linear, reads=(back,)) for back in (1, 2, 3)]
-    sdpa = make_layer("sdpa", heads=4, kv_heads=4, head_dim=4, tokens=7, kv_tokens=7)
-    compare_with_torch(Network((*layers, replace(sdpa, reads=(3, 2, 1))), Input((7, 12))))
 
 
 def test_earlier_tokens_are_an_input_of_the_graph():
@@ -277,8 +210,7 @@ def test_earlier_tokens_are_an_input_of_the_graph():
 
 def test_scale_of_attention_is_fused_with_its_product(tmp_path):
     # As in an exported file: otherwise kernels would run that networks do not run.
-    layer = make_layer("sdpa", heads=4, kv_heads=4, head_dim=8, tokens=7, kv_tokens=7)
-    graph, out = add(make_network(layer))
+    graph, out = add(make_network(SDPA))
     model = graph.make_model([out])
     path = tmp_path / "optimised.onnx"
     open_session(model.SerializeToString(), Setup(threads=1), path)
@@ -300,11 +232,7 @@ def test_scale_of_attention_is_fused_with_its_product(tmp_path):
 def test_selected_elements_are_those_of_the_input(sizes):
     expected, found = run_both(make_network(make_layer("index", fn="index", **sizes)))
     assert found.shape == expected.shape
-    assert {*found.ravel()} <= {*run_both_inputs(sizes["shape"]).ravel()}
-
-
-def run_both_inputs(shape):
-    return _draw_batch(Network((), Input(shape)), (BATCH, *shape)).numpy()
+    assert {*found.ravel()} <= {*draw_batch(Input(sizes["shape"])).numpy().ravel()}
 
 
 def test_sum_of_scattered_elements_is_that_of_both():
@@ -316,7 +244,7 @@ def test_sum_of_scattered_elements_is_that_of_both():
 def test_slice_has_the_first_elements():
     layer = make_layer("slice", shape=(16, 8), out=(8,))
     _, found = run_both(make_network(layer))
-    assert (found == run_both_inputs((16, 8))[:, 0]).all()
+    assert (found == draw_batch(Input((16, 8))).numpy()[:, 0]).all()
 
 
 def test_what_changes_nothing_adds_no_node_and_numbers_are_shared():

@@ -1,25 +1,36 @@
-"""ONNX Runtime: its contract, and trials that it refuses."""
+"""ONNX Runtime: its contract, refusals, files of users, and sessions of kernels and 8 bits."""
 
-import subprocess
-import sys
+import logging
+import os
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime")
 
 import onnx
 import onnxruntime
+from onnx import TensorProto, helper
 
 from joulecast.devices.detect import detect_device
 from joulecast.families import make_family
-from joulecast.onnx_nets.ort_runtime import build_model
-from joulecast.onnx_nets.ort_sessions import open_session
-from joulecast.operators import make_layer
+from joulecast.onnx_nets.net_file import OnnxFile
+from joulecast.onnx_nets.ort_runtime import build_model, check_external_files
+from joulecast.onnx_nets.ort_sessions import (
+    find_block_size,
+    is_quantised,
+    list_integer_kernels,
+    open_session,
+    open_without_conversions,
+    quantise_model,
+)
+from joulecast.operators import input_shape, make_layer, make_op
 from joulecast.records import Execution, Input, Network, Setup, Trial
 from joulecast.runtimes import open_runtime
-from joulecast.system.errors import InputError, NetError
+from joulecast.system.errors import FileError, InputError, NetError
 from joulecast.testing.runtimes import SMALL, RuntimeContract
+from onnx_models import chain, external, integers, make_model, node, numbers, save
 
 INFERENCE = Setup(batch=2, phase="inference", threads=1)
 
@@ -27,6 +38,7 @@ INFERENCE = Setup(batch=2, phase="inference", threads=1)
 class TestOnnxRuntime(RuntimeContract):
     stages = ("step", "forward")
     trains = False
+    refuses_when_closed = True
     small = Trial(SMALL.network, INFERENCE)
 
     def make_runtime(self):
@@ -53,42 +65,75 @@ def test_name_has_the_installed_version():
     assert open_runtime("onnx:cpu").device == detect_device("cpu")
 
 
+def trial_of(kind, execution=None, precision="fp32", **sizes):
+    """Return a trial of one layer."""
+    layer = make_layer(kind, **sizes)
+    network = Network((layer,), Input(input_shape(layer)))
+    return Trial(network, replace(INFERENCE, precision=precision), execution or Execution())
+
+
+ALONE = Execution(upstream="random")
+LOG = {"fn": "log", "shape": (6,)}
+LSTM = {"cin": 5, "hidden": 6, "tokens": 7}
+RELU = {"fn": "relu", "shape": (1,)}
+
+
 @pytest.mark.parametrize(
-    ("setup", "message"),
+    ("trial", "error", "message"),
     [
-        ({"phase": "train"}, "does not train: give --inference"),
-        ({"precision": "fp16"}, "no kernels for fp16 on a processor: give fp32, int8 or"),
-        ({"precision": "bf16"}, "no kernels for bf16"),
-        ({"precision": "tf32"}, "no kernels for tf32"),
-        ({"processor": "NNAPI"}, r"not on 'NNAPI' \(this build .* has .*CPUExecutionProvider"),
-        ({"cuda_graphs": True}, "no CUDA graphs"),
+        *(
+            (Trial(SMALL.network, replace(INFERENCE, **setup)), InputError, message)
+            for setup, message in (
+                ({"phase": "train"}, "does not train: give --inference"),
+                ({"precision": "fp16"}, "no kernels for fp16 on a processor: give fp32, int8 or"),
+                ({"precision": "bf16"}, "no kernels for bf16"),
+                ({"precision": "tf32"}, "no kernels for tf32"),
+                ({"processor": "NNAPI"}, r"'NNAPI' \(this build .* has .*CPUExecutionProvider"),
+                ({"cuda_graphs": True}, "no CUDA graphs"),
+            )
+        ),
+        (Trial(SMALL.network, INFERENCE, Execution(mode="graph")), InputError, "use eager"),
+        (trial_of("elementwise", **LOG), NetError, "not finite: not measured"),
+        (
+            trial_of("lstm", precision="int8", **LSTM),
+            NetError,
+            "no layer of the network with integers: measure it in fp32",
+        ),
     ],
 )
-def test_setup_that_it_lacks_is_refused(setup, message):
-    with pytest.raises(InputError, match=message):
-        open_runtime("onnx").prepare(Trial(SMALL.network, replace(INFERENCE, **setup)))
-
-
-def test_graph_mode_is_refused_and_the_provider_may_be_named():
-    trial = Trial(SMALL.network, INFERENCE, Execution(mode="graph"))
-    with pytest.raises(InputError, match="use eager"):
+def test_what_it_cannot_run_is_refused(trial, error, message):
+    with pytest.raises(error, match=message):
         open_runtime("onnx").prepare(trial)
-    setup = replace(INFERENCE, processor="CPUExecutionProvider")
-    open_runtime("onnx").prepare(Trial(SMALL.network, setup)).close()
 
 
 @pytest.mark.parametrize(
-    ("layer", "kernel"),
+    "trial",
     [
-        (make_layer("linear", cin=6, cout=4), "Gemm"),
+        Trial(SMALL.network, replace(INFERENCE, processor="CPUExecutionProvider")),
+        # An isolated layer may be undefined for its input, and have no integer kernels.
+        trial_of("elementwise", execution=ALONE, **LOG),
+        trial_of("lstm", ALONE, "int8", **LSTM),
+        # Campaigns measure an empty graph in every precision.
+        trial_of("elementwise", precision="int8", **RELU),
+        trial_of("elementwise", precision="int8_dynamic", **RELU),
+    ],
+)
+def test_what_is_special_runs(trial):
+    open_runtime("onnx").prepare(trial).close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "kernel"),
+    [
+        ("linear", {"cin": 6, "cout": 4}, "Gemm"),
         # Without weights, copies are equal: they must not be computed once for all.
-        (make_layer("elementwise", fn="tanh", shape=(6,)), "Tanh"),
+        ("elementwise", {"fn": "tanh", "shape": (6,)}, "Tanh"),
     ],
 )
 @pytest.mark.parametrize(("upstream", "inputs"), [("loss", 3), ("random", 1)])
-def test_copies_all_run(layer, kernel, upstream, inputs, tmp_path):
+def test_copies_all_run(kind, sizes, kernel, upstream, inputs, tmp_path):
     execution = Execution(copies=3, upstream=upstream)
-    model, batch = build_model(Trial(Network((layer,), Input((6,))), INFERENCE, execution))
+    model, batch = build_model(trial_of(kind, execution=execution, **sizes))
     assert len(batch) == inputs
     path = tmp_path / "optimised.onnx"
     open_session(model.SerializeToString(), INFERENCE, path, keeps_copies=True)
@@ -96,17 +141,9 @@ def test_copies_all_run(layer, kernel, upstream, inputs, tmp_path):
 
 
 def test_every_copy_converts_its_input_where_scales_are_dynamic():
-    layer = make_layer("linear", cin=6, cout=4)
-    setup = replace(INFERENCE, precision="int8_dynamic")
     execution = Execution(copies=3, upstream="random")
-    _, batch = build_model(Trial(Network((layer,), Input((6,))), setup, execution))
+    _, batch = build_model(trial_of("linear", execution, "int8_dynamic", cin=6, cout=4))
     assert len(batch) == 3
-
-
-def test_isolated_layer_may_be_undefined_for_its_input():
-    layer = make_layer("elementwise", fn="log", shape=(6,))
-    trial = Trial(Network((layer,), Input((6,))), INFERENCE, Execution(upstream="random"))
-    open_runtime("onnx").prepare(trial).close()
 
 
 def test_equal_trials_have_equal_models():
@@ -118,43 +155,246 @@ def test_equal_trials_have_equal_models():
     assert first[0] != other[0]
 
 
-def test_output_that_is_not_finite_is_refused():
-    # The logarithm of negative numbers.
-    layer = make_layer("elementwise", fn="log", shape=(6,))
-    with pytest.raises(NetError, match="not finite: not measured"):
-        open_runtime("onnx").prepare(Trial(Network((layer,), Input((6,))), INFERENCE))
+# -- a user's own file, with inputs drawn for it
+
+NETWORK = make_family("lenet5")
+TRIAL = Trial(NETWORK, INFERENCE)
 
 
-def test_network_without_integer_kernels_is_refused_in_8_bits():
-    layer = make_layer("lstm", cin=5, hidden=6, tokens=7)
-    trial = Trial(Network((layer,), Input((7, 5))), replace(INFERENCE, precision="int8"))
-    with pytest.raises(NetError, match="no layer of the network with integers: measure it in fp32"):
-        open_runtime("onnx").prepare(trial)
-    # As a part of another network it is measured.
-    open_runtime("onnx").prepare(replace(trial, execution=Execution(upstream="random"))).close()
+def prepare(path, trial=TRIAL, sample=None):
+    return OnnxFile(path, sample).prepare(open_runtime("onnx"), trial)
 
 
-@pytest.mark.parametrize("precision", ["int8", "int8_dynamic"])
-def test_graph_without_products_runs_in_8_bits(precision):
-    # Campaigns measure an empty graph in every precision.
-    layer = make_layer("elementwise", fn="relu", shape=(1,))
-    setup = replace(INFERENCE, precision=precision)
-    open_runtime("onnx").prepare(Trial(Network((layer,), Input((1,))), setup)).close()
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "net.onnx"
+    onnx.save(build_model(TRIAL)[0], path)
+    return path
 
 
-def test_closed_step_does_not_run():
-    step = open_runtime("onnx").prepare(Trial(SMALL.network, INFERENCE))
-    step.close()
-    with pytest.raises(InputError, match="closed"):
-        step.run(1)
+def test_file_is_run_with_its_own_weights(file):
+    step = prepare(file)
+    step.run(1)
+    (found,) = step.read_outputs()
+    model = onnx.load(file)
+    batch = np.random.default_rng(0).standard_normal((2, *NETWORK.input.shape)).astype("float32")
+    session = open_session(model.SerializeToString(), INFERENCE)
+    (expected,) = session.run(None, {"input_0": batch})
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_missing_onnx_runtime_is_named():
-    script = "import sys; sys.modules['onnxruntime'] = None; " + (
-        "from joulecast.runtimes import open_runtime; open_runtime('onnx')"
+def test_open_sizes_are_those_of_the_trial(tmp_path):
+    shape = ("batch", "tokens", 8)
+    nodes = [node("Cast", "attention_mask", "m", to=TensorProto.FLOAT)]
+    nodes += chain("Unsqueeze m axes -> u; Mul x u -> y")
+    mask = [("attention_mask", shape[:2])]
+    model = make_model(nodes, [integers("axes", 2)], shape, more_inputs=mask)
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    step = prepare(save(model, tmp_path / "net.onnx"), sample=(5, 8))
+    (found,) = step.read_outputs()
+    assert found.shape == (2, 5, 8)
+    # A mask of ones hides nothing.
+    assert (found != 0).all()
+    with pytest.raises(NetError, match="--input"):
+        prepare(tmp_path / "net.onnx")
+
+
+def test_tokens_are_of_the_vocabulary(tmp_path):
+    model = make_model(
+        chain("Gather table x -> y"), [numbers("table", *range(4), shape=(4,))], (2, 6)
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert "MissingError: measuring on onnx needs ONNX Runtime" in done.stderr
-    assert "joulecast[onnx]" in done.stderr
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    trial = Trial(replace(NETWORK, input=Input((6,), 4)), INFERENCE)
+    (found,) = prepare(save(model, tmp_path / "net.onnx"), trial).read_outputs()
+    assert {*found.ravel()} > {0.0}
+
+
+def test_file_in_fp32_is_quantised_as_the_setup_says(file):
+    trial = Trial(NETWORK, replace(INFERENCE, precision="int8"))
+    exact, rounded = (prepare(file, one).read_outputs()[0] for one in (TRIAL, trial))
+    assert 0 < np.abs(exact - rounded).max() < 0.2 * np.abs(exact).max()
+
+
+def test_quantised_file_is_not_called_fp32(file):
+    model, inputs = build_model(TRIAL)
+    onnx.save(quantise_model(model, inputs, "int8"), file)
+    prepare(file, Trial(NETWORK, replace(INFERENCE, precision="int8"))).close()
+    with pytest.raises(InputError, match="8 bits already: give --precision int8"):
+        prepare(file)
+
+
+def test_weights_beside_the_file_are_read_and_others_refused(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path, weights = folder / "net.onnx", folder / "w.bin"
+    options = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 1024}
+    onnx.save(build_model(TRIAL)[0], path, **options)
+    prepare(path).close()
+    weights.rename(tmp_path / "elsewhere.bin")
+    with pytest.raises(FileError, match=r"'w\.bin', which is missing"):
+        prepare(path)
+    weights.symlink_to(tmp_path / "elsewhere.bin")
+    with pytest.raises(FileError, match=r"'w\.bin', outside of its folder: not run"):
+        prepare(path)
+
+
+def test_training_is_refused(file):
+    with pytest.raises(InputError, match="does not train"):
+        prepare(file, Trial(NETWORK, Setup(batch=2)))
+
+
+def test_graph_that_cannot_run_is_one_line(tmp_path):
+    path = save(make_model(chain("Nonsense x -> y"), shape=(2, 3)), tmp_path / "net.onnx")
+    trial = Trial(Network(NETWORK.layers, Input((3,))), INFERENCE)
+    with pytest.raises(NetError, match="ONNX Runtime cannot run the network") as error:
+        prepare(path, trial)
+    assert "\n" not in str(error.value)
+
+
+def test_weights_of_nodes_and_functions_are_checked(tmp_path):
+    value = external("value", "../outside.bin", 1)
+    constant = helper.make_node("Constant", [], ["c"], value=value)
+    inside = helper.make_graph([constant], "inside", [], [])
+    nested = node("If", "x", "y", then_branch=inside, else_branch=inside)
+    opsets = [helper.make_opsetid("", 20)]
+    function = helper.make_function("own", "F", [], ["c"], [constant], opsets)
+    plain = helper.make_graph([], "plain", [], [])
+    for graph, functions in (
+        (inside, []),
+        (helper.make_graph([nested], "g", [], []), []),
+        (plain, [function]),
+    ):
+        model = helper.make_model(graph, functions=functions, opset_imports=opsets)
+        with pytest.raises(FileError, match="outside of its folder: not run"):
+            check_external_files(model, tmp_path / "net.onnx")
+
+
+# -- sessions
+
+SINGLE = replace(INFERENCE, batch=1)
+CHANNELS = 32
+TAIL = (make_op("batch_norm"), make_op("elementwise", fn="relu"))
+CONV = make_layer("conv2d", TAIL, cin=CHANNELS, cout=20, space=(6, 6), kernel=3, padding=1)
+
+
+def make_alone(layer, copies=1):
+    execution = Execution(copies=copies, upstream="random")
+    network = Network((layer,), Input((CHANNELS, 6, 6)))
+    return build_model(Trial(network, SINGLE, execution))
+
+
+def to_blocks(x, block):
+    batch, channels, *space = x.shape
+    x = x.reshape(batch, channels // block, block, *space)
+    return np.ascontiguousarray(np.moveaxis(x, 2, -1)).reshape(batch, channels, *space)
+
+
+def test_convolution_computes_the_same_on_blocks():
+    model, inputs = make_alone(CONV)
+    x = inputs["input_0"]
+    (expected,) = open_session(model.SerializeToString(), SINGLE).run(None, {"input_0": x})
+    session = open_without_conversions(model, SINGLE)
+    (given,) = session.get_inputs()
+    assert given.name != "input_0"
+    block = find_block_size()
+    (found,) = session.run(None, {given.name: to_blocks(x, block)})
+    padded = -(-20 // block) * block
+    assert found.shape == (1, padded, 6, 6)
+    whole = np.zeros((1, padded, 6, 6), dtype="float32")
+    whole[:, :20] = expected
+    np.testing.assert_allclose(found, to_blocks(whole, block), atol=1e-5)
+
+
+def test_copies_share_the_converted_input():
+    session = open_without_conversions(make_alone(CONV, copies=3)[0], SINGLE)
+    assert len(session.get_inputs()) == 1
+    assert len(session.get_outputs()) == 3
+
+
+def test_other_layers_are_run_as_they_are():
+    layer = make_layer("elementwise", fn="tanh", shape=(CHANNELS, 6, 6))
+    session = open_without_conversions(make_alone(layer)[0], SINGLE)
+    assert [one.name for one in session.get_inputs()] == ["input_0"]
+
+
+def test_convolution_in_8_bits_reads_and_writes_integers():
+    model, inputs = make_alone(CONV)
+    session = open_without_conversions(quantise_model(model, inputs, "int8"), SINGLE)
+    (given,), (out,) = session.get_inputs(), session.get_outputs()
+    assert (given.type, given.shape) == ("tensor(uint8)", [1, 6, 6, CHANNELS])
+    assert (out.type, out.shape) == ("tensor(uint8)", [1, 6, 6, 20])
+
+
+def test_layers_in_8_bits_run_alone():
+    runtime = open_runtime("onnx")
+    for layer in (CONV, make_layer("layer_norm", shape=(CHANNELS, 6, 6))):
+        network = Network((layer,), Input((CHANNELS, 6, 6)))
+        for precision in ("int8", "int8_dynamic"):
+            setup = replace(SINGLE, precision=precision)
+            execution = Execution(copies=2, upstream="random")
+            runtime.prepare(Trial(network, setup, execution)).close()
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2])
+def test_threads_are_those_of_the_setup(threads):
+    model = make_alone(CONV)[0].SerializeToString()
+    session = open_session(model, Setup(threads=threads))
+    options = session.get_session_options()
+    expected = threads or len(os.sched_getaffinity(0))
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (expected, 1)
+    assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+CONVOLUTIONS = "resnet18:8,1,1,1,1"
+
+
+def make_family_model(name):
+    return build_model(Trial(make_family(name), replace(SINGLE, batch=2)))
+
+
+def run(model, inputs, optimised=None):
+    session = open_session(model.SerializeToString(), Setup(threads=1), optimised)
+    return session.run(None, dict(inputs))[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "kernel"),
+    [
+        (CONVOLUTIONS, "int8", "QLinearConv"),
+        (CONVOLUTIONS, "int8_dynamic", "ConvInteger"),
+        ("transformer:32,1", "int8", "QGemm"),
+        ("transformer:32,1", "int8_dynamic", "DynamicQuantizeMatMul"),
+        ("lstm:16,2", "int8_dynamic", "DynamicQuantizeLSTM"),
+    ],
+)
+def test_layers_run_with_integers_and_give_nearly_the_same(name, precision, kernel, tmp_path):
+    model, inputs = make_family_model(name)
+    expected = run(model, inputs)
+    quantised = quantise_model(model, inputs, precision)
+    found = run(quantised, inputs, tmp_path / "optimised.onnx")
+    assert kernel in list_integer_kernels(onnx.load(tmp_path / "optimised.onnx"))
+    error = np.abs(found - expected).max() / np.abs(expected).max()
+    assert 0 < error < 0.15
+
+
+def test_norms_are_folded_before_convolutions_are_quantised(tmp_path):
+    # They would otherwise run in fp32, between conversions.
+    model, inputs = make_family_model(CONVOLUTIONS)
+    quantised = quantise_model(model, inputs, "int8")
+    assert "BatchNormalization" in {node.op_type for node in model.graph.node}
+    assert "BatchNormalization" not in {node.op_type for node in quantised.graph.node}
+
+
+def test_model_in_fp32_has_no_integer_kernels(tmp_path):
+    model, inputs = make_family_model("lenet5")
+    run(model, inputs, tmp_path / "optimised.onnx")
+    assert list_integer_kernels(onnx.load(tmp_path / "optimised.onnx")) == []
+    assert not is_quantised(model)
+    assert is_quantised(quantise_model(model, inputs, "int8"))
+
+
+def test_advice_of_the_quantiser_is_not_logged(caplog):
+    quantise_model(*make_family_model("lenet5"), "int8")
+    assert caplog.records == []
+    logging.getLogger().warning("shown")
+    assert [one.message for one in caplog.records] == ["shown"]

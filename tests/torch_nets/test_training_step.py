@@ -245,6 +245,8 @@ def sum_squares(output: torch.Tensor) -> torch.Tensor:
 
 
 class TestTorchOnCpu(RuntimeContract):
+    refuses_when_closed = True
+
     def make_runtime(self) -> TorchRuntime:
         return TorchRuntime("cpu", Device("a-cpu"))
 

@@ -23,7 +23,7 @@ from joulecast.mnn.engine import (
     to_plain,
 )
 from joulecast.operators import find_kind, input_shape, output_shape
-from joulecast.operators.building import plan_wiring
+from joulecast.operators.building import plan_wiring, refuse_unbuildable
 from joulecast.records import Layer, Network, Op
 from joulecast.system.errors import InputError, NetError
 
@@ -36,24 +36,14 @@ _LOWEST = -3e38
 
 
 class MnnNetwork:
-    """A network with weights.
-
-    Args:
-        network: The network to build.
-        seed: Seed of its weights.
+    """A network with weights drawn from a seed.
 
     Raises:
         NetError: The network is empty, cannot be rebuilt, or holds what MNN cannot train.
     """
 
     def __init__(self, network: Network, seed: int) -> None:
-        if not network.layers:
-            raise NetError("an empty network cannot be built: it has no layers")
-        if not network.buildable:
-            raise NetError(
-                f"{network.name or 'this network'} was read from a module that cannot be rebuilt "
-                "from its layers: measure it with PyTorch (--on cpu)"
-            )
+        refuse_unbuildable(network, "measure it with PyTorch (--on cpu)")
         self.weights = Weights(seed)
         self._shapes = [output_shape(layer) for layer in network.layers]
         self._wiring = plan_wiring(network)
@@ -76,13 +66,7 @@ class MnnNetwork:
         return to_plain(self._list_results(x)[-1], self.output_shape)
 
     def check_shapes(self, x: Var) -> None:
-        """Compare every result with the shape that it should have.
-
-        MNN ends the process if it trains a graph whose shapes do not fit.
-
-        Raises:
-            NetError: A result has another shape.
-        """
+        """Raise NetError for a result of another shape: training it would end the process."""
         results = self._list_results(x)[1:]
         for number, (result, shape) in enumerate(zip(results, self._shapes, strict=True)):
             found = result.shape

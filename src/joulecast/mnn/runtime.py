@@ -21,6 +21,7 @@ from joulecast.mnn.networks import MnnNetwork
 from joulecast.operators.building import needs_input_gradient
 from joulecast.operators.setup_checks import (
     count_threads,
+    raise_closed,
     refuse_int8,
     refuse_processor,
     refuse_trial,
@@ -38,11 +39,7 @@ _UNIT_BOUND = 3.0**0.5
 
 
 class MnnRuntime:
-    """MNN on a processor: see ``runtimes.base.Runtime``.
-
-    Args:
-        device: Name and properties of the processor, stored with every observation.
-    """
+    """MNN on a processor: see ``records.runtime.Runtime``."""
 
     modes: tuple[str, ...] = ("eager",)
 
@@ -133,7 +130,7 @@ def _make_loss(trial: Trial, output_shape: tuple[int, ...], seed: int) -> Callab
 
 
 class MnnStep:
-    """A step of one or more networks: see ``runtimes.base.Step``."""
+    """A step of one or more networks: see ``records.runtime.Step``."""
 
     def __init__(
         self, replicas: list[MnnReplica], setup: Setup, execution: Execution, threads: int
@@ -173,7 +170,7 @@ class MnnStep:
     def close(self) -> None:
         """Release all variables."""
         self._replicas, self._weights, self._optimizer = [], {}, None
-        self._run_once = _raise_closed
+        self._run_once = raise_closed
 
     # -- checks ----------------------------------------------------------------------------
 
@@ -236,10 +233,6 @@ class MnnStep:
             smaller = weight * share
             smaller.fix_as_trainable()
             weight.replace(smaller)
-
-
-def _raise_closed() -> None:
-    raise InputError("this step is closed: prepare it again")
 
 
 def _make_optimizer(replicas: list[MnnReplica], setup: Setup) -> Any:

@@ -48,6 +48,7 @@ _CONVOLUTION = "|".join(
 _TRANSPOSED = "conv-transpose|conv1d-transpose|conv3d-transpose"
 _SQUEEZE_EXCITE = "se = global-avgpool conv|fc relu|silu|hswish conv|fc sigmoid|hsigmoid mul"
 _SHUFFLES = ("shuffle = view transpose copy? view", "shuffle = view transpose reshape")
+_FUSED_REDUCTIONS = ("ln", "rms-norm", "gn", "softmax")
 _SPELLED_ATTENTION = "attention = matmul mul|div|add* softmax matmul"
 
 
@@ -60,14 +61,12 @@ class FusionTable:
         runtimes: Names of the runtimes that it is for, without their versions.
         patterns: Chains that run as one kernel, as the module's docstring says.
         free: Names of operators that run no kernel in inference.
-        note: Where the rules come from.
     """
 
     name: str
     runtimes: tuple[str, ...]
     patterns: tuple[str, ...]
     free: frozenset[str]
-    note: str = field(default="", compare=False)
 
     @cached_property
     def rules(self) -> tuple[tuple[str, re.Pattern[str]], ...]:
@@ -75,68 +74,37 @@ class FusionTable:
         return tuple(map(_compile_rule, self.patterns))
 
 
+_ACTIVATIONS = "relu|sigmoid|tanh|leaky-relu"
+_FREE_IN_TORCH = frozenset({"view", "transpose", "split", "dropout"})
+_FREE_ON_PHONES = frozenset({"view", "copy", "reshape", "dropout"})
+
 FUSION_TABLES: dict[str, FusionTable] = {
     table.name: table
     for table in (
-        FusionTable(
-            "torch",
-            ("torch", "simulated"),
-            _SHUFFLES,
-            frozenset({"view", "transpose", "split", "dropout"}),
-            "PyTorch in eager mode fuses nothing; a shuffle is one copy of a transposed view.",
-        ),
-        FusionTable(
-            "torch_compile",
-            # Profiles of earlier versions name torch.compile as a runtime.
-            ("torch_compile",),
-            (
-                *_SHUFFLES,
-                _SPELLED_ATTENTION,
-                "bn relu",
-                "add relu",
-                "ln = @pointwise* ln @pointwise*",
-                "rms-norm = @pointwise* rms-norm @pointwise*",
-                "gn = @pointwise* gn @pointwise*",
-                "softmax = @pointwise* softmax @pointwise*",
-                "embedding = embedding @pointwise*",
-                "pointwise = @pointwise @pointwise+",
-            ),
-            frozenset({"view", "transpose", "split", "dropout"}),
-            "TorchInductor calls libraries for convolutions and matrix products; a chain of "
-            "pointwise operators is one kernel, together with a reduction inside it.",
-        ),
-        FusionTable(
-            "onnxruntime",
-            ("onnxruntime",),
-            (
-                *_SHUFFLES,
-                _SPELLED_ATTENTION,
-                f"{_CONVOLUTION} bn? add? relu|sigmoid|tanh|leaky-relu|hsigmoid?",
-                f"{_TRANSPOSED} bn?",
-                "fc relu|sigmoid|tanh|leaky-relu?",
-                "add ln",
-            ),
-            frozenset({"view", "copy", "reshape", "dropout", "pad"}),
-            "ONNX Runtime 1.31, CPU execution provider, all optimisations: batch norms and padding "
-            "folded, FusedConv with sum and activation, FusedGemm, SkipLayerNormalization.",
-        ),
-        FusionTable(
-            "tflite",
-            ("tflite", "mnn"),
-            (
-                *_SHUFFLES,
-                _SQUEEZE_EXCITE,
-                f"{_CONVOLUTION} bn? relu?",
-                f"{_TRANSPOSED} bn? relu?",
-                "fc relu?",
-                "bn relu?",
-                "add relu?",
-            ),
-            frozenset({"view", "copy", "reshape", "dropout"}),
-            "nn-Meter's rules of TensorFlow Lite on phones (Zhang et al., MobiSys 2021).",
-        ),
+        # PyTorch in eager mode fuses nothing; a shuffle is one copy of a transposed view.
+        FusionTable("torch", ("torch", "simulated"), _SHUFFLES, _FREE_IN_TORCH),
+        # TorchInductor calls libraries for convolutions and matrix products; a chain of pointwise
+        # operators is one kernel, together with a reduction inside it. Profiles of earlier versions
+        # name torch.compile as a runtime.
+        FusionTable("torch_compile", ("torch_compile",), (
+            *_SHUFFLES, _SPELLED_ATTENTION, "bn relu", "add relu",
+            *(f"{one} = @pointwise* {one} @pointwise*" for one in _FUSED_REDUCTIONS),
+            "embedding = embedding @pointwise*", "pointwise = @pointwise @pointwise+",
+        ), _FREE_IN_TORCH),
+        # ONNX Runtime 1.31, CPU execution provider, all optimisations: batch norms and padding
+        # folded, FusedConv with sum and activation, FusedGemm, SkipLayerNormalization.
+        FusionTable("onnxruntime", ("onnxruntime",), (
+            *_SHUFFLES, _SPELLED_ATTENTION,
+            f"{_CONVOLUTION} bn? add? {_ACTIVATIONS}|hsigmoid?", f"{_TRANSPOSED} bn?",
+            f"fc {_ACTIVATIONS}?", "add ln",
+        ), _FREE_ON_PHONES | {"pad"}),
+        # nn-Meter's rules of TensorFlow Lite on phones (Zhang et al., MobiSys 2021).
+        FusionTable("tflite", ("tflite", "mnn"), (
+            *_SHUFFLES, _SQUEEZE_EXCITE, f"{_CONVOLUTION} bn? relu?", f"{_TRANSPOSED} bn? relu?",
+            "fc relu?", "bn relu?", "add relu?",
+        ), _FREE_ON_PHONES),
     )
-}
+}  # fmt: skip
 """Fusion tables by name."""
 
 
@@ -183,12 +151,9 @@ class OpNode:
 
     Attributes:
         name: Its name in kernel datasets.
-        layer: The layer that it belongs to.
-        layer_index: Position of that layer, with blocks unfolded.
+        layer_index: Position of its layer, with blocks unfolded.
         begins_layer: It is the layer's first operator, not one of its tail.
         sources: Numbers of the operators whose results it reads; ``DATA`` for the network's input.
-        in_shape: Shape of one input sample.
-        out_shape: Shape of one output sample.
     """
 
     op: Op
@@ -297,7 +262,9 @@ def group_ops(nodes: Sequence[OpNode], table: FusionTable, is_training: bool) ->
         chain = [start]
         while len(chain) < _LONGEST_CHAIN and len(readers[chain[-1]]) == 1:
             (at,) = readers[chain[-1]]
-            if at in taken or not _runs_with(nodes[start].layer, nodes[at].layer):
+            # It is called as often, and has weights of its own as the first has.
+            first, other = nodes[start].layer, nodes[at].layer
+            if at in taken or (first.calls, first.tied) != (other.calls, other.tied):
                 break
             chain.append(at)
         text = "".join(words[at] for at in chain)
@@ -319,11 +286,6 @@ def group_ops(nodes: Sequence[OpNode], table: FusionTable, is_training: bool) ->
         groups.append(OpGroup((best and best[2]) or names, members))
         taken.update(members)
     return sorted(groups, key=lambda group: group.members[-1])
-
-
-def _runs_with(first: Layer, other: Layer) -> bool:
-    """Return whether a layer is called as often as another, and as that has weights of its own."""
-    return (first.calls, first.tied) == (other.calls, other.tied)
 
 
 def _compile_rule(pattern: str) -> tuple[str, re.Pattern[str]]:
@@ -352,7 +314,6 @@ class FusedKernel:
     Attributes:
         kind: Names of its operators, such as ``conv+bn+relu``.
         network: The kernel as a network, to build and measure it alone.
-        batch: Samples in a batch.
         features: What its cost depends on, by name.
         flops: Floating-point operations of contractions, two per multiply-add.
         size_bytes: Bytes read plus bytes written; results that stay inside the kernel are not.
@@ -376,11 +337,8 @@ class FusedKernel:
 def list_kernels(network: Network, setup: Setup, table: FusionTable) -> tuple[FusedKernel, ...]:
     """Return the kernels of a network in the order in which they run.
 
-    Args:
-        network: The network.
-        setup: How it is run. In training, a kernel includes its gradients and its update, and
-            nothing is assumed to be fused in them.
-        table: The fusion table of the runtime.
+    In training, a kernel includes its gradients and its update, and nothing is assumed to be fused
+    in them.
     """
     nodes = list_op_nodes(network)
     groups = group_ops(nodes, table, setup.phase == "train")
@@ -407,7 +365,10 @@ def _make_kernel(
     size_bytes = sum(work.total.size_bytes for work in works)
     alone = [_count_op_bytes(nodes[number], setup) for number in group.members]
     if setup.phase != "train":
-        size_bytes = _count_fused_bytes(nodes, group.members, alone, setup)
+        size_bytes = sum(
+            _count_moved_bytes(nodes, number, moved, group.members, setup)
+            for number, moved in zip(group.members, alone, strict=True)
+        )
     # A kernel's cost is divided among its layers by the bytes that each moves.
     moved: dict[int, float] = {}
     for number, own in zip(group.members, alone, strict=True):
@@ -428,25 +389,21 @@ def _make_kernel(
     )
 
 
-def _count_fused_bytes(
-    nodes: Sequence[OpNode], members: Sequence[int], alone: Sequence[float], setup: Setup
+def _count_moved_bytes(
+    nodes: Sequence[OpNode], number: int, alone: float, members: Sequence[int], setup: Setup
 ) -> float:
-    """Return the bytes that a kernel moves in inference.
+    """Return the bytes that an operator of a kernel moves in inference, given those it moves alone.
 
-    Each operator moves what it would move alone, without results that only the kernel reads.
+    Results that only the kernel reads are not moved.
     """
-    total = 0.0
-    for number, moved in zip(members, alone, strict=True):
-        node = nodes[number]
-        if len(members) > 1:
-            # Passes of an operator that is spelled out become one.
-            moved /= float(node.op.sizes.get("passes", 1))
-            inside = [math.prod(nodes[one].out_shape) for one in node.sources if one in members]
-            if number != members[-1]:
-                inside.append(math.prod(node.out_shape))
-            moved -= setup.batch * _find_item_bytes(setup) * sum(inside)
-        total += max(0.0, moved)
-    return total
+    if len(members) == 1:
+        return max(0.0, alone)
+    node = nodes[number]
+    inside = [nodes[one].out_shape for one in node.sources if one in members]
+    inside += [node.out_shape] if number != members[-1] else []
+    kept = setup.batch * _find_item_bytes(setup) * sum(map(math.prod, inside))
+    # Passes of an operator that is spelled out become one.
+    return max(0.0, alone / float(node.op.sizes.get("passes", 1)) - kept)
 
 
 def _find_item_bytes(setup: Setup) -> int:
@@ -472,23 +429,18 @@ def _count_op_bytes(node: OpNode, setup: Setup) -> float:
 Features = dict[str, float]
 
 _MOST_CONCATENATED = 4
-_LINEAR = {"C_in": "cin", "C_out": "cout"}
-_ATTENTION = ("heads", "kv_heads", "head_dim", "width", "tokens", "kv_tokens", "causal")
 # Features that are sizes of the operator, as far as it has them.
-_SIZES: dict[str, dict[str, str]] = {
-    "linear": _LINEAR,
-    "grouped_linear": _LINEAR,
-    **{
-        kind: {name: name for name in names}
-        for kinds, names in (
-            (("attention", "sdpa"), _ATTENTION),
-            (("matmul",), ("count", "m", "k", "n")),
-            (("embedding", "embedding_bag"), ("vocabulary", "width")),
-            (("lstm", "gru", "rnn"), ("cin", "hidden", "tokens", "depth")),
-        )
-        for kind in kinds
-    },
+_SIZES = {
+    **dict.fromkeys(("linear", "grouped_linear"), ("cin", "cout")),
+    **dict.fromkeys(
+        ("attention", "sdpa"),
+        ("heads", "kv_heads", "head_dim", "width", "tokens", "kv_tokens", "causal"),
+    ),
+    "matmul": ("count", "m", "k", "n"),
+    **dict.fromkeys(("embedding", "embedding_bag"), ("vocabulary", "width")),
+    **dict.fromkeys(("lstm", "gru", "rnn"), ("cin", "hidden", "tokens", "depth")),
 }
+_LINEAR_NAMES = {"cin": "C_in", "cout": "C_out"}
 
 
 def _describe_kernel(
@@ -516,7 +468,8 @@ def _describe_kernel(
         return {"HW": image["HW"], **_list_concatenated(nodes, node), **whole}
     if names := _SIZES.get(node.op.kind):
         rows = {"rows": float(math.prod(sizes["lead"]))} if "lead" in sizes else {}
-        own = {name: float(sizes[one]) for name, one in names.items() if one in sizes}
+        titles = _LINEAR_NAMES if "cout" in names else {}
+        own = {titles.get(one, one): float(sizes[one]) for one in names if one in sizes}
         return {**rows, **own, **work}
     changed = {"out": float(math.prod(out))} if math.prod(out) != math.prod(shape) else {}
     return {**image, **changed, **whole}
@@ -603,16 +556,9 @@ def _make_layer(node: OpNode, places: dict[int, int], index: int) -> Layer:
         sizes = Sizes({**sizes, "shape": equal})
     sources = node.sources if node.begins_layer and own.join != "none" else node.sources[:1]
     reads = tuple(index - places[one] if one in places else index + 1 for one in sources)
-    layer = Layer(
-        node.op.kind, sizes, trains=own.trains, input_grad=own.input_grad, reads=reads,
-        recomputed=own.recomputed, name=own.name,
-    )  # fmt: skip
     if not node.begins_layer:
-        return layer
-    return replace(
-        layer,
-        join=own.join,
-        channels_last=own.channels_last,
-        channels_last_weights=own.channels_last_weights,
-        transposed=own.transposed,
-    )
+        own = replace(
+            own, join="none", channels_last=False, channels_last_weights=False, transposed=()
+        )
+    kind = node.op.kind
+    return replace(own, kind=kind, sizes=sizes, tail=(), reads=reads, calls=1, tied=False)

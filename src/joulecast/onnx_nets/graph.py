@@ -202,10 +202,7 @@ class ReadGraph:
     """A graph whose shapes are known.
 
     Attributes:
-        inputs: Names of the inputs.
-        outputs: Names of the outputs.
         calls: What a device runs, in order.
-        values: Every value by its name.
         weights: Number of elements of every weight.
         quantisers: Names of operators on quantised numbers that the file has.
     """
@@ -219,11 +216,7 @@ class ReadGraph:
 
 
 def normalise_axis(axis: Any, rank: int) -> int:
-    """Return an axis counted from the front.
-
-    Raises:
-        GraphError: There is no such axis.
-    """
+    """Return an axis counted from the front; a GraphError if there is no such axis."""
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise GraphError(f"names axis {axis}, but its input has {rank}")
     return axis % rank
@@ -251,22 +244,15 @@ def transpose_factors(call: GraphCall) -> tuple[Shape, Shape]:
 
 
 class GraphReader:
-    """Reads the calls of a graph, with the shapes of everything that they read and compute.
+    """Reads the calls of a checked graph, with the shapes of all that they read and compute.
 
-    Args:
-        model: A model that was checked (``parse_model``).
-        inputs: Its inputs.
-        shapes: Their shapes.
-        sizes: Sizes of named dimensions, for what the file declares about values inside.
+    Inputs have ``shapes``; ``sizes`` are those of the named dimensions inside the graph.
     """
 
     def __init__(
-        self,
-        model: onnx.ModelProto,
-        inputs: Sequence[GraphInput],
-        shapes: Sequence[Shape],
+        self, model: onnx.ModelProto, inputs: Sequence[GraphInput], shapes: Sequence[Shape],
         sizes: dict[str, int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.graph = model.graph
         versions = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
         self.opset = min(max(versions, default=1), onnx.defs.onnx_opset_version())
@@ -280,11 +266,7 @@ class GraphReader:
             self.found.values[one.name] = GraphValue(shape, one.type, batch_axis=axis)
 
     def read(self) -> ReadGraph:
-        """Return the graph with the calls that an output depends on.
-
-        Raises:
-            GraphError: The graph is inconsistent; the message names the node.
-        """
+        """Return the graph with the calls that an output depends on; errors name the node."""
         self._read_scope(self.graph, depth=0)
         found = self.found
         found.outputs = [self._resolve(value.name) for value in self.graph.output]
@@ -297,12 +279,10 @@ class GraphReader:
         return found
 
     def _read_scope(self, graph: onnx.GraphProto, depth: int) -> None:
-        sparse = [
-            (one.values.name, one.values.data_type, one.dims) for one in graph.sparse_initializer
-        ]
         read = {one.name: _read_tensor(one, one.name) for one in graph.initializer}
-        for name, type_, dims in sparse:
-            read[name] = GraphValue(tuple(map(int, dims)), type_, True, None, (name,))
+        for one in graph.sparse_initializer:
+            name, dims = one.values.name, tuple(map(int, one.dims))
+            read[name] = GraphValue(dims, one.values.data_type, True, None, (name,))
         self.found.values.update(read)
         self.found.weights.update((name, v.elements) for name, v in read.items() if v.weights)
         for value in (*graph.value_info, *graph.output):
@@ -375,11 +355,10 @@ class GraphReader:
         path = find_module_path(proto)
         call = GraphCall(op, reads, makes, inputs, (), attributes, path, proto.name)
         given = [value for value in inputs if value is not None]
+        is_known = all(value.is_constant for value in given)
         if op in _SHAPE_READERS:
-            is_constant = bool(given) and given[0].shape is not None
-        else:
-            is_constant = bool(given) and all(value.is_constant for value in given)
-        if is_constant:
+            is_known = bool(given) and given[0].shape is not None
+        if given and is_known:
             self._add_constant(call, given, proto)
             return
         source = _find_same(call)
@@ -396,28 +375,24 @@ class GraphReader:
             GraphValue(shape, type_, batch_axis=_find_batch_axis(call, shape, place))
             for place, (shape, type_) in enumerate(results)
         )
-        self._keep(makes, outputs)
+        self.found.values.update(zip(makes, outputs, strict=True))
         self.found.calls.append(replace(call, outputs=outputs))
 
     def _add_constant(self, call: GraphCall, given: list[GraphValue], proto: NodeProto) -> None:
-        weights = tuple(dict.fromkeys(name for value in given for name in value.weights))
-        is_scale = any(value.is_scale for value in given)
         if call.op in _SHAPE_READERS:
-            weights, is_scale = (), False
+            given = []
         elif call.op in _QUANTISERS:
             # Scales and zero points are not weights.
-            weights, is_scale = given[0].weights, given[0].is_scale
+            given = given[:1]
+        weights = tuple(dict.fromkeys(name for value in given for name in value.weights))
+        is_scale = any(value.is_scale for value in given)
         results = self._infer(call, proto)
         arrays = self._fold(call, proto, [shape for shape, _ in results])
         outputs = [
             GraphValue(shape, type_, True, array, weights, is_scale)
             for (shape, type_), array in zip(results, arrays, strict=True)
         ]
-        self._keep(call.makes, outputs)
-
-    def _keep(self, names: Sequence[str], values: Sequence[GraphValue]) -> None:
-        pairs = zip(names, values, strict=True)
-        self.found.values.update((name, value) for name, value in pairs if name)
+        self.found.values.update(zip(call.makes, outputs, strict=True))
 
     def _infer(self, call: GraphCall, proto: NodeProto) -> list[tuple[Shape | None, int]]:
         """Return shape and type of every result; a shape is None where it is not known."""
@@ -572,9 +547,8 @@ def _find_schema(proto: NodeProto, opset: int) -> onnx.defs.OpSchema | None:
 
 def _read_shape(found: onnx.TypeProto | None) -> Shape | None:
     dims = None if found is None else read_dims(found)
-    if dims is None or not all(isinstance(size, int) for size in dims):
-        return None
-    return tuple(int(size) for size in dims)
+    sizes = tuple(size for size in dims or () if isinstance(size, int))
+    return None if dims is None or len(sizes) < len(dims) else sizes
 
 
 def _read_tensor(tensor: onnx.TensorProto, name: str = "") -> GraphValue:
@@ -642,32 +616,26 @@ def _read_attribute(proto: onnx.AttributeProto) -> Any:
 # The standard operator that takes the place of another, and the inputs that it reads: networks in
 # floating point have no scales and zero points.
 _STANDARD: dict[str, tuple[Any, ...]] = {
-    "ConvInteger": ("Conv", 0, 1),
-    "QLinearConv": ("Conv", 0, 3, 8),
-    "MatMulInteger": ("MatMul", 0, 1),
-    "QLinearMatMul": ("MatMul", 0, 3),
+    "ConvInteger": ("Conv", 0, 1), "QLinearConv": ("Conv", 0, 3, 8),
+    "MatMulInteger": ("MatMul", 0, 1), "QLinearMatMul": ("MatMul", 0, 3),
     "SimplifiedLayerNormalization": ("RMSNormalization", 0, 1),
     **{
         f"{MICROSOFT}{op}": standard
         for op, standard in {
-            "SimplifiedLayerNormalization": ("RMSNormalization", 0, 1),
-            "Gelu": ("Gelu", 0),
-            "RotaryEmbedding": ("RotaryEmbedding", 0, 2, 3, 1),
-            "QGemm": ("Gemm", 0, 3, 6),
-            "QLinearAdd": ("Add", 0, 3),
-            "QLinearMul": ("Mul", 0, 3),
-            "QLinearSigmoid": ("Sigmoid", 0),
-            "QLinearLeakyRelu": ("LeakyRelu", 0),
-            "QLinearSoftmax": ("Softmax", 0),
-            "QLinearGlobalAveragePool": ("GlobalAveragePool", 0),
-            "QLinearAveragePool": ("AveragePool", 0),
+            "SimplifiedLayerNormalization": ("RMSNormalization", 0, 1), "Gelu": ("Gelu", 0),
+            "RotaryEmbedding": ("RotaryEmbedding", 0, 2, 3, 1), "QGemm": ("Gemm", 0, 3, 6),
+            "QLinearAdd": ("Add", 0, 3), "QLinearMul": ("Mul", 0, 3),
+            **{
+                f"QLinear{one}": (one, 0)
+                for one in ("Sigmoid", "LeakyRelu", "Softmax", "GlobalAveragePool", "AveragePool")
+            },
             "DynamicQuantizeLSTM": ("LSTM", 0, 1, 2, 3),
             "DynamicQuantizeMatMul": (f"{FUSED}linear", 0, 1, 4),
             "MatMulIntegerToFloat": (f"{FUSED}linear", 0, 1, 6),
             "MatMulNBits": (f"{FUSED}linear", 0, 1, 5),
         }.items()
     },
-}
+}  # fmt: skip
 # Operator, names of inputs, name of the result, and attributes.
 _Part = tuple[str, Sequence[str], str, Sequence[onnx.AttributeProto]]
 

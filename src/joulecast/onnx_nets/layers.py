@@ -15,12 +15,17 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from joulecast.onnx_nets.graph import GraphCall, ReadGraph
-from joulecast.onnx_nets.operators import count_flops, has_reader, list_weights, read_call
-from joulecast.operators import Shape, check_chain, find_kind, make_op
-from joulecast.operators.building import can_build_op
+from joulecast.onnx_nets.operators import (
+    count_flops,
+    find_out_shape,
+    has_reader,
+    list_weights,
+    read_call,
+)
+from joulecast.operators import Shape, find_kind, make_op
+from joulecast.operators.building import can_build, with_size
 from joulecast.records import Input, Layer, Network, Op, Sizes
 from joulecast.records.network import group_by_block, order_operands
-from joulecast.system.errors import InputError
 
 _JOINS = ("add", "mul", "concat")
 # Functions whose other operand may be a tensor that no layer computes.
@@ -40,7 +45,7 @@ class _LayerDraft:
         block: Index of its block; -1 outside of blocks.
         sources: Indices of the layers that it reads; -1 for the network's input.
         last_value: Name of its newest result.
-        shape: Sample shape of that result, as the operators say; None if they do not fit together.
+        shape: Its sample shape, as the operators say; None if they do not fit together.
     """
 
     op: Op
@@ -55,16 +60,10 @@ class _LayerDraft:
 
 
 class LayerAssembler:
-    """Makes a Network of the calls of a graph.
+    """Makes a Network of the calls of a graph, with patterns replaced by single ones.
 
-    Args:
-        graph: The graph.
-        calls: Its calls, with patterns replaced by single ones.
-        batch: Samples that it was read with.
-        costly: Slicing operators that are layers, because their gradients move many bytes.
-
-    Attributes:
-        calls_between: How many calls lie between the layers.
+    ``costly`` are slicing operators that are layers, because their gradients move many bytes;
+    ``calls_between`` counts the calls between layers.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class LayerAssembler:
                 break
         blocks = group_by_block(draft.block for draft in self.drafts)
         network = Network(layers, Input(first.dims[1:], vocabulary), blocks, name=name)
-        if self.buildable and _can_build(network):
+        if self.buildable and can_build(network):
             return network
         shorter = tuple(map(_drop_views, layers))
         self.calls_between += sum(len(layer.tail) for layer in layers)
@@ -165,14 +164,14 @@ class LayerAssembler:
         moves = kind.permutes_axes or kind.selects_elements
         # A view may only say what the operators before it say already.
         if kind.is_view and (
-            _changes_nothing(op) if moves else draft.shape == _find_out_shape(op, op.sizes["shape"])
+            _changes_nothing(op) if moves else draft.shape == find_out_shape(op, op.sizes["shape"])
         ):
             self.calls_between += 1
             return True
         # In a tail the shape follows from the operators before.
         sizes = {name: size for name, size in op.sizes.items() if name != "shape"}
         draft.tail.append(Op(op.kind, Sizes(sizes)))
-        draft.shape = _find_out_shape(op, draft.shape)
+        draft.shape = find_out_shape(op, draft.shape)
         return True
 
     def _extend(self, draft: _LayerDraft, call: GraphCall) -> None:
@@ -196,9 +195,9 @@ class LayerAssembler:
         fits = op.sizes["cin"] == sizes["hidden"] * (1 + sizes["bidirectional"])
         if not is_alike or not fits or not all(find_kind(one.kind).is_view for one in draft.tail):
             return False
-        draft.op = _with_size(draft.op, "depth", sizes["depth"] + 1)
+        draft.op = with_size(draft.op, "depth", sizes["depth"] + 1)
         draft.tail.clear()
-        draft.shape = _find_out_shape(draft.op, kind.in_shape(draft.op.sizes))
+        draft.shape = find_out_shape(draft.op, kind.in_shape(draft.op.sizes))
         self._extend(draft, call)
         return True
 
@@ -215,11 +214,11 @@ class LayerAssembler:
         if kind.combines_inputs and len(sources) > 1:
             fn = str(op.sizes["fn"]).split(" ")[0]
             join = fn if fn in _JOINS else "add"
-            op = _with_size(op, "inputs", 1 if fn == "concat" else len(sources))
+            op = with_size(op, "inputs", 1 if fn == "concat" else len(sources))
         params, is_tied = self._claim(call)
         if kind.counts_params and params:
-            op = _with_size(op, "params", params)
-        shape = _find_out_shape(op, kind.in_shape(op.sizes))
+            op = with_size(op, "params", params)
+        shape = find_out_shape(op, kind.in_shape(op.sizes))
         self.layer_of_value.update(dict.fromkeys(call.makes, len(self.drafts)))
         block, value = self.block_of_call[place], call.makes[0]
         self.drafts.append(
@@ -258,7 +257,7 @@ def _add_constant(op: Op, call: GraphCall) -> Op:
     size = max((one.elements for one in others if one.is_float and not one.weights), default=0)
     if size <= 1 or any(value.is_weight for value in others):
         return op
-    return _with_size(op, "constant", size)
+    return with_size(op, "constant", size)
 
 
 def _changes_nothing(op: Op) -> bool:
@@ -268,19 +267,6 @@ def _changes_nothing(op: Op) -> bool:
         return tuple(op.sizes["order"]) == tuple(range(len(op.sizes["order"])))
     shape = tuple(op.sizes["shape"])
     return not kind.selects_elements and kind.out_shape(op.sizes, shape) == shape
-
-
-def _find_out_shape(op: Op, shape: Shape | None) -> Shape | None:
-    if shape is None:
-        return None
-    try:
-        return find_kind(op.kind).out_shape(op.sizes, shape)
-    except (InputError, IndexError):
-        return None
-
-
-def _with_size(op: Op, name: str, value: int) -> Op:
-    return Op(op.kind, Sizes({**op.sizes, name: value}))
 
 
 def _drop_views(layer: Layer) -> Layer:
@@ -296,19 +282,6 @@ def _drop_views(layer: Layer) -> Layer:
     if not any(op.sizes.get("affine", 0) for op in kept):
         kept = [op for op in kept if not only_reshapes(op)]
     return replace(layer, tail=tuple(kept))
-
-
-def _can_build(network: Network) -> bool:
-    """Return whether every operator can be rebuilt and every shape follows from the layers read."""
-    ops = [op for layer in network.layers for op in (Op(layer.kind, layer.sizes), *layer.tail)]
-    shared = any(layer.tied or not layer.reads for layer in network.layers)
-    if not ops or shared or not all(map(can_build_op, ops)):
-        return False
-    try:
-        check_chain(network)
-    except InputError:
-        return False
-    return True
 
 
 # -- names and blocks --------------------------------------------------------------------------
@@ -347,10 +320,7 @@ def find_path_blocks(paths: Sequence[str], is_heavy: Sequence[bool]) -> list[Ran
 
     Candidates are modules with at least two heavy calls whose names differ only in numbers. Of
     those that cover nearly as many heavy calls as the best ones, the most often repeated win.
-
-    Args:
-        paths: The module of each call; empty where it is not known.
-        is_heavy: Whether each call multiplies.
+    A path is empty where the module of a call is not known.
     """
     ranges: dict[str, dict[str, Range]] = {}
     for place, path in enumerate(paths):

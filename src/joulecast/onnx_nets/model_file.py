@@ -36,9 +36,8 @@ class GraphError(ValueError):
 def parse_model(content: bytes, name: str) -> onnx.ModelProto:
     """Return the model in the content of a file, which messages call ``name``; none is opened.
 
-    Raises:
-        FileError: It is damaged, or not an ONNX model; a weight does not have the size of its
-            shape, or lies outside of the model's folder.
+    A weight that does not have the size of its shape, or lies outside of the model's folder, is
+    refused.
     """
     model = onnx.ModelProto()
     try:
@@ -192,11 +191,7 @@ def read_dims(declared: onnx.TypeProto) -> tuple[Dimension, ...] | None:
 
 
 def list_inputs(graph: onnx.GraphProto) -> list[GraphInput]:
-    """Return the inputs of a graph, without weights that are listed among them.
-
-    Raises:
-        GraphError: There is none, one is not a tensor, or has an impossible shape.
-    """
+    """Return the inputs of a graph, without weights that are listed among them."""
     weights = {tensor.name for tensor in graph.initializer}
     weights.update(sparse.values.name for sparse in graph.sparse_initializer)
     inputs = []
@@ -221,13 +216,8 @@ def bind_shapes(
 ) -> tuple[list[Shape], dict[str, int]]:
     """Return the shapes of all inputs, and the sizes of the dimensions that have names.
 
-    Args:
-        inputs: The inputs of a graph; the first axis of the first one is the batch.
-        batch: Samples to read the graph with.
-        sample: Shape of one sample of the first input, where the file leaves it open.
-
-    Raises:
-        NetError: A size is not given, or differs from the file's.
+    ``sample`` is the shape of one sample of the first input, where the file leaves it open. A
+    NetError says that a size is missing, or differs from the file's.
     """
     first = inputs[0]
     fixed = [one if isinstance(one, int) else 0 for one in (first.dims or ("", ""))[1:]]

@@ -89,29 +89,20 @@ def read_onnx_net(
     """
     path = Path(path)
     content = read_limited(path, MOST_MODEL_BYTES)
-    return _read(content, path.stem, str(path), sample, batch, usual_batch)
+    return _read(content, (path.stem, str(path), sample, batch, usual_batch))
 
 
 def read_onnx_content(content: bytes, name: str, sample: Shape | None = None) -> OnnxNet:
     """Return the network in the content of an ONNX file, as ``read_onnx_net`` does.
 
-    Args:
-        content: The whole file.
-        name: Name of the network, which messages show as well.
-        sample: Shape of one sample of the first input, where the file leaves sizes open.
+    ``name`` is that of the network, and what messages call the file.
     """
-    return _read(content, name, name, sample)
+    return _read(content, (name, name, sample))
 
 
-def _read(
-    content: bytes,
-    name: str,
-    place: str,
-    sample: Shape | None = None,
-    batch: int | None = None,
-    usual_batch: int = 1,
-) -> OnnxNet:
-    request = json.dumps([name, place, sample, batch, usual_batch]).encode() + b"\n" + content
+def _read(content: bytes, options: tuple[Any, ...]) -> OnnxNet:
+    """Let another process call ``read_network`` with these options, name and place first."""
+    request, place = json.dumps(options).encode() + b"\n" + content, options[1]
     try:
         with _READING:
             done = subprocess.run(

@@ -35,11 +35,7 @@ from joulecast.onnx_nets.operators import (
     has_reader,
     list_weights,
 )
-from joulecast.onnx_nets.patterns import (
-    fuse_patterns,
-    insert_copies,
-    merge_slices,
-)
+from joulecast.onnx_nets.patterns import fuse_patterns, insert_copies, merge_slices
 from joulecast.operators import Shape, check_network, network_work
 from joulecast.records import INT8_PRECISIONS, Network, Setup, StepTotals
 from joulecast.records.network import MOST_LAYERS
@@ -65,19 +61,9 @@ def read_network(
     batch: int | None = None,
     usual_batch: int = 1,
 ) -> OnnxNet:
-    """Return the network in the content of an ONNX file; no file is opened.
+    """Return the network in the content of an ONNX file, as ``net_file.read_onnx_net`` does.
 
-    Args:
-        content: The whole file.
-        name: Name of the network.
-        place: What messages call the file.
-        sample: Shape of one sample of the first input, where the file leaves sizes open.
-        batch: Batch size of the step that is counted; by default the one that the file fixes.
-        usual_batch: Batch size where the file leaves it open.
-
-    Raises:
-        FileError: The content is damaged, inconsistent, or not an ONNX model.
-        NetError: Sizes are missing, or differ from those in the file.
+    No file is opened; ``place`` is what messages call the file.
     """
     model = parse_model(content, place)
     try:
@@ -200,12 +186,9 @@ def _is_unsized(call: GraphCall) -> bool:
 
 
 def _list_notes(graph: ReadGraph, unsized: int) -> tuple[str, ...]:
-    notes = []
-    if unsized:
-        plural = "s" if unsized > 1 else ""
-        notes.append(
-            f"The sizes of {unsized} operator{plural} depend on the data, so they are not counted."
-        )
+    plural = "s" if unsized > 1 else ""
+    note = f"The sizes of {unsized} operator{plural} depend on the data, so they are not counted."
+    notes = [note] if unsized else []
     precision = _find_precision(graph)
     if precision in INT8_PRECISIONS:
         notes.append(
@@ -236,11 +219,11 @@ def _divide(part: float, whole: float) -> float:
 def main() -> None:
     """Read one file for another process, which sends options and the content (``net_file``)."""
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
-    name, place, sample, batch, usual_batch = json.loads(sys.stdin.buffer.readline())
+    name, place, sample, *batches = json.loads(sys.stdin.buffer.readline())
     sample = None if sample is None else tuple(sample)
     answer: dict[str, Any]
     try:
-        found = read_network(sys.stdin.buffer.read(), name, place, sample, batch, usual_batch)
+        found = read_network(sys.stdin.buffer.read(), name, place, sample, *batches)
         answer = {**vars(found), "network": found.network.to_dict()}
     except (FileError, NetError) as error:
         answer = {"error": type(error).__name__, "message": str(error)}

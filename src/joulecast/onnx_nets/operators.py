@@ -70,9 +70,8 @@ def _read_conv(call: GraphCall, batch: int) -> Op:
         # Padding that is equal on both sides and gives the same result.
         wanted = (weight[0], *call.outputs[0].dims[2:])
         shape = (sizes["cin"], *space)
-        plain = {**sizes, "space": space}
-        options = {one: make_op(kind, padding=one, **plain) for one in (before, after)}
-        fitting = (one for one, op in options.items() if _gives_shape(op, shape, wanted))
+        options = {one: make_op(kind, padding=one, space=space, **sizes) for one in (before, after)}
+        fitting = (one for one, op in options.items() if find_out_shape(op, shape) == wanted)
         padding = next(fitting, None)
     if padding is None:
         # The input counts as padded before.
@@ -391,16 +390,17 @@ def _read_pool(call: GraphCall, batch: int) -> Op:
     for padding in _find_padding(call, call.shape(0)[2:], kernel):
         for ceil in (int(call.attribute("ceil_mode", 0)), 1):
             op = make_op("pool", padding=padding, ceil=ceil, **sizes)
-            if max(padding, default=0) <= min(kernel) // 2 and _gives_shape(op, shape, out):
+            if max(padding, default=0) <= min(kernel) // 2 and find_out_shape(op, shape) == out:
                 return op
     return make_op("elementwise", fn=f"{fn}_pool", out=out, shape=shape)
 
 
-def _gives_shape(op: Op, shape: Shape, out: Shape) -> bool:
+def find_out_shape(op: Op, shape: Shape | None) -> Shape | None:
+    """Return the shape of a result; None if the operator does not fit to its input."""
     try:
-        return find_kind(op.kind).out_shape(op.sizes, shape) == out
-    except InputError:
-        return False
+        return None if shape is None else find_kind(op.kind).out_shape(op.sizes, shape)
+    except (InputError, IndexError):
+        return None
 
 
 def _read_global_pool(call: GraphCall, batch: int) -> Op:
@@ -514,12 +514,7 @@ def list_weights(call: GraphCall) -> list[GraphValue]:
 
 
 def count_bytes(call: GraphCall, share: float = 1.0) -> float:
-    """Return the bytes that a call reads and writes in the forward pass.
-
-    Args:
-        call: The call.
-        share: Which share of the samples to count, of those that the graph was read with.
-    """
+    """Return the bytes that a call reads and writes in forward, for a share of the batch."""
     if call.op in (*VIEWS, *SLICING, "Transpose", "Expand"):
         # Their results describe the same memory.
         return 0.0

@@ -21,6 +21,8 @@ _IR_VERSION = 9
 
 Shape = tuple[int, ...]
 Array = np.ndarray[Any, Any]
+NetworkWeights = Callable[[int, str, Shape, float | None], Array]
+"""Gives a weight by the number of its layer and its name in the module that PyTorch builds."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +92,14 @@ Operand = Value | Array | float | Sequence[int] | None
 class OnnxGraph:
     """A graph under construction.
 
-    Args:
-        batch: Samples of the input.
-
     Attributes:
-        weights: Gives the weights of the operator that is being added, by the names that PyTorch's
-            modules have for them: drawn, or with one number in every element.
+        batch: Samples of the input.
+        weights: Gives weights, drawn or with one number in every element.
+        place: Number of the layer that is being added, and what begins the names of its weights.
     """
 
-    weights: Callable[[str, Shape, float | None], Array]
+    weights: NetworkWeights
+    place: tuple[int, str]
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
@@ -117,7 +118,8 @@ class OnnxGraph:
 
     def draw(self, name: str, *shape: int, start: float | None = None) -> Array:
         """Return a weight of the operator that is being added."""
-        return self.weights(name, shape, start)
+        number, prefix = self.place
+        return self.weights(number, prefix + name, shape, start)
 
     def add(self, op_type: str, *operands: Operand, **attributes: Any) -> Value:
         """Add a node and return its result."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import reduce
 from itertools import cycle, pairwise
 from typing import Any
 
 import numpy as np
 
-from joulecast.onnx_nets.ort_graph import Array, OnnxGraph, Shape, Value
+from joulecast.onnx_nets.ort_graph import Array, NetworkWeights, OnnxGraph, Shape, Value
 from joulecast.operators import count_operand, find_kind, output_shape
 from joulecast.operators.building import (
     InputFit,
@@ -24,12 +24,10 @@ from joulecast.operators.building import (
     is_op_join,
     plan_input_fits,
     plan_wiring,
+    refuse_unbuildable,
 )
 from joulecast.records import Layer, Network, Op, Sizes
 from joulecast.system.errors import InputError, NetError
-
-NetworkWeights = Callable[[int, str, Shape, "float | None"], Array]
-"""Gives a weight by the number of its layer and its name in the module that PyTorch builds."""
 
 _EPSILON = 1e-5
 # Those of PyTorch's modules: fused, and spelled out in elementary operators.
@@ -47,14 +45,8 @@ def add_network(graph: OnnxGraph, network: Network, x: Value, weights: NetworkWe
     Raises:
         NetError: The network is empty, cannot be rebuilt, or has a layer that ONNX lacks.
     """
-    if not network.layers:
-        raise NetError("an empty network cannot be built: it has no layers")
-    if not network.buildable:
-        raise NetError(
-            f"{network.name or 'this network'} was read from a file or module that cannot be "
-            "rebuilt from its layers: export it to ONNX and give the file (net.onnx)"
-        )
-    results = [x]
+    refuse_unbuildable(network, "export it to ONNX and give the file (net.onnx)")
+    graph.weights, results = weights, [x]
     for number, wiring in enumerate(plan_wiring(network)):
         layer, inputs = network.layers[number], [results[read] for read in wiring.reads]
         name = layer.name or f"{number}.{layer.kind}"
@@ -64,7 +56,7 @@ def add_network(graph: OnnxGraph, network: Network, x: Value, weights: NetworkWe
                 inputs = [_join(layer.join, inputs)]
             for place, op in enumerate((Op(layer.kind, layer.sizes), *layer.tail)):
                 prefix = f"tail.{place - 1}." if place else "op."
-                graph.weights = partial(_read_weight, weights, number, prefix)
+                graph.place = (number, prefix)
                 inputs = inputs if op.kind in _READING_SEVERAL else inputs[:1]
                 inputs = [OP_BUILDERS[op.kind](op, *inputs)]
         except (NetError, InputError) as error:
@@ -89,12 +81,6 @@ def draw_weights(seed: int) -> NetworkWeights:
         return draw.random(shape, dtype="float32") * np.float32(2.0 * bound) - np.float32(bound)
 
     return weights
-
-
-def _read_weight(
-    weights: NetworkWeights, number: int, prefix: str, name: str, shape: Shape, start: float | None
-) -> Array:
-    return weights(number, prefix + name, shape, start)
 
 
 def _fit_inputs(layer: Layer, inputs: list[Value]) -> list[Value]:
@@ -575,28 +561,14 @@ def _draw(limit: int, count: int) -> Array:
 OP_BUILDERS: dict[str, Callable[..., Value]] = {
     **{f"conv{dims}d": _build_conv for dims in (1, 2, 3)},
     **{f"conv_transpose{dims}d": _build_conv for dims in (1, 2, 3)},
-    "linear": _build_linear,
-    "grouped_linear": _build_grouped_linear,
-    "embedding": _build_embedding,
-    "embedding_bag": _build_embedding_bag,
     **dict.fromkeys(_GATES, _build_recurrent),
-    "attention": _build_attention,
-    "sdpa": _build_sdpa,
-    "matmul": _build_matmul,
-    "batch_norm": _build_batch_norm,
-    "layer_norm": _build_layer_norm,
-    "group_norm": _build_group_norm,
-    "rms_norm": _build_rms_norm,
-    "elementwise": _build_function,
-    "pool": _build_pool,
-    "dropout": lambda op, x: x,
-    "index": _build_index,
-    "scatter": _build_scatter,
-    "sort": _build_sort,
-    "slice": _build_copy,
-    "gradient_copy": _build_copy,
-    "flatten": _build_view,
-    "view": _build_view,
+    "linear": _build_linear, "grouped_linear": _build_grouped_linear, "matmul": _build_matmul,
+    "embedding": _build_embedding, "embedding_bag": _build_embedding_bag,
+    "attention": _build_attention, "sdpa": _build_sdpa, "batch_norm": _build_batch_norm,
+    "layer_norm": _build_layer_norm, "group_norm": _build_group_norm, "rms_norm": _build_rms_norm,
+    "elementwise": _build_function, "pool": _build_pool, "dropout": lambda op, x: x,
+    "index": _build_index, "scatter": _build_scatter, "sort": _build_sort, "slice": _build_copy,
+    "gradient_copy": _build_copy, "flatten": _build_view, "view": _build_view,
     "permute": lambda op, x: x.transpose(0, *(axis + 1 for axis in op.sizes["order"])),
     "last": lambda op, x: x.apply("Gather", x.shape[1] - 1, axis=1),
-}
+}  # fmt: skip

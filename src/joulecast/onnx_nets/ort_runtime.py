@@ -30,7 +30,7 @@ from joulecast.onnx_nets.ort_sessions import (
     quantise_model,
 )
 from joulecast.operators import network_work
-from joulecast.operators.setup_checks import refuse_trial
+from joulecast.operators.setup_checks import raise_closed, refuse_trial
 from joulecast.records import INT8_PRECISIONS, Device, Setup, Trial
 from joulecast.system.errors import (
     FileError,
@@ -47,11 +47,7 @@ _LARGEST_MODEL_BYTES = 2**31 - 2**20
 
 
 class OnnxRuntime:
-    """ONNX Runtime on a processor: see ``runtimes.base.Runtime``.
-
-    Args:
-        device: Name and properties of the processor, stored with every observation.
-    """
+    """ONNX Runtime on a processor: see ``records.runtime.Runtime``."""
 
     modes: tuple[str, ...] = ("eager",)
 
@@ -114,7 +110,7 @@ class OnnxRuntime:
 
 
 class OnnxStep:
-    """An inference that has run twice: see ``runtimes.base.Step``."""
+    """An inference that has run twice: see ``records.runtime.Step``."""
 
     def __init__(self, session: Any, inputs: Mapping[str, Array]) -> None:
         self._session = session
@@ -129,7 +125,7 @@ class OnnxStep:
     def run(self, count: int) -> None:
         """Run ``count`` inferences; each is finished before the next begins."""
         if self._session is None:
-            raise InputError("this step is closed: prepare it again")
+            raise_closed()
         for _ in range(count):
             self._session.run_with_iobinding(self._binding)
 
@@ -181,11 +177,7 @@ def build_model(trial: Trial) -> tuple[ModelProto, dict[str, Array]]:
 
 
 def check_external_files(model: ModelProto, path: Path) -> None:
-    """Check that weights in other files are in the folder of the model, whatever links say.
-
-    Raises:
-        FileError: One is missing, or elsewhere.
-    """
+    """Raise FileError for weights that are not in the folder of the model, whatever links say."""
     folder = path.resolve().parent
     entries = [entry for tensor in list_tensors(model) for entry in tensor.external_data]
     for location in {entry.value for entry in entries if entry.key == "location"}:
@@ -223,16 +215,9 @@ def _prepare_isolated(model: ModelProto, inputs: Mapping[str, Array], setup: Set
 def _prepare_model(
     model: ModelProto, inputs: Mapping[str, Array], setup: Setup, *, needs_integers: bool = True
 ) -> OnnxStep:
-    """Return the checked step of a model, in 8 bits if the setup says so.
+    """Return the checked step of a model, quantised if the setup says so and it is not yet.
 
-    Args:
-        model: The model, in fp32 or quantised.
-        inputs: What it is run on.
-        setup: How it is run.
-        needs_integers: Refuse a model in 8 bits that no kernel runs with integers.
-
-    Raises:
-        NetError: Its output is not finite, or it has no integer kernels.
+    A model in 8 bits that no kernel runs with integers is refused if it ``needs_integers``.
     """
     if setup.precision not in INT8_PRECISIONS:
         return _check_finite(OnnxStep(open_session(model.SerializeToString(), setup), inputs))

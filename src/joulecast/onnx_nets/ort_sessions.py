@@ -39,21 +39,12 @@ onnxruntime.set_default_logger_severity(_ERRORS)
 
 
 def open_session(
-    model: bytes | str,
-    setup: Setup,
-    optimised: Path | None = None,
-    *,
-    level: str = "ENABLE_ALL",
-    keeps_copies: bool = False,
-) -> Any:
-    """Return a session.
+    model: bytes | str, setup: Setup, optimised: Path | None = None, *,
+    level: str = "ENABLE_ALL", keeps_copies: bool = False,
+) -> Any:  # fmt: skip
+    """Return a session of a model, or of the path of its file.
 
-    Args:
-        model: A model, or the path of its file.
-        setup: Threads to run it with.
-        optimised: A file to write the graph to that is run.
-        level: How far ONNX Runtime optimises the graph.
-        keeps_copies: Equal nodes are all run.
+    The graph that is run is written to ``optimised``; with ``keeps_copies``, equal nodes all run.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = count_threads(setup)
@@ -105,12 +96,7 @@ def find_block_size() -> int:
 
 
 def _drop_conversions(graph: GraphProto, block: int) -> int:
-    """Remove the nodes that convert a graph's inputs or outputs; return how many there were.
-
-    Args:
-        graph: A graph as ONNX Runtime optimised it.
-        block: Channels of a block.
-    """
+    """Remove the nodes that convert an optimised graph's inputs or outputs; return how many."""
     before = len(graph.node)
     inputs = {value.name: value for value in graph.input}
     first = []
@@ -133,11 +119,8 @@ def _drop_conversions(graph: GraphProto, block: int) -> int:
             kept.insert(0, node)
     used = {name for node in kept for name in node.input}
     wanted = [value for name, value in inputs.items() if name in used]
-    for field, values in (
-        (graph.node, kept),
-        (graph.input, wanted),
-        (graph.output, [*outputs.values()]),
-    ):
+    found = ((graph.node, kept), (graph.input, wanted), (graph.output, [*outputs.values()]))
+    for field, values in found:
         del field[:]
         field.extend(values)
     return before - len(kept)
@@ -171,13 +154,10 @@ _CONVERSION = "DynamicQuantizeLinear"
 
 
 def quantise_model(model: ModelProto, inputs: Mapping[str, Array], precision: str) -> ModelProto:
-    """Return a model that computes in 8 bits.
+    """Return a model in fp32 as one that computes in 8 bits.
 
-    Args:
-        model: A model in fp32.
-        inputs: A batch of its inputs, on which static scales are calibrated.
-        precision: ``int8``, with scales for weights and activations that are fixed before it runs,
-            or ``int8_dynamic``, with scales of activations that each run computes.
+    In ``int8``, scales of activations are fixed before it runs, calibrated on ``inputs``; in
+    ``int8_dynamic`` each run computes them.
     """
     from onnxruntime.quantization.registry import CommonOpsRegistry, IntegerOpsRegistry
 
@@ -188,17 +168,12 @@ def quantise_model(model: ModelProto, inputs: Mapping[str, Array], precision: st
         onnx.save(onnx.shape_inference.infer_shapes(folded), plain)
         if precision == "int8":
             batches = iter([dict(inputs)])
+            # Ranges are reduced: sums of two full products overflow on processors without VNNI.
             quantization.quantize_static(
-                plain,
-                out,
-                SimpleNamespace(get_next=lambda: next(batches, None)),
-                quant_format=quantization.QuantFormat.QDQ,
-                per_channel=True,
-                activation_type=QuantType.QUInt8,
-                weight_type=QuantType.QInt8,
-                # Sums of two full products overflow on processors without VNNI.
-                reduce_range=True,
-            )
+                plain, out, SimpleNamespace(get_next=lambda: next(batches, None)),
+                quant_format=quantization.QuantFormat.QDQ, per_channel=True, reduce_range=True,
+                activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+            )  # fmt: skip
         else:
             # In ConvInteger, signed weights take three times as long as unsigned ones; in products
             # they take less than half as long.

@@ -171,23 +171,18 @@ class _Fusion:
             return
 
     def _replace(
-        self,
-        place: int,
-        name: str,
-        names: Sequence[str],
-        inside: frozenset[int],
+        self, place: int, name: str, names: Sequence[str], inside: frozenset[int],
         attributes: dict[str, Any],
-    ) -> None:
-        call = self.calls[place]
-        path = self.calls[min(inside)].path
-        attributes = {"passes": len(inside), **attributes}
-        given = tuple(self.values[one] for one in names)
-        for one in inside:
-            del self.calls[one]
+    ) -> None:  # fmt: skip
+        taken = {one: self.calls.pop(one) for one in inside}
         self.calls[place] = replace(
-            call, op=f"{FUSED}{name}", reads=tuple(names), inputs=given, attributes=attributes,
-            path=path,
-        )  # fmt: skip
+            taken[place],
+            op=f"{FUSED}{name}",
+            reads=tuple(names),
+            inputs=tuple(self.values[one] for one in names),
+            attributes={"passes": len(inside), **attributes},
+            path=taken[min(inside)].path,
+        )
 
     def _copy_axes(self, name: str, inside: frozenset[int]) -> dict[str, Any]:
         """Return the first axis that a layer norm runs over, or the groups of a group norm."""

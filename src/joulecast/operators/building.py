@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from joulecast.operators import find_kind, input_shape
-from joulecast.records import Layer, Network, Op
+from joulecast.operators import check_chain, find_kind, input_shape
+from joulecast.records import Layer, Network, Op, Sizes
+from joulecast.system.errors import InputError, NetError
 
 Shape = tuple[int, ...]
 
@@ -62,6 +63,22 @@ def is_op_join(layer: Layer) -> bool:
     fn = str(layer.sizes.get("fn", ""))
     is_join = layer.join == fn or fn.startswith("concat along")
     return find_kind(layer.kind).combines_inputs and is_join
+
+
+def with_size(op: Op, name: str, value: int) -> Op:
+    """Return an operator with another size."""
+    return Op(op.kind, Sizes({**op.sizes, name: value}))
+
+
+def refuse_unbuildable(network: Network, advice: str) -> None:
+    """Raise NetError for a network that is empty or cannot be rebuilt from its layers."""
+    if not network.layers:
+        raise NetError("an empty network cannot be built: it has no layers")
+    if not network.buildable:
+        raise NetError(
+            f"{network.name or 'this network'} was read from a file or module that cannot be "
+            f"rebuilt from its layers: {advice}"
+        )
 
 
 def find_operand_shape(size: int, shape: Shape) -> Shape:
@@ -138,6 +155,19 @@ DECOMPOSED_FUNCTIONS = frozenset({"newgeluactivation", "quickgeluactivation"})
 _COMBINATIONS = {("mean", 1), ("add", 2), ("mul", 2), ("concat", 1)}
 # What is built for them moves as many elements by index as the module does, not the same ones.
 _PLACEHOLDER_KINDS = {"index", "scatter", "sort", "slice", "gradient_copy", "grouped_linear"}
+
+
+def can_build(network: Network) -> bool:
+    """Return whether every operator can be rebuilt and every shape follows from the layers read."""
+    ops = [op for layer in network.layers for op in (Op(layer.kind, layer.sizes), *layer.tail)]
+    shared = any(layer.calls > 1 or layer.tied or not layer.reads for layer in network.layers)
+    if not ops or shared or not all(map(can_build_op, ops)):
+        return False
+    try:
+        check_chain(network)
+    except InputError:
+        return False
+    return True
 
 
 def can_build_op(op: Op) -> bool:

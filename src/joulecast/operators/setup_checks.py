@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NoReturn
 
 from joulecast.operators.cost import peak_memory
 from joulecast.records import INT8_PRECISIONS, Device, Network, Setup, Trial
@@ -65,6 +66,11 @@ def refuse_trial(trial: Trial, device: Device, framework: str) -> None:
             f"the step needs {needed / 2**20:.0f} MiB but {device.name} has "
             f"{device.memory_bytes / 2**20:.0f} MiB: use a smaller batch or a narrower network"
         )
+
+
+def raise_closed() -> NoReturn:
+    """Refuse to run a step that was closed."""
+    raise InputError("this step is closed: prepare it again")
 
 
 def count_threads(setup: Setup) -> int:

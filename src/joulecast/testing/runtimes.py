@@ -32,6 +32,9 @@ class RuntimeContract:
     small: Trial = SMALL
     """A trial that the runtime can run, of a network that takes well under a second."""
 
+    refuses_when_closed: bool = False
+    """Whether a step that was closed refuses to run."""
+
     def make_runtime(self) -> Runtime:
         """Return the runtime to test."""
         raise NotImplementedError
@@ -66,6 +69,9 @@ class RuntimeContract:
         step.wait()
         step.close()
         step.close()
+        if self.refuses_when_closed:
+            with pytest.raises(InputError, match="closed"):
+                step.run(1)
 
     @pytest.mark.parametrize("stage", STAGES)
     def test_stage_runs_alone_or_is_refused_by_name(self, stage: str) -> None:

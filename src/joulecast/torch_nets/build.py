@@ -29,6 +29,7 @@ from joulecast.operators.building import (
     concat_channels_to_fit,
     is_op_join,
     plan_wiring,
+    refuse_unbuildable,
 )
 from joulecast.records import Layer, Network
 from joulecast.system.errors import InputError, NetError
@@ -47,14 +48,8 @@ def build_net(network: Network) -> nn.Module:
     Raises:
         NetError: The network is empty, or was read from a module that cannot be rebuilt.
     """
-    if not network.layers:
-        raise NetError("an empty network cannot be built: it has no layers")
-    if not network.buildable:
-        raise NetError(
-            f"{network.name or 'this network'} was read from a module or file that cannot be "
-            "rebuilt from its layers: give the module itself (file.py:make_net), or run an ONNX "
-            "file with --on onnx:cpu"
-        )
+    advice = "give the module itself (file.py:make_net), or run an ONNX file with --on onnx:cpu"
+    refuse_unbuildable(network, advice)
     try:
         net = BuiltNet(network)
     except (InputError, RuntimeError, ValueError) as error:

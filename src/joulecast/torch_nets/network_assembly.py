@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from joulecast.operators import KINDS, Shape, Work, check_chain, find_kind, output_shape
-from joulecast.operators.building import can_build_op
+from joulecast.operators import KINDS, Shape, Work, find_kind, output_shape
+from joulecast.operators.building import can_build, with_size
 from joulecast.records import Input, Layer, Network, Op, Sizes
 from joulecast.records.network import group_by_block, order_operands
 from joulecast.system.errors import InputError
@@ -122,7 +122,7 @@ class _NetworkAssembler:
             group_by_block(draft.block for draft in self.drafts),
             name=name,
         )
-        buildable = self.buildable and _can_build(network)
+        buildable = self.buildable and can_build(network)
         if not buildable:
             # Views matter where permutes determine the memory format.
             views_matter = any(layer.channels_last for layer in layers)
@@ -165,7 +165,7 @@ class _NetworkAssembler:
             return op
         known = [tensor for value, tensor in event.list_inputs() if value in self.layer_of_value]
         size = 0 if event.param_names else find_largest_constant(event, known, self.batch)
-        return _with_size(op, "constant", size) if size else op
+        return with_size(op, "constant", size) if size else op
 
     def _skip_view(self, event: Event) -> None:
         """Let the result of a view belong to the layer that computed its input."""
@@ -234,10 +234,10 @@ class _NetworkAssembler:
         join = "none"
         if kind.combines_inputs and len(sources) > 1:
             join = fn if fn in _JOINS else "add"
-            op = _with_size(op, "inputs", 1 if fn == "concat" else len(sources))
+            op = with_size(op, "inputs", 1 if fn == "concat" else len(sources))
         params, is_tied = self._claim_params(event)
         if kind.counts_params and params:
-            op = _with_size(op, "params", params)
+            op = with_size(op, "params", params)
         call = (event.module_path, event.module_call)
         position = (event.module_path, self.layers_of_call[call])
         self.layers_of_call[call] += 1
@@ -343,10 +343,6 @@ def _is_costly_view(event: Event) -> bool:
     return bool(is_view and event.is_dynamic and event.backward.launches)
 
 
-def _with_size(op: Op, name: str, value: int) -> Op:
-    return Op(op.kind, Sizes({**op.sizes, name: value}))
-
-
 def _finish_layer(index: int, draft: _LayerDraft) -> Layer:
     event = draft.event
     return Layer(
@@ -427,19 +423,6 @@ def _drop_views(layer: Layer, shape: Shape | None) -> Layer:
     only_reshapes = [kind.is_view and not kind.selects_elements for kind in kinds]
     kept = (op for op, drops in zip(layer.tail, only_reshapes, strict=True) if not drops)
     return replace(layer, tail=tuple(kept))
-
-
-def _can_build(network: Network) -> bool:
-    """Return whether every operator can be rebuilt and every shape follows from the layers read."""
-    ops = [op for layer in network.layers for op in (Op(layer.kind, layer.sizes), *layer.tail)]
-    shared = any(layer.calls > 1 or layer.tied or not layer.reads for layer in network.layers)
-    if not ops or shared or not all(map(can_build_op, ops)):
-        return False
-    try:
-        check_chain(network)
-    except InputError:
-        return False
-    return True
 
 
 # ---------------------------------------------------------------------------------------------

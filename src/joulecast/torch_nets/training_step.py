@@ -28,6 +28,7 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from joulecast.operators import uses_autocast
+from joulecast.operators.setup_checks import raise_closed
 from joulecast.records import Execution, Setup
 from joulecast.system.errors import (
     InputError,
@@ -167,7 +168,7 @@ class TorchStep:
         self.output_grads, self.retained_roots, self.last_losses = [], [], []
         self.optimizer = None
         self.graph = None
-        self.run_once = _raise_closed
+        self.run_once = raise_closed
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         if self.setup.compiled:
@@ -373,10 +374,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _is_graph(setup: Setup, execution: Execution) -> bool:
     """Return whether the step is captured as a CUDA graph and replayed."""
     return setup.cuda_graphs or execution.mode == "graph"
-
-
-def _raise_closed() -> None:
-    raise InputError("this step is closed: prepare it again")
 
 
 def _is_update_below_precision(weight: torch.Tensor, rate: float) -> bool:
