@@ -40,7 +40,7 @@ from joulecast.system.units import (
     format_interval,
     format_wh,
 )
-from joulecast.views.report import Report, Reportable, Text, make_table
+from joulecast.views.report import Block, Report, Reportable, Text, make_table
 from joulecast.views.words import (
     describe_coverage,
     describe_provenance,
@@ -185,9 +185,9 @@ class GenerationEstimate(Record, Reportable):
             f"{self.tokens_per_s:,.0f} generated tokens/s"
         )
         notes = (Text(note, "note") for note in (source, *self.notes, _EXPLANATION))
-        blocks = (Text(lead, "lead"), Text(units), make_table(columns, rows), *notes)
+        blocks: list[Block] = [Text(lead, "lead"), Text(units), make_table(columns, rows), *notes]
         title = f"Generating with {self.net} on {self.device}: {describe_setup(self.setup)}"
-        return Report(title, blocks, self.provenance, "generation")
+        return Report(title, tuple(blocks), self.provenance, "generation")
 
 
 def estimate_generation(
