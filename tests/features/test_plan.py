@@ -447,7 +447,7 @@ def test_a_plan_is_read_back_with_its_report():
 
 def test_values_have_units_and_defaults():
     training = "accumulate = 4\ncompiled = true\ncheckpoint = true\nbatch = 8"
-    data = tomllib.loads(FILE.replace("batch = 8", training))
+    data = tomllib.loads(FILE.replace("batch = 8", training) + 'uncertainty = "20%"')
     request = parse_plan_request(data, MIDNIGHT.replace(hour=22))
     job, (phone, board) = request.jobs[1], request.devices
     assert job.setup == {"batch": 8, "accumulate": 4, "compiled": True} and job.checkpoint
@@ -455,6 +455,7 @@ def test_values_have_units_and_defaults():
     assert job.length.count_steps(Setup(**job.setup).samples_per_step) == 2 * 100_000 / 32
     assert (job.release_s, job.deadline_s, job.devices) == (600.0, 4 * 3600.0, ("phone",))
     assert (board.memory_bytes, board.max_parallel, board.battery) == (2 * 2**30, 2, None)
+    assert (phone.uncertainty_share, board.uncertainty_share) == (0.3, 0.2)
     assert phone.battery.charge_j == pytest.approx(0.7 * 50 * 3600)
     assert phone.windows == (ChargingWindow(3600.0, 5400.0, 15.0),)
 

@@ -387,12 +387,11 @@ def test_without_training_candidates_are_screened(profiled):
     words = ("--vary", "c1=2..4/2", "--vary", "f1=16", "--vary", "batch=4,8")
     words += ("--epochs", "1", "--samples", "64", "--candidates", "40", "--out", "found.json")
     text = profiled("search", *FAMILY, *words, "--plot", "found.svg").stdout
-    again = profiled.json("search", *FAMILY, *words)
     assert "accuracy is unknown" in text and "random candidates keep the budget" in text
     assert max(map(len, text.splitlines())) <= 100
     data = json.loads((profiled.folder / "found.json").read_text())
     assert data["screened"] == len(data["candidates"]) == 40
-    assert again["candidates"] == data["candidates"]
+    assert profiled.json("search", *FAMILY, *words)["candidates"] == data["candidates"]
     assert 0 < data["within_budget"] == sum(one["within_budget"] for one in data["candidates"])
     assert data["provenance"] == "simulated" and data["budget"]["share"] == pytest.approx(1.05)
     for one in data["candidates"]:

@@ -85,7 +85,6 @@ class Solution:
 
     @property
     def energy_j(self) -> float:
-        """Energy of all devices while awake."""
         return self.replay.energy_j
 
     @property

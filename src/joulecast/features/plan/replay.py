@@ -70,14 +70,13 @@ class DeviceRun:
 
 @dataclass(frozen=True)
 class Replay:
-    """What all devices do."""
+    """What all devices do, and their energy while awake."""
 
     runs: Mapping[str, DeviceRun]
     violations: tuple[Violation, ...]
 
     @property
     def energy_j(self) -> float:
-        """Return the energy of all devices while awake."""
         return sum(run.energy_j for run in self.runs.values())
 
 

@@ -177,10 +177,9 @@ class BudgetScreener:
 
     def estimate(self, built: Sequence[tuple[Network, Setup]], joint: bool = False) -> Estimates:
         """Return estimates of one step of each network, if asked with their joint covariance."""
-        networks, setups = [network for network, _ in built], [setup for _, setup in built]
-        return self.fitted_profile.estimate(
-            networks, setups, self.level, joint=joint, details=False
-        )
+        networks, setups = zip(*built, strict=True)
+        fitted = self.fitted_profile
+        return fitted.estimate(networks, setups, self.level, joint=joint, details=False)
 
     def explain_rejection(self, candidate: ScreenedCandidate) -> str:
         """Return one sentence that says why a candidate is not trained."""
