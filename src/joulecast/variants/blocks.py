@@ -110,7 +110,8 @@ def split_blocks(network: Network) -> tuple[PlacedBlock, ...]:
     for single in singles:
         if single.index < block_end:
             continue
-        block = _make_repeated(layers, single, blocks.get(single.index, 0))
+        stop = blocks.get(single.index)
+        block = _make_repeated(layers, single, stop) if stop else None
         if block is not None:
             block_end = block.index + len(block.layers)
         placed.append(block or single)
