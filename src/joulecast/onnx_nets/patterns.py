@@ -167,9 +167,13 @@ class _Fusion:
             return
 
     def _replace(
-        self, place: int, name: str, names: Sequence[str], inside: frozenset[int],
+        self,
+        place: int,
+        name: str,
+        names: Sequence[str],
+        inside: frozenset[int],
         attributes: dict[str, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         taken = {one: self.calls.pop(one) for one in inside}
         self.calls[place] = replace(
             taken[place], op=f"{FUSED}{name}", reads=tuple(names), path=taken[min(inside)].path,
