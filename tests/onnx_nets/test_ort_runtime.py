@@ -48,16 +48,6 @@ class TestOnnxRuntime(RuntimeContract):
         return Trial(make_family("cnn5:4096,4096,4096,4096"), replace(INFERENCE, batch=100_000))
 
 
-@pytest.mark.parametrize("precision", ["int8", "int8_dynamic"])
-def test_network_runs_in_8_bits(precision):
-    step = open_runtime("onnx").prepare(
-        Trial(make_family("lenet5"), replace(INFERENCE, precision=precision))
-    )
-    step.run(1)
-    assert step.read_outputs()[0].shape == (2, 10)
-    step.close()
-
-
 def test_name_has_the_installed_version():
     runtime = open_runtime("onnx", "mine")
     assert runtime.name == f"onnxruntime-{onnxruntime.__version__}"
@@ -76,6 +66,9 @@ ALONE = Execution(upstream="random")
 LOG = {"fn": "log", "shape": (6,)}
 LSTM = {"cin": 5, "hidden": 6, "tokens": 7}
 RELU = {"fn": "relu", "shape": (1,)}
+TWICE = Execution(copies=2, upstream="random")
+CHANNELS = 32
+SIZES = {"cin": CHANNELS, "cout": 20, "space": (6, 6), "kernel": 3, "padding": 1}
 
 
 @pytest.mark.parametrize(
@@ -113,13 +106,24 @@ def test_what_it_cannot_run_is_refused(trial, error, message):
         # An isolated layer may be undefined for its input, and have no integer kernels.
         trial_of("elementwise", execution=ALONE, **LOG),
         trial_of("lstm", ALONE, "int8", **LSTM),
-        # Campaigns measure an empty graph in every precision.
-        trial_of("elementwise", precision="int8", **RELU),
-        trial_of("elementwise", precision="int8_dynamic", **RELU),
+        *(
+            trial
+            for precision in ("int8", "int8_dynamic")
+            for trial in (
+                Trial(make_family("lenet5"), replace(INFERENCE, precision=precision)),
+                # Campaigns measure an empty graph in every precision.
+                trial_of("elementwise", precision=precision, **RELU),
+                trial_of("conv2d", TWICE, precision, **SIZES),
+                trial_of("layer_norm", TWICE, precision, shape=(32, 6, 6)),
+            )
+        ),
     ],
 )
 def test_what_is_special_runs(trial):
-    open_runtime("onnx").prepare(trial).close()
+    step = open_runtime("onnx").prepare(trial)
+    step.run(1)
+    assert all(one.size for one in step.read_outputs())
+    step.close()
 
 
 @pytest.mark.parametrize(
@@ -221,6 +225,8 @@ def test_quantised_file_is_not_called_fp32(file):
     prepare(file, Trial(NETWORK, replace(INFERENCE, precision="int8"))).close()
     with pytest.raises(InputError, match="8 bits already: give --precision int8"):
         prepare(file)
+    with pytest.raises(InputError, match="does not train"):
+        prepare(file, Trial(NETWORK, Setup(batch=2)))
 
 
 def test_weights_beside_the_file_are_read_and_others_refused(tmp_path):
@@ -236,11 +242,6 @@ def test_weights_beside_the_file_are_read_and_others_refused(tmp_path):
     weights.symlink_to(tmp_path / "elsewhere.bin")
     with pytest.raises(FileError, match=r"'w\.bin', outside of its folder: not run"):
         prepare(path)
-
-
-def test_training_is_refused(file):
-    with pytest.raises(InputError, match="does not train"):
-        prepare(file, Trial(NETWORK, Setup(batch=2)))
 
 
 def test_graph_that_cannot_run_is_one_line(tmp_path):
@@ -272,9 +273,8 @@ def test_weights_of_nodes_and_functions_are_checked(tmp_path):
 # -- sessions
 
 SINGLE = replace(INFERENCE, batch=1)
-CHANNELS = 32
 TAIL = (make_op("batch_norm"), make_op("elementwise", fn="relu"))
-CONV = make_layer("conv2d", TAIL, cin=CHANNELS, cout=20, space=(6, 6), kernel=3, padding=1)
+CONV = make_layer("conv2d", TAIL, **SIZES)
 
 
 def make_alone(layer, copies=1):
@@ -305,13 +305,9 @@ def test_convolution_computes_the_same_on_blocks():
     np.testing.assert_allclose(found, to_blocks(whole, block), atol=1e-5)
 
 
-def test_copies_share_the_converted_input():
+def test_copies_share_the_converted_input_and_other_layers_are_run_as_they_are():
     session = open_without_conversions(make_alone(CONV, copies=3)[0], SINGLE)
-    assert len(session.get_inputs()) == 1
-    assert len(session.get_outputs()) == 3
-
-
-def test_other_layers_are_run_as_they_are():
+    assert (len(session.get_inputs()), len(session.get_outputs())) == (1, 3)
     layer = make_layer("elementwise", fn="tanh", shape=(CHANNELS, 6, 6))
     session = open_without_conversions(make_alone(layer)[0], SINGLE)
     assert [one.name for one in session.get_inputs()] == ["input_0"]
@@ -323,16 +319,6 @@ def test_convolution_in_8_bits_reads_and_writes_integers():
     (given,), (out,) = session.get_inputs(), session.get_outputs()
     assert (given.type, given.shape) == ("tensor(uint8)", [1, 6, 6, CHANNELS])
     assert (out.type, out.shape) == ("tensor(uint8)", [1, 6, 6, 20])
-
-
-def test_layers_in_8_bits_run_alone():
-    runtime = open_runtime("onnx")
-    for layer in (CONV, make_layer("layer_norm", shape=(CHANNELS, 6, 6))):
-        network = Network((layer,), Input((CHANNELS, 6, 6)))
-        for precision in ("int8", "int8_dynamic"):
-            setup = replace(SINGLE, precision=precision)
-            execution = Execution(copies=2, upstream="random")
-            runtime.prepare(Trial(network, setup, execution)).close()
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2])
@@ -377,7 +363,7 @@ def test_layers_run_with_integers_and_give_nearly_the_same(name, precision, kern
     assert 0 < error < 0.15
 
 
-def test_norms_are_folded_before_convolutions_are_quantised(tmp_path):
+def test_norms_are_folded_before_convolutions_are_quantised():
     # They would otherwise run in fp32, between conversions.
     model, inputs = make_family_model(CONVOLUTIONS)
     quantised = quantise_model(model, inputs, "int8")

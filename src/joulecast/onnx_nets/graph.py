@@ -250,9 +250,12 @@ class GraphReader:
     """
 
     def __init__(
-        self, model: onnx.ModelProto, inputs: Sequence[GraphInput], shapes: Sequence[Shape],
+        self,
+        model: onnx.ModelProto,
+        inputs: Sequence[GraphInput],
+        shapes: Sequence[Shape],
         sizes: dict[str, int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph = model.graph
         versions = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
         self.opset = min(max(versions, default=1), onnx.defs.onnx_opset_version())

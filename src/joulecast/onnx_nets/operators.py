@@ -153,9 +153,9 @@ def _make_linear(value: GraphValue, cin: int, cout: int, has_bias: bool, batch: 
 
 def _make_linear_rows(cin: int, cout: int, rows: float, batch: int, has_bias: bool = False) -> Op:
     """Return a linear layer on rows that are spread over the samples."""
-    lead = max(1, round(rows / batch))
-    sizes = (lead,) if lead > 1 else ()
-    return make_op("linear", cin=cin, cout=cout, lead=sizes, bias=int(has_bias))
+    rows = round(rows / batch)
+    lead = (rows,) if rows > 1 else ()
+    return make_op("linear", cin=cin, cout=cout, lead=lead, bias=int(has_bias))
 
 
 def _read_einsum(call: GraphCall, batch: int) -> Op | None:
@@ -194,14 +194,12 @@ def _parse_einsum(call: GraphCall) -> tuple[dict[str, int], list[str], str]:
 def _read_recurrent(call: GraphCall, batch: int) -> Op:
     """Read one layer of an LSTM, a GRU or an RNN."""
     first, second, cin = call.shape(0)
+    hidden = call.attribute("hidden_size") or call.shape(2)[-1]
+    tokens = second if call.attribute("layout", 0) else first
     return make_op(
-        call.op.lower(),
-        cin=cin,
-        hidden=call.attribute("hidden_size") or call.shape(2)[-1],
-        tokens=second if call.attribute("layout", 0) else first,
-        bidirectional=int(call.shape(1)[0] == 2),
-        bias=int(call.get(3) is not None),
-    )
+        call.op.lower(), cin=cin, hidden=hidden, tokens=tokens,
+        bidirectional=int(call.shape(1)[0] == 2), bias=int(call.get(3) is not None),
+    )  # fmt: skip
 
 
 def _read_sdpa(call: GraphCall, batch: int) -> Op:
@@ -209,16 +207,12 @@ def _read_sdpa(call: GraphCall, batch: int) -> Op:
     query, key = call.shape(0), call.shape(1)
     sequences = math.prod(query[:-3]) if len(query) > 3 else query[0]
     windows = sequences // batch if sequences % batch == 0 else 1
+    heads, kv_heads = (one[-3] if len(one) > 3 else 1 for one in (query, key))
     return make_op(
-        "sdpa",
-        **({"windows": windows} if windows > 1 else {}),
-        heads=query[-3] if len(query) > 3 else 1,
-        kv_heads=key[-3] if len(key) > 3 else 1,
-        head_dim=query[-1],
-        tokens=query[-2],
-        kv_tokens=key[-1],
+        "sdpa", **({"windows": windows} if windows > 1 else {}), heads=heads, kv_heads=kv_heads,
+        head_dim=query[-1], tokens=query[-2], kv_tokens=key[-1],
         causal=call.attribute("causal", 0),
-    )
+    )  # fmt: skip
 
 
 def _read_attention(call: GraphCall, batch: int) -> Op:
@@ -227,15 +221,12 @@ def _read_attention(call: GraphCall, batch: int) -> Op:
     key = query if call.op == _PACKED else call.shape(1)
     heads = call.attribute("q_num_heads") or call.attribute("num_heads") or query[1]
     width = query[-1] // 3 if call.op == _PACKED else query[-1]
+    kv_heads = call.attribute("kv_num_heads") or (key[1] if len(key) == 4 else heads)
+    is_causal = bool(call.attribute("is_causal", call.attribute("unidirectional", 0)))
     return make_op(
-        "sdpa",
-        heads=heads,
-        kv_heads=call.attribute("kv_num_heads") or (key[1] if len(key) == 4 else heads),
-        head_dim=width if len(query) == 4 else width // heads,
-        tokens=query[-2],
-        kv_tokens=key[-2],
-        causal=int(bool(call.attribute("is_causal", call.attribute("unidirectional", 0)))),
-    )
+        "sdpa", heads=heads, kv_heads=kv_heads, tokens=query[-2], kv_tokens=key[-2],
+        head_dim=width if len(query) == 4 else width // heads, causal=int(is_causal),
+    )  # fmt: skip
 
 
 def _list_spatial(call: GraphCall, name: str, axes: int) -> Shape:

@@ -39,9 +39,13 @@ onnxruntime.set_default_logger_severity(_ERRORS)
 
 
 def open_session(
-    model: bytes | str, setup: Setup, optimised: Path | None = None, *,
-    level: str = "ENABLE_ALL", keeps_copies: bool = False,
-) -> Any:  # fmt: skip
+    model: bytes | str,
+    setup: Setup,
+    optimised: Path | None = None,
+    *,
+    level: str = "ENABLE_ALL",
+    keeps_copies: bool = False,
+) -> Any:
     """Return a session of a model, or of the path of its file.
 
     The graph that is run is written to ``optimised``; with ``keeps_copies``, equal nodes all run.

@@ -46,14 +46,10 @@ def merge_slices(calls: Sequence[GraphCall]) -> list[GraphCall]:
         # A value that a call reads is computed before the first of its slices.
         replaced.update((place, None) for *_, place in parts)
         replaced[parts[0][3]] = replace(
-            first,
-            op="Split",
-            reads=first.reads[:1],
-            inputs=first.inputs[:1],
+            first, op="Split", reads=first.reads[:1], inputs=first.inputs[:1],
             makes=tuple(call.makes[0] for call in sliced),
-            outputs=tuple(call.outputs[0] for call in sliced),
-            attributes={"axis": axis},
-        )
+            outputs=tuple(call.outputs[0] for call in sliced), attributes={"axis": axis},
+        )  # fmt: skip
     merged = (replaced.get(place, call) for place, call in enumerate(calls))
     return [call for call in merged if call is not None]
 
@@ -171,18 +167,19 @@ class _Fusion:
             return
 
     def _replace(
-        self, place: int, name: str, names: Sequence[str], inside: frozenset[int],
+        self,
+        place: int,
+        name: str,
+        names: Sequence[str],
+        inside: frozenset[int],
         attributes: dict[str, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         taken = {one: self.calls.pop(one) for one in inside}
         self.calls[place] = replace(
-            taken[place],
-            op=f"{FUSED}{name}",
-            reads=tuple(names),
+            taken[place], op=f"{FUSED}{name}", reads=tuple(names), path=taken[min(inside)].path,
             inputs=tuple(self.values[one] for one in names),
             attributes={"passes": len(inside), **attributes},
-            path=taken[min(inside)].path,
-        )
+        )  # fmt: skip
 
     def _copy_axes(self, name: str, inside: frozenset[int]) -> dict[str, Any]:
         """Return the first axis that a layer norm runs over, or the groups of a group norm."""
