@@ -17,8 +17,7 @@ from joulecast.features.progress_report import ProgressReport
 from joulecast.runtimes import find_hardware
 from joulecast.system.errors import JoulecastError
 from papers.ampere.experiment import Work
-from papers.ampere.run import Outcome, choose_settings, plan, run
-from papers.ampere.table import find_experiments
+from papers.ampere.run import Outcome, choose_settings, find_experiments, plan, run
 
 INTERRUPTED, NOT_COMPLETE = 130, 3
 _ABOUT = """Run experiments of the AMPERE paper: fig2 ... fig13, table1, or all of them. Each one

@@ -5,21 +5,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 
+from joulecast.campaign.trial_log import describe_profile
+from joulecast.features.measurers import lock_device, open_any_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ReportProgress
 from joulecast.system.errors import BudgetSpentError, InputError, MissingError
 from joulecast.system.files import write_atomically
-from papers.ampere import plots
-from papers.ampere.experiment import TABLE, UNTESTED, Experiment, Result, Work
-from papers.ampere.lab import Folder, Lab, open_device
+from papers.ampere import layers, networks, plots, pruning
+from papers.ampere.experiment import TABLE, UNTESTED, Experiment, Result, Settings, Work
+from papers.ampere.lab import Folder, Identity, Lab
 from papers.ampere.report import write_results
-from papers.ampere.settings import Settings
-from papers.ampere.table import EXPERIMENTS, find_experiments
 
 # Steps of a measurement of the paper.
 _FAITHFUL_STEPS = 500
+_ROWS = (
+    Experiment("fig2", layers.analyse_fig2, layers.draw_fig2, layers.plan_fig2),
+    Experiment("fig4", layers.analyse_fig4, layers.draw_fig4, layers.plan_fig4),
+    Experiment("fig5", layers.analyse_fig5, layers.draw_fig5, layers.plan_fig5),
+    Experiment("fig6", lambda lab: networks.judge_fig6(lab.list_nets("cnn5")), networks.draw_fig6),
+    Experiment("fig7", lambda lab: networks.judge_fig7(lab.list_nets("cnn5")), networks.draw_fig7),
+    Experiment("fig11", layers.analyse_fig11, layers.draw_fig11, layers.plan_surfaces),
+    Experiment("fig12", layers.analyse_fig12, layers.draw_fig12, layers.plan_surfaces),
+    Experiment("fig10", networks.analyse_fig10, networks.draw_fig10, networks.plan_fig10),
+    Experiment("fig8", networks.analyse_fig8, networks.draw_fig8),
+    Experiment("fig9", networks.analyse_fig9, networks.draw_fig9),
+    Experiment("table1", networks.analyse_table1, networks.draw_table1),
+    Experiment("fig13", pruning.analyse_fig13, pruning.draw_fig13, pruning.plan_fig13),
+)
+EXPERIMENTS = {one.name: one for one in _ROWS}
+assert list(EXPERIMENTS) == list(TABLE)
+
+
+def find_experiments(names: Sequence[str]) -> list[Experiment]:
+    """Return experiments by their names, each once; ``all`` stands for all of them."""
+    known = ", ".join(EXPERIMENTS)
+    if not names:
+        raise InputError(f"name at least one experiment, or all: {known}")
+    for name in names:
+        if name not in (*EXPERIMENTS, "all"):
+            close = get_close_matches(name.lower().replace(" ", ""), [*EXPERIMENTS, "all"], n=2)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"choose from {known}, all"
+            raise InputError(f"there is no experiment {name!r}; {hint}")
+    return [one for name, one in EXPERIMENTS.items() if name in names or "all" in names]
 
 
 @dataclass(frozen=True)
@@ -66,8 +96,13 @@ def run(
         runs = _FAITHFUL_STEPS if faithful else 0
         where = MeasureOptions(on=on, meter=meter, device_name=device_name, runs=runs)
         settings = choose_settings(on, quick, faithful)
-        with open_device(folder, where, settings, until_s) as device:
-            lab = Lab(folder, device, on_progress, celeba)
+        measurer = open_any_measurer(where)
+        own = describe_profile(measurer)
+        about = {"runtime": own.runtime, "covers": own.covers, "provenance": own.provenance}
+        folder.claim(Identity(device=own.device, **about, **settings.to_dict()))
+        with lock_device(on), measurer as device:
+            ends_s = device.now() + (until_s or float("inf"))
+            lab = Lab(folder, device, on_progress, celeba, ends_s)
             try:
                 for works in plan(found, settings).values():
                     for work in works:
@@ -98,13 +133,11 @@ def plan(experiments: Sequence[Experiment], settings: Settings) -> dict[str, lis
 
 def _analyse(experiment: Experiment, lab: Lab) -> Result:
     """Analyse what was measured, and save the result."""
-    name, row, own = experiment.name, TABLE[experiment.name], lab.identity
-    last_s = max((one.taken_at_s for one in lab.list_all()), default=None)
-    date = "" if last_s is None else datetime.fromtimestamp(last_s, UTC).date().isoformat()
-    roles = (f"reproduce.{name}", f"reproduce.{name}.")
-    mine = [one for one in lab.list_all() if one.run == roles[0] or one.run.startswith(roles[1])]
-    seconds, notes = sum(one.cost_s for one in mine), []
-    numbers = {}
+    name, row, own = experiment.name, TABLE[experiment.name], lab.settings
+    seen, role = lab.log.load_observations(), f"reproduce.{experiment.name}"
+    last_s = max((one.taken_at_s for one in seen), default=None)
+    seconds = sum(one.cost_s for one in seen if f"{one.run}.".startswith(f"{role}."))
+    numbers, notes = {}, []
     try:
         found = experiment.analyse(lab)
     except MissingError as error:
@@ -114,10 +147,23 @@ def _analyse(experiment: Experiment, lab: Lab) -> Result:
     for family in experiment.families:
         family_s, family_notes = lab.describe_family(family)
         seconds, notes = seconds + family_s, notes + family_notes
-    criterion = row["criterion"].format(**row.get("limits", {}))
-    texts = (name, row["title"], row["statement"], criterion, verdict, finding)
-    about = (own.device, own.runtime, own.covers, own.provenance, date, own.is_quick)
-    result = Result(*texts, numbers, *about, seconds, tuple(notes))
+    result = Result(
+        name,
+        row["title"],
+        row["statement"],
+        row["criterion"].format(**row.get("limits", {})),
+        verdict,
+        finding,
+        numbers,
+        own.device,
+        own.runtime,
+        own.covers,
+        own.provenance,
+        "" if last_s is None else datetime.fromtimestamp(last_s, UTC).date().isoformat(),
+        own.is_quick,
+        seconds,
+        tuple(notes),
+    )
     lab.folder.save(result, name)
     return result
 
@@ -125,15 +171,11 @@ def _analyse(experiment: Experiment, lab: Lab) -> Result:
 def draw(
     results: Sequence[Result], folder: Folder, others: Sequence[Folder] = ()
 ) -> tuple[Path, ...]:
-    """Draw results, with those of other folders where a figure shows several devices.
-
-    Returns:
-        The pictures, and a page with all results of the folder.
-    """
+    """Draw results, beside those of others where a figure shows several; return the files."""
     files = []
     for result in results:
         experiment, shown = EXPERIMENTS[result.name], [result]
-        for other in others if experiment.shows_others else ():
+        for other in others if TABLE[result.name].get("beside") else ():
             found = other.find(Result, result.name)
             shown += [found] if found is not None and found.numbers else []
         if result.numbers:
