@@ -230,7 +230,8 @@ def describe(name: str, parts: Sequence[Mapping[str, Any]] = (), **values: Any) 
     """Return the finding of an experiment as its row words it, with a part for each of several."""
     row = TABLE[name]
     texts = [row["part"].format(**one) for one in parts]
-    return str(row["finding"].format(parts="; ".join(texts), **values))
+    parts_text = row.get("between", "; ").join(texts)
+    return str(row["finding"].format(parts=parts_text, **values))
 
 
 def correlate(left: Floats, right: Floats) -> float:

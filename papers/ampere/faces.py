@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,10 @@ class FaceNet:
     module: nn.Module
     tests: Tests
 
+    def list_tests(self) -> dict[str, Any]:
+        columns = zip(*self.tests, strict=True)
+        return dict(zip(("steps", "losses", "accuracies"), columns, strict=True))
+
 
 class FaceTrainer:
     """Trains networks of a study on a device of PyTorch, on CelebA's images or drawn ones."""
@@ -57,8 +62,7 @@ class FaceTrainer:
     def __init__(self, study: Study, where: torch.device | str = "cpu", celeba: str = "") -> None:
         self.study, self.where = study, torch.device(where)
         # Read at once, so that nothing is measured for images that are not there.
-        read = read_celeba(Path(celeba), study.size) if celeba else draw_faces(study.size)
-        self._draw: DrawBatch = read
+        self._draw = read_celeba(Path(celeba), study.size) if celeba else draw_faces(study.size)
 
     @cached_property
     def channels(self) -> PrunableChannels:
@@ -84,10 +88,8 @@ class FaceTrainer:
         kept = copy.deepcopy(net.module).cpu()
         module = (prune_channels(kept, groups, counts) if counts else kept).to(self.where)
         before, after, _ = self.study.steps
-        first = self._test(module, before)
-        return FaceNet(
-            module, (*net.tests[:-1], first, *self._run(module, 1000 + seed, before, after))
-        )
+        tests = (*net.tests[:-1], self._test(module, before))
+        return FaceNet(module, (*tests, *self._run(module, 1000 + seed, before, after)))
 
     def _make_module(self) -> nn.Module:
         layers: list[nn.Module] = []

@@ -101,15 +101,13 @@ def analyse_fig2(lab: Lab) -> Findings:
     is_linear = all(one["r_squared"] >= least for one in stacks)
     is_above = all(min(one["errors_percent"][_COPIES]) > 0 for one in stacks)
     means = [[fmean(one["errors_percent"][name]) for name in (_COPIES, _ALONE)] for one in stacks]
-    finding = ex.describe(
-        "fig2",
-        [
-            {**one, "slope_mj": 1000 * one["slope_j"], "copies": copies, "alone": alone}
-            for one, (copies, alone) in zip(stacks, means, strict=True)
-        ],
-        grew="grew" if is_linear else "did not grow",
-        overestimated="overestimated" if is_above else "did not always overestimate",
-    )
+    parts = [
+        {**one, "slope_mj": 1000 * one["slope_j"], "copies": copies, "alone": alone}
+        for one, (copies, alone) in zip(stacks, means, strict=True)
+    ]
+    grew = "grew" if is_linear else "did not grow"
+    over = "overestimated" if is_above else "did not always overestimate"
+    finding = ex.describe("fig2", parts, grew=grew, overestimated=over)
     return Findings(is_linear and is_above, finding, {"stacks": stacks})
 
 
@@ -199,15 +197,11 @@ def analyse_fig5(lab: Lab) -> Findings:
     errors, limits = [one["errors_percent"] for one in layers], LIMITS["fig5"]
     has_held = min(one["flops"] for one in errors) >= limits["least_flops_percent"]
     has_held &= max(one["process"] for one in errors) <= limits["most_process_percent"]
-    parts = []
-    for one in layers:
+    parts, linear = [], []
+    for one, found in zip(layers, errors, strict=True):
         (least, *_, most), (least_j, *_, most_j) = one["channels"], one["energies_j"]
         parts.append({**one, "first": least, "last": most, "growth": most_j / least_j})
-    linear = [
-        one["title"]
-        for one, found in zip(layers, errors, strict=True)
-        if found["flops-linear"] <= found["process"]
-    ]
+        linear += [one["title"]] if found["flops-linear"] <= found["process"] else []
     note = (
         f"A line with a constant, which the paper does not try, describes {' and '.join(linear)} "
         "at least as well as the Gaussian process."
@@ -309,21 +303,15 @@ def analyse_fig4(lab: Lab) -> Findings:
     sds_j = {count: max(_fit_points(points[:count], lab.settings)[2]) for count in counts}
     order = [int(point["channels"]) for point in points]
     is_from_ends = {order[0], order[1]} == {min(order), max(order)}
-    finding = ex.describe(
-        "fig4",
-        order=", ".join(map(str, order)),
-        ends="both ends first" if is_from_ends else "not both ends first",
-        after=after,
-        before_mj=1e3 * sds_j[before],
-        after_mj=1e3 * sds_j[after],
-    )
+    about = {"order": ", ".join(map(str, order)), "ends": "" if is_from_ends else "not "}
+    about |= {"before_mj": 1e3 * sds_j[before], "after_mj": 1e3 * sds_j[after], "after": after}
     numbers = {
         "points": points,
         "largest_sds_j": {str(count): sd_j for count, sd_j in sds_j.items()},
         "batch": _choose_setup(lab.settings).batch,
         "is_faithful": lab.settings.is_faithful,
     }
-    return Findings(sds_j[after] < sds_j[before], finding, numbers)
+    return Findings(sds_j[after] < sds_j[before], ex.describe("fig4", (), **about), numbers)
 
 
 def _fit_points(points: Sequence[Json], settings: Settings) -> _Sampled:
@@ -348,9 +336,8 @@ def draw_fig4(canvas: Canvas, results: Sequence[Result]) -> None:
         panel.plot(xs[before:count], ys[before:count], "*", color=RED, label="newly measured")
         panel.set(title=f"n = {count}")
         if count == before:
-            panel.axvline(
-                x[int(np.argmax(sds_j))], linestyle="--", color=RED, label="largest variance"
-            )
+            at = x[int(np.argmax(sds_j))]
+            panel.axvline(at, linestyle="--", color=RED, label="largest variance")
     panels[1].sharey(panels[0])
 
 
@@ -487,17 +474,13 @@ def analyse_fig12(lab: Lab) -> Findings:
 
 def judge_fig12(surfaces: Sequence[_Surface]) -> Findings:
     """Compare relative and absolute errors at the test points, the largest image first."""
-    shares = [ex.compute_mape(_list_test_errors(one)) for one in surfaces]
-    errors_j = [
-        fmean(abs(test["predicted_j"] - test["measured_j"]) for test in one["tests"])
-        for one in surfaces
-    ]
-    pairs = list(zip(shares, errors_j, strict=True))
-    rows = [{"mape_percent": share, "mean_absolute_error_j": error_j} for share, error_j in pairs]
-    parts = [
-        {"label": one["label"], "share": share, "error_mj": 1e3 * error_j}
-        for one, (share, error_j) in zip(surfaces, pairs, strict=True)
-    ]
+    rows, parts = [], []
+    for one in surfaces:
+        share = ex.compute_mape(_list_test_errors(one))
+        error_j = fmean(abs(test["predicted_j"] - test["measured_j"]) for test in one["tests"])
+        rows.append({"mape_percent": share, "mean_absolute_error_j": error_j})
+        parts.append({"label": one["label"], "share": share, "error_mj": 1e3 * error_j})
+    shares, errors_j = ([row[name] for row in rows] for name in rows[0])
     has_held = shares[0] == min(shares) and errors_j[0] == max(errors_j)
     numbers = {"surfaces": surfaces, "errors": rows}
     return Findings(has_held, ex.describe("fig12", parts), numbers)

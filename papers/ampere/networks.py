@@ -21,24 +21,7 @@ from joulecast.records import Trial
 from joulecast.system.errors import MissingError
 from papers.ampere import experiment as ex
 from papers.ampere import plots
-from papers.ampere.experiment import (
-    AMPERE,
-    ESTIMATORS,
-    FLOPS,
-    LABELS,
-    LIMITS,
-    OURS,
-    TABLE,
-    Findings,
-    Json,
-    Net,
-    Result,
-    Settings,
-    Work,
-    compute_net_mape,
-    list_known,
-    list_net_errors,
-)
+from papers.ampere.experiment import AMPERE, FLOPS, LIMITS, OURS, TABLE, Findings, Json, Net, Result
 from papers.ampere.lab import Lab, find_median_j
 from papers.ampere.layers import fit_paper_curves
 
@@ -47,7 +30,7 @@ PAPER_FAMILIES: list[str] = TABLE["table1"]["families"]
 
 def describe_mapes(nets: Sequence[Net]) -> str:
     """Return ``proportional to FLOPs 28.1 %, AMPERE 6.4 %``."""
-    mapes = {LABELS[name]: compute_net_mape(nets, name) for name in list_known(nets)}
+    mapes = {ex.LABELS[name]: ex.compute_net_mape(nets, name) for name in ex.list_known(nets)}
     return ", ".join(f"{label} {mape:.1f} %" for label, mape in mapes.items())
 
 
@@ -82,14 +65,14 @@ def draw_fig6(canvas: plots.Canvas, results: Sequence[Result]) -> None:
 def judge_fig7(nets: Sequence[Net]) -> Findings:
     """Compare errors at low and at high FLOPs, in each third of the networks."""
     for name in (FLOPS, AMPERE):
-        if len(list_net_errors(nets, name)) < 9:
+        if len(ex.list_net_errors(nets, name)) < 9:
             raise MissingError(f"{name} estimated fewer than 9 networks")
     ordered = sorted(nets, key=lambda net: float(net["flops"]))
     ends = [round(len(ordered) * at / 3) for at in range(4)]
     thirds: list[Json] = []
     for group in (ordered[a:b] for a, b in pairwise(ends)):
-        medians = {one: float(np.median(list_net_errors(group, one))) for one in (FLOPS, AMPERE)}
-        mapes = {name: compute_net_mape(group, name) for name in (FLOPS, AMPERE)}
+        medians = {one: float(np.median(ex.list_net_errors(group, one))) for one in (FLOPS, AMPERE)}
+        mapes = {name: ex.compute_net_mape(group, name) for name in (FLOPS, AMPERE)}
         flops = [group[0]["flops"], group[-1]["flops"]]
         thirds.append({"flops": flops, "median_errors_percent": medians, "mapes_percent": mapes})
     low, high = (thirds[at]["median_errors_percent"][FLOPS] for at in (0, -1))
@@ -123,9 +106,9 @@ def judge_fig8(families: Mapping[str, Any]) -> Findings:
     """Average errors over families."""
     mapes: dict[str, dict[str, float]] = {}
     for name, family in families.items():
-        known = list_known(family["nets"], ESTIMATORS)
+        known = ex.list_known(family["nets"], ex.ESTIMATORS)
         if FLOPS in known and AMPERE in known:
-            mapes[name] = {one: compute_net_mape(family["nets"], one) for one in known}
+            mapes[name] = {one: ex.compute_net_mape(family["nets"], one) for one in known}
     if not mapes:
         raise MissingError("no family was estimated both by FLOPs and by AMPERE")
     shown = [one for one in ex.SHOWN if all(one in found for found in mapes.values())]
@@ -134,7 +117,7 @@ def judge_fig8(families: Mapping[str, Any]) -> Findings:
     finding = ex.describe(
         "fig8",
         families=", ".join(mapes),
-        means=", ".join(f"{LABELS[one]} {mean:.1f} %" for one, mean in means.items()),
+        means=", ".join(f"{ex.LABELS[one]} {mean:.1f} %" for one, mean in means.items()),
         where=f"worse than FLOPs for {', '.join(worse)}" if worse else "better in every family",
     )
     has_held = means[AMPERE] < means[FLOPS]
@@ -152,10 +135,10 @@ def draw_fig8(canvas: plots.Canvas, results: Sequence[Result]) -> None:
                 label = f"{name},\n{result.device_label}" if len(results) > 1 else name
                 groups[label] = result.numbers["families"][name]
     (panel,), places = canvas.add(), np.arange(len(groups), dtype=float)
-    for at, name in enumerate(ESTIMATORS):
+    for at, name in enumerate(ex.ESTIMATORS):
         nets = [family["nets"] for family in groups.values()]
-        heights = [compute_net_mape(n, name) if list_known(n, [name]) else 0.0 for n in nets]
-        colour, label = plots.STYLES[name][0], LABELS.get(name, "linear in FLOPs")
+        heights = [ex.compute_net_mape(n, name) if ex.list_known(n, [name]) else 0.0 for n in nets]
+        colour, label = plots.STYLES[name][0], ex.LABELS.get(name, "linear in FLOPs")
         panel.bar(places + 0.2 * (at - 1.5), heights, 0.18, color=colour, label=label)
     noises = [family["noise_percent"] or 0.0 for family in groups.values()]
     panel.hlines(noises, places - 0.4, places + 0.4, color=plots.DARK, label="noise")
@@ -169,7 +152,7 @@ def analyse_fig9(lab: Lab) -> Findings:
 
 def judge_fig9(nets: Sequence[Net]) -> Findings:
     """Compare AMPERE with FLOPs network by network."""
-    flops, ampere = (np.abs(list_net_errors(nets, name)) for name in (FLOPS, AMPERE))
+    flops, ampere = (np.abs(ex.list_net_errors(nets, name)) for name in (FLOPS, AMPERE))
     if min(len(flops), len(ampere)) < 3:
         raise MissingError("fewer than 3 networks were estimated by FLOPs and AMPERE")
     better = int((ampere < flops).sum())
@@ -203,7 +186,7 @@ def count_depth(name: str) -> int:
     return 2 + _LAYERS_PER_BLOCK[name.partition(":")[0]] * blocks
 
 
-def _list_named(settings: Settings) -> dict[str, list[Trial]]:
+def _list_named(settings: ex.Settings) -> dict[str, list[Trial]]:
     named: dict[str, list[Trial]] = {}
     for family in TABLE["fig10"]["families"]:
         plan, names = settings.plan_family(family), ex.SIZES["named"][settings.length][family]
@@ -211,7 +194,7 @@ def _list_named(settings: Settings) -> dict[str, list[Trial]]:
     return named
 
 
-def plan_fig10(settings: Settings) -> list[Work]:
+def plan_fig10(settings: ex.Settings) -> list[ex.Work]:
     trials = [trial for named in _list_named(settings).values() for trial in named]
     return [ex.plan_trials("named ResNets", trials, "fig10", _ROUNDS, 1.5 * ex.TRIAL_S)]
 
@@ -233,7 +216,7 @@ def _estimate(lab: Lab, family: str, trials: Sequence[Trial]) -> list[Json]:
     found = lab.find(trials, "fig10")
     trials = [trial for trial in trials if found[trial.key]]
     estimates_j: dict[str, list[float]] = {}
-    for name in ESTIMATORS if trials else ():
+    for name in ex.ESTIMATORS if trials else ():
         seen = lab.find_training(family, name)
         try:
             fitted = lab.find_method(name).fit((*seen.campaign, *seen.probes))
@@ -258,7 +241,7 @@ def judge_fig10(nets: Sequence[Net], planned: int = 0) -> Findings:
     known = [net for net in nets if {FLOPS, AMPERE} <= set(net["estimates_j"])]
     if len(known) < 6:
         raise MissingError(f"only {len(known)} networks were estimated by FLOPs and by AMPERE")
-    flops, ampere = (np.abs(list_net_errors(known, name)) for name in (FLOPS, AMPERE))
+    flops, ampere = (np.abs(ex.list_net_errors(known, name)) for name in (FLOPS, AMPERE))
     depths = [net["depth"] for net in known]
     correlation = ex.correlate(rankdata(depths), rankdata(ampere))
     has_held = all(bool(mean(ampere) < mean(flops)) for mean in (np.median, np.mean))
@@ -282,15 +265,6 @@ def draw_fig10(canvas: plots.Canvas, results: Sequence[Result]) -> None:
 # Table 1: how long profiling and fitting take. Profiling is the device time of the paper's method
 # in the evaluation of a family. It ends by the paper's rule, when every curve is known within 5 %,
 # or at a limit. Fitting is timed on the machine that analyses the observations.
-
-PAPER_SECONDS = {
-    "OPPO": (694, 1688, 2188, 1615),
-    "iPhone": (1201, 1012, 2446, 1168),
-    "Xavier": (184, 421, 740, 1145),
-    "TX2": (285, 1211, 4433, 422),
-    "Server": (235, 268, 562, 436),
-}
-"""Seconds of profiling and fitting in the paper, by device, in the order of ``PAPER_FAMILIES``."""
 
 
 def analyse_table1(lab: Lab) -> Findings:
@@ -325,28 +299,18 @@ def judge_table1(families: Mapping[str, Mapping[str, Net]]) -> Findings:
     """Add up the times of each family."""
     if not families:
         raise MissingError("no family was profiled")
-
-    def describe(row: Net) -> str:
-        return f"{row['profiling_s']:.0f} + {row['fitting_s']:.1f} s"
-
-    ampere = {name: rows[AMPERE] for name, rows in families.items()}
-    parts = [f"{name} {describe(row)} ({row['points']} points)" for name, row in ampere.items()]
-    finding = f"AMPERE's profiling + fitting took {', '.join(parts)}"
-    if all(OURS in rows for rows in families.values()):
-        finding += f"; ours {', '.join(describe(rows[OURS]) for rows in families.values())}"
-    limited = [name for name, row in ampere.items() if not row["is_known"]]
-    notes = [
-        f"Profiling of {', '.join(limited)} ended at its limit of device time, before every curve "
-        "was known within 5 %.",
-        "Fitting was timed on the machine that analysed the observations. The paper's devices are "
-        "phones, Jetson boards and a server: their seconds are not comparable with these.",
-    ]
-    longest_s = max(row["profiling_s"] + row["fitting_s"] for row in ampere.values())
+    ampere = [{"name": name, **rows[AMPERE]} for name, rows in families.items()]
+    ours = [rows[OURS] for rows in families.values() if OURS in rows]
+    times = ", ".join(f"{row['profiling_s']:.0f} + {row['fitting_s']:.1f} s" for row in ours)
+    finding = ex.describe("table1", ampere, ours=f"; ours {times}" * (len(ours) == len(ampere)))
+    limited = ", ".join(row["name"] for row in ampere if not row["is_known"])
+    note = f"Profiling of {limited} ended at its limit of device time, before every curve was known"
     return Findings(
-        longest_s <= LIMITS["table1"]["most_seconds"],
-        finding + ".",
+        max(one["profiling_s"] + one["fitting_s"] for one in ampere)
+        <= LIMITS["table1"]["most_seconds"],
+        finding,
         {"families": {name: dict(rows) for name, rows in families.items()}},
-        notes if limited else notes[1:],
+        [f"{note} within 5 %."] if limited else [],
         (len(families), len(PAPER_FAMILIES), "families"),
     )
 
@@ -355,14 +319,15 @@ def draw_table1(canvas: plots.Canvas, results: Sequence[Result]) -> None:
     families = results[0].numbers["families"]
     names = [name for name in PAPER_FAMILIES if name in families]
     (panel,) = canvas.add(1, "in colour; the paper's own devices, in grey, differ")
-    for (device, seconds), marker in zip(PAPER_SECONDS.items(), "oDs^X", strict=True):
+    devices = TABLE["table1"]["paper_seconds"]
+    for (device, seconds), marker in zip(devices.items(), "oDs^X", strict=True):
         known = dict(zip(PAPER_FAMILIES, seconds, strict=True))
         panel.plot([known[n] for n in names], names, marker, color=plots.GREY, label=device)
     for estimator in (AMPERE, OURS):
         rows = {name: families[name].get(estimator) for name in names}
         times_s = {n: row["profiling_s"] + row["fitting_s"] for n, row in rows.items() if row}
         colour, marker = plots.STYLES[estimator]
-        label = LABELS[estimator]
+        label = ex.LABELS[estimator]
         panel.plot(list(times_s.values()), list(times_s), marker, color=colour, label=label)
     panel.set(xscale="log", xlabel="Profiling and fitting (s)")
     panel.invert_yaxis()

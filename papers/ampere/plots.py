@@ -13,17 +13,8 @@ import numpy as np
 
 from joulecast.records import weakest_provenance
 from joulecast.system.errors import MissingError
-from papers.ampere.experiment import (
-    AMPERE,
-    FLOPS,
-    LABELS,
-    OURS,
-    Net,
-    Result,
-    label_provenance,
-    list_known,
-    list_net_errors,
-)
+from papers.ampere import experiment as ex
+from papers.ampere.experiment import AMPERE, FLOPS, LABELS, OURS, Net, Result, list_net_errors
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
 DARK, BLUE, RED, GREEN = "#3C3C3C", "#0072B2", "#D55E00", "#009E73"
@@ -48,7 +39,7 @@ class Canvas:
 
         self.figure = Figure(layout="constrained")
         self.panels: list[Any] = []
-        label = label_provenance(weakest_provenance(one.provenance for one in results))
+        label = ex.label_provenance(weakest_provenance(one.provenance for one in results))
         self.heading = f"{results[0].heading}{label}"
         self.devices = ", ".join(one.device.name for one in results)
 
@@ -101,7 +92,7 @@ def draw_process(panel: Any, x: Sequence[float], low: Any, mean: Any, high: Any)
 
 def _draw_nets(panel: Any, nets: Sequence[Net], x: Sequence[float], y: Any) -> None:
     """Draw a point for each network and each estimator that estimated all of them."""
-    for name in list_known(nets):
+    for name in ex.list_known(nets):
         colour, marker = STYLES[name]
         panel.plot(x, y(name), marker, color=colour, label=LABELS[name], alpha=0.8)
 
@@ -125,7 +116,7 @@ def draw_trend(panel: Any, nets: Sequence[Net], key: str) -> None:
 
 def draw_distribution(panel: Any, nets: Sequence[Net]) -> None:
     """Draw the distribution of errors of each estimator."""
-    names = list_known(nets)
+    names = ex.list_known(nets)
     for place, name in enumerate(names):
         errors, (colour, marker) = list_net_errors(nets, name), STYLES[name]
         panel.boxplot([errors], positions=[place], widths=0.5, showfliers=False)

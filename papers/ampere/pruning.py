@@ -32,7 +32,7 @@ from papers.ampere.lab import Lab, find_median_j
 from papers.ampere.plots import DARK, GREY, RED, Canvas
 
 if TYPE_CHECKING:
-    from papers.ampere.faces import FaceNet, FaceTrainer
+    from papers.ampere.faces import FaceTrainer
 
 OURS, UNPRUNED = "additive", "unpruned"
 BUDGET_SHARE = LIMITS["fig13"]["budget_percent"] / 100
@@ -171,7 +171,7 @@ def prune_seed(
     groups, network = trainer.rank_channels(trained), trainer.channels.network
     budget = parse_budget(f"{100 * BUDGET_SHARE:g}%", RunLength())
     kept = trainer.continue_training(trained, groups, {}, seed)
-    networks = {UNPRUNED: _describe(kept, network, {}, 1.0)}
+    networks = {UNPRUNED: PrunedNetwork(network, {}, 1.0, **kept.list_tests())}
     for name, (strategy, estimator, confidence) in guides.items():
         options = PruneOptions(
             strategy=strategy,
@@ -188,15 +188,9 @@ def prune_seed(
             continue
         tuned = trainer.continue_training(trained, groups, found.counts, seed)
         share = found.cost_after / found.cost_before
-        networks[name] = _describe(tuned, found.pruned, found.counts, share)
+        counts, tests = dict(found.counts), tuned.list_tests()
+        networks[name] = PrunedNetwork(found.pruned, counts, share, **tests)
     return networks
-
-
-def _describe(
-    net: FaceNet, network: Network, counts: Mapping[str, int], share: float
-) -> PrunedNetwork:
-    steps, losses, accuracies = zip(*net.tests, strict=True)
-    return PrunedNetwork(network, dict(counts), share, steps, losses, accuracies)
 
 
 def analyse_fig13(lab: Lab) -> Findings:
@@ -217,8 +211,7 @@ def analyse_fig13(lab: Lab) -> Findings:
     numbers |= {"budget_share": BUDGET_SHARE, "rows": rows, "by_seed": seeds}
     notes = [
         f"Trained on {kept[0].faces}; the network is ours, the paper does not give its own. "
-        "Energy is that of a training step, without loading or drawing images.",
-        "Seeds share both campaigns, so that their errors are not independent.",
+        "Energy is that of a training step, without loading or drawing images."
     ]
     if learned < len(seeds):
         notes.append(

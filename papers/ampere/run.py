@@ -98,8 +98,8 @@ def run(
         settings = choose_settings(on, quick, faithful)
         measurer = open_any_measurer(where)
         own = describe_profile(measurer)
-        about = {"runtime": own.runtime, "covers": own.covers, "provenance": own.provenance}
-        folder.claim(Identity(device=own.device, **about, **settings.to_dict()))
+        about = {key: getattr(own, key) for key in ("device", "runtime", "covers", "provenance")}
+        folder.claim(Identity(**about, **settings.to_dict()))
         with lock_device(on), measurer as device:
             ends_s = device.now() + (until_s or float("inf"))
             lab = Lab(folder, device, on_progress, celeba, ends_s)
@@ -143,27 +143,16 @@ def _analyse(experiment: Experiment, lab: Lab) -> Result:
     except MissingError as error:
         verdict, finding = UNTESTED, f"Not enough was measured: {error}."
     else:
-        (verdict, finding), numbers, notes = found.judge(), found.numbers, list(found.notes)
+        (verdict, finding), numbers = found.judge(), found.numbers
+        notes = [*found.notes, *row.get("notes", ())]
     for family in experiment.families:
         family_s, family_notes = lab.describe_family(family)
         seconds, notes = seconds + family_s, notes + family_notes
-    result = Result(
-        name,
-        row["title"],
-        row["statement"],
-        row["criterion"].format(**row.get("limits", {})),
-        verdict,
-        finding,
-        numbers,
-        own.device,
-        own.runtime,
-        own.covers,
-        own.provenance,
-        "" if last_s is None else datetime.fromtimestamp(last_s, UTC).date().isoformat(),
-        own.is_quick,
-        seconds,
-        tuple(notes),
-    )
+    criterion = row["criterion"].format(**row.get("limits", {}))
+    date = "" if last_s is None else datetime.fromtimestamp(last_s, UTC).date().isoformat()
+    texts = (name, row["title"], row["statement"], criterion, verdict, finding)
+    about = (own.device, own.runtime, own.covers, own.provenance, date, own.is_quick)
+    result = Result(*texts, numbers, *about, seconds, tuple(notes))
     lab.folder.save(result, name)
     return result
 
