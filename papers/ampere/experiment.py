@@ -72,7 +72,6 @@ class Work:
 def plan_trials(
     name: str, trials: Sequence[Trial], role: str, rounds: int = 1, trial_s: float = TRIAL_S
 ) -> Work:
-    """Return the work of measuring trials under a role."""
     seconds = trial_s * rounds * len(trials)
     return Work(name, len(trials), seconds, lambda lab: lab.measure(trials, role, rounds))
 
@@ -99,7 +98,6 @@ class Settings(Record):
         return PAPER if self.is_faithful else OUR_OPTIONS
 
     def choose(self, full: int, quick: int) -> int:
-        """Return one of two sizes of an experiment."""
         return quick if self.is_quick else full
 
     def name_estimator(self, name: str = AMPERE) -> str:
@@ -111,7 +109,6 @@ class Settings(Record):
         return Setup(batch=batch, threads=0 if self.is_gpu else 1)
 
     def plan_family(self, family: str) -> EvaluationPlan:
-        """Return how estimators are evaluated on a family."""
         row = SIZES["families"][family]
         nets, repeated, ampere_s, ours_s = row[self.length]
         return EvaluationPlan(
@@ -127,7 +124,6 @@ class Settings(Record):
         )
 
     def describe_family(self, family: str) -> Work:
-        """Return what the evaluation of a family measures."""
         plan = self.plan_family(family)
         repeated, ours_s = plan.repeated or 0, dict(plan.budgets)["additive"]
         whole = plan.nets + repeated + _FLOPS_NETS
@@ -161,7 +157,6 @@ class Findings:
     measured: tuple[int, int, str] = (0, 0, "")
 
     def judge(self) -> tuple[str, str]:
-        """Return the verdict and its sentence."""
         done, planned, what = self.measured
         if done < planned:
             return UNTESTED, f"Only {done} of {planned} {what} measured so far. {self.finding}"
@@ -190,7 +185,6 @@ class Result(Record):
 
     @property
     def heading(self) -> str:
-        """The title with the paper's number."""
         kind = "Table 1" if self.name == "table1" else f"Fig. {self.name[3:]}"
         return f"{kind}: {self.title}"
 
@@ -202,6 +196,9 @@ class Result(Record):
 
 def label_provenance(provenance: str) -> str:
     return "" if provenance == "measured" else f" ({provenance})"
+
+
+Analyse = Callable[["Lab"], Findings]
 
 
 @dataclass(frozen=True)
@@ -216,13 +213,12 @@ class Experiment:
     """
 
     name: str
-    analyse: Callable[[Lab], Findings]
+    analyse: Analyse
     draw: Callable[[Canvas, Sequence[Result]], None]
     plan: Callable[[Settings], Sequence[Work]] = lambda settings: ()
 
     @property
     def families(self) -> list[str]:
-        """Families whose evaluations it uses."""
         return list(TABLE[self.name].get("families", ()))
 
 
@@ -246,7 +242,6 @@ def list_errors(estimated: npt.ArrayLike, measured: npt.ArrayLike) -> Floats:
 
 
 def compute_mape(errors_percent: Floats) -> float:
-    """Return the mean absolute error."""
     return float(np.abs(errors_percent).mean())
 
 
@@ -258,7 +253,6 @@ def list_net_errors(nets: Sequence[Net], estimator: str) -> Floats:
 
 
 def compute_net_mape(nets: Sequence[Net], estimator: str) -> float:
-    """Return an estimator's mean absolute error over networks, in percent."""
     return compute_mape(list_net_errors(nets, estimator))
 
 

@@ -66,7 +66,6 @@ class FaceTrainer:
 
     @cached_property
     def channels(self) -> PrunableChannels:
-        """The network as a record, and its groups of channels."""
         inputs = torch.zeros(self.study.setup["batch"], 3, self.study.size, self.study.size)
         found = find_channel_groups(self._make_module(), inputs)
         return replace(found, network=replace(found.network, name="faces"))
@@ -137,8 +136,6 @@ class FaceTrainer:
 
 
 def draw_faces(size: int) -> DrawBatch:
-    """Return a function that draws batches of faces."""
-
     def draw(count: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         labels = torch.rand(count, generator=rng, device=rng.device) < 0.5
 

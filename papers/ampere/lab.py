@@ -56,7 +56,6 @@ class Identity(Settings):
     provenance: str
 
     def make_profile(self, observations: Sequence[Observation] = ()) -> Profile:
-        """Return the profile of observations of the folder."""
         own = (self.device, self.runtime, self.covers, self.provenance)
         return Profile(*own, tuple(observations))
 
@@ -125,7 +124,6 @@ class ObservationFile:
         return tuple(one for one in self._found if self.run in ("", one.run))
 
     def add_observation(self, observation: Observation) -> None:
-        """Write an observation to the disk."""
         line = json.dumps(observation.to_dict(), separators=(",", ":"), allow_nan=False)
         try:
             with self.path.open("ab") as file:
@@ -195,13 +193,11 @@ class Folder:
             raise FileError(f"{path} is not JSON ({error}): restore or remove it") from error
 
     def save(self, record: Record, name: str) -> None:
-        """Write a record as JSON."""
         text = json.dumps(record.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
         write_atomically(text.encode("utf-8") + b"\n", self.path / f"{name}.json")
 
 
 def list_energies(observations: Iterable[Observation]) -> list[float]:
-    """Return the energies of a step of one copy."""
     runs = [(one.energy_j or 0.0, one.trial.execution) for one in observations]
     return [energy_j / execution.steps / execution.copies for energy_j, execution in runs]
 
@@ -237,7 +233,6 @@ class Lab:
 
     @property
     def device(self) -> TrialMeasurer:
-        """The open device."""
         if self.measurer is None:
             raise MissingError("no device is open: leave --redraw out to measure")
         return self.measurer
@@ -318,7 +313,6 @@ class Lab:
             self.failures += [f"{role} skipped {reason}" for reason in done.skipped]
 
     def measure_family(self, family: str) -> None:
-        """Measure what the evaluation of a family lacks."""
         measurer = self.device.change_run(self.device.run, rounds=1)
         plan = self.settings.plan_family(family)
         self.failures += evaluation.measure_evaluation(measurer, self.log, plan, self.on_progress)
@@ -375,5 +369,4 @@ class Lab:
         return log.find_training(self.settings.name_estimator(name))
 
     def find_method(self, name: str) -> Estimator:
-        """Return the estimator that a name of results stands for."""
         return find_estimator(self.settings.name_estimator(name).removesuffix(evaluation.NO_PROBE))

@@ -192,7 +192,6 @@ def plan_fig5(settings: Settings) -> list[Work]:
 
 
 def analyse_fig5(lab: Lab) -> Findings:
-    """Compare three fits on held-out points."""
     layers = [_analyse_input(lab, *one) for one in _list_layers(lab.settings).items()]
     errors, limits = [one["errors_percent"] for one in layers], LIMITS["fig5"]
     has_held = min(one["flops"] for one in errors) >= limits["least_flops_percent"]
@@ -303,7 +302,7 @@ def analyse_fig4(lab: Lab) -> Findings:
     sds_j = {count: max(_fit_points(points[:count], lab.settings)[2]) for count in counts}
     order = [int(point["channels"]) for point in points]
     is_from_ends = {order[0], order[1]} == {min(order), max(order)}
-    about = {"order": ", ".join(map(str, order)), "ends": "" if is_from_ends else "not "}
+    about: Json = {"order": ", ".join(map(str, order)), "ends": "" if is_from_ends else "not "}
     about |= {"before_mj": 1e3 * sds_j[before], "after_mj": 1e3 * sds_j[after], "after": after}
     numbers = {
         "points": points,
@@ -355,7 +354,6 @@ _Surface = Mapping[str, Any]
 def fit_paper_curves(
     settings: Settings, observations: Sequence[Observation], quantity: str
 ) -> dict[str, paper.Curve]:
-    """Fit the curves of the paper's method to energies or durations."""
     options = settings.paper_options
     fit = partial(fit_gaussian_process, options=options)
     return paper.fit_curves(observations, quantity, fit, options.partition, options.carried)
@@ -453,30 +451,23 @@ def _list_test_errors(surface: _Surface) -> ex.Floats:
     return ex.list_errors(predicted_j, measured_j)
 
 
-def analyse_fig11(lab: Lab) -> Findings:
-    return judge_fig11(sample_surfaces(lab))
+def _mape(surface: _Surface) -> float:
+    return ex.compute_mape(_list_test_errors(surface))
 
 
 def judge_fig11(surfaces: Sequence[_Surface]) -> Findings:
     """Compare surfaces with planes, and errors at large images with those at small ones."""
-    planes = list(map(fit_plane_error, surfaces))
-    errors = [ex.compute_mape(_list_test_errors(one)) for one in surfaces]
-    rows = zip(surfaces, planes, errors, strict=True)
-    parts = [{"label": one["label"], "plane": plane, "error": error} for one, plane, error in rows]
-    is_bent = min(planes) >= LIMITS["fig11"]["least_plane_percent"]
-    finding = ex.describe("fig11", parts)
-    return Findings(is_bent and errors[0] <= errors[-1], finding, {"surfaces": surfaces})
-
-
-def analyse_fig12(lab: Lab) -> Findings:
-    return judge_fig12(sample_surfaces(lab))
+    parts = [{**one, "plane": fit_plane_error(one), "error": _mape(one)} for one in surfaces]
+    has_held = min(part["plane"] for part in parts) >= LIMITS["fig11"]["least_plane_percent"]
+    has_held &= parts[0]["error"] <= parts[-1]["error"]
+    return Findings(has_held, ex.describe("fig11", parts), {"surfaces": surfaces})
 
 
 def judge_fig12(surfaces: Sequence[_Surface]) -> Findings:
     """Compare relative and absolute errors at the test points, the largest image first."""
     rows, parts = [], []
     for one in surfaces:
-        share = ex.compute_mape(_list_test_errors(one))
+        share = _mape(one)
         error_j = fmean(abs(test["predicted_j"] - test["measured_j"]) for test in one["tests"])
         rows.append({"mape_percent": share, "mean_absolute_error_j": error_j})
         parts.append({"label": one["label"], "share": share, "error_mj": 1e3 * error_j})

@@ -35,7 +35,6 @@ def describe_mapes(nets: Sequence[Net]) -> str:
 
 
 def judge_fig6(nets: Sequence[Net]) -> Findings:
-    """Correlate durations and energies of a step."""
     if len(nets) < 5:
         raise MissingError(f"only {len(nets)} networks were measured")
     kept = [
@@ -103,7 +102,6 @@ def analyse_fig8(lab: Lab) -> Findings:
 
 
 def judge_fig8(families: Mapping[str, Any]) -> Findings:
-    """Average errors over families."""
     mapes: dict[str, dict[str, float]] = {}
     for name, family in families.items():
         known = ex.list_known(family["nets"], ex.ESTIMATORS)
@@ -146,12 +144,7 @@ def draw_fig8(canvas: plots.Canvas, results: Sequence[Result]) -> None:
     panel.set(ylabel="MAPE (%)")
 
 
-def analyse_fig9(lab: Lab) -> Findings:
-    return judge_fig9(lab.list_nets("transformer"))
-
-
 def judge_fig9(nets: Sequence[Net]) -> Findings:
-    """Compare AMPERE with FLOPs network by network."""
     flops, ampere = (np.abs(ex.list_net_errors(nets, name)) for name in (FLOPS, AMPERE))
     if min(len(flops), len(ampere)) < 3:
         raise MissingError("fewer than 3 networks were estimated by FLOPs and AMPERE")
@@ -200,7 +193,6 @@ def plan_fig10(settings: ex.Settings) -> list[ex.Work]:
 
 
 def analyse_fig10(lab: Lab) -> Findings:
-    """Collect errors of random and of named networks."""
     nets: list[Json] = []
     planned = 0
     for family, named in _list_named(lab.settings).items():
@@ -237,7 +229,6 @@ def _estimate(lab: Lab, family: str, trials: Sequence[Trial]) -> list[Json]:
 
 
 def judge_fig10(nets: Sequence[Net], planned: int = 0) -> Findings:
-    """Compare errors, and correlate those of AMPERE with depth."""
     known = [net for net in nets if {FLOPS, AMPERE} <= set(net["estimates_j"])]
     if len(known) < 6:
         raise MissingError(f"only {len(known)} networks were estimated by FLOPs and by AMPERE")
@@ -296,7 +287,6 @@ def _time_estimator(lab: Lab, family: str, name: str) -> Json:
 
 
 def judge_table1(families: Mapping[str, Mapping[str, Net]]) -> Findings:
-    """Add up the times of each family."""
     if not families:
         raise MissingError("no family was profiled")
     ampere = [{"name": name, **rows[AMPERE]} for name, rows in families.items()]

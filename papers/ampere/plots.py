@@ -84,7 +84,6 @@ def apply_style() -> Iterator[None]:
 
 
 def draw_process(panel: Any, x: Sequence[float], low: Any, mean: Any, high: Any) -> None:
-    """Draw a Gaussian process with its 95 % interval."""
     panel.fill_between(x, low, high, alpha=0.2, label="95 % interval")
     panel.plot(x, mean, label="Gaussian process mean")
     panel.set(xlabel="Input channels", ylabel="Energy per step (J)")
@@ -108,14 +107,12 @@ def draw_agreement(panel: Any, nets: Sequence[Net]) -> None:
 
 
 def draw_trend(panel: Any, nets: Sequence[Net], key: str) -> None:
-    """Draw errors against a property of the networks."""
     _draw_nets(panel, nets, [net[key] for net in nets], lambda name: list_net_errors(nets, name))
     panel.axhline(0.0, linestyle="--", color=GREY)
     panel.set(ylabel="Error of the estimate (%)")
 
 
 def draw_distribution(panel: Any, nets: Sequence[Net]) -> None:
-    """Draw the distribution of errors of each estimator."""
     names = ex.list_known(nets)
     for place, name in enumerate(names):
         errors, (colour, marker) = list_net_errors(nets, name), STYLES[name]

@@ -85,7 +85,6 @@ class PrunedSeed(Record):
     networks: Mapping[str, PrunedNetwork]
 
     def list_trials(self) -> dict[str, Trial]:
-        """Return a step of each network that was found."""
         found = {name: one.network for name, one in self.networks.items()}
         return {name: Trial(net, self.setup) for name, net in found.items() if net is not None}
 
@@ -292,7 +291,6 @@ def _describe_row(row: _Row) -> str:
 
 
 def draw_fig13(canvas: Canvas, results: Sequence[Result]) -> None:
-    """Draw loss and accuracy of three networks, and the energies of all guides."""
     numbers = results[0].numbers
     rows: Mapping[str, Any] = numbers["rows"]
     guides = [name for name in rows if name != UNPRUNED]

@@ -28,7 +28,7 @@ from papers.ampere.experiment import (
 )
 from papers.ampere.faces import FaceTrainer, draw_faces, read_celeba
 from papers.ampere.lab import Folder, ObservationFile
-from papers.ampere.run import EXPERIMENTS, find_experiments, plan, run
+from papers.ampere.run import EXPERIMENTS, draw, find_experiments, plan, run
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "benchmarks" / "paper"
@@ -82,24 +82,13 @@ def test_a_folder_is_drawn_again_without_its_device(measured, copy, monkeypatch)
 
 
 def test_kept_results_can_be_read_and_drawn_beside_others(tmp_path):
-    mine = shutil.copytree(KEPT / "results", tmp_path / "mine")
-    for folder, name in ((KEPT / "fig13", "fig13"), (KEPT / "faithful", "fig4")):
-        there = shutil.copytree(folder, tmp_path / name)
-        before = Folder(folder).find(Result, name)
-        (again,) = run(name, out=there, redraw=True).results
-        assert (again.verdict, again.finding) == (before.verdict, before.finding)
-    results = run("fig2", "fig5", out=mine, redraw=True, beside=[KEPT / "cpu"]).results
-    assert [(one.name, one.finding) for one in results] == [
-        (one.name, Folder(KEPT / "results").find(Result, one.name).finding) for one in results
-    ]
-
-
-def test_several_devices_stand_side_by_side(tmp_path):
-    from papers.ampere.run import draw
-
-    folder = Folder(tmp_path)
+    for kept, *names in (("fig13", "fig13"), ("faithful", "fig4"), ("results", "fig2", "fig5")):
+        there = shutil.copytree(KEPT / kept, tmp_path / kept)
+        for again in run(*names, out=there, redraw=True, beside=[KEPT / "cpu"]).results:
+            before = Folder(KEPT / kept).find(Result, again.name)
+            assert (again.verdict, again.finding) == (before.verdict, before.finding)
     results = [Folder(KEPT / "results").find(Result, name) for name in ("fig11", "fig12")]
-    files = draw(results, folder, [Folder(KEPT / "cpu")])
+    files = draw(results, Folder(tmp_path), [Folder(KEPT / "cpu")])
     name = Folder(KEPT / "cpu").read_identity().device.name
     assert all(name in path.read_text() for path in files[:2])
 
