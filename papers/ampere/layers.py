@@ -65,10 +65,10 @@ def _list_stacks(settings: Settings) -> list[tuple[str, list[Trial], _Stages]]:
 
     The first has the paper's batch, the second, on a GPU, one that keeps it busy.
     """
-    sizes = [(16, settings.make_paper_setup(), f"batch {ex.PAPER_BATCH}, 16 channels")]
+    small = (16, settings.make_paper_setup(), f"batch {ex.PAPER_BATCH}, 16 channels")
     busy = (64, Setup(batch=512, precision="tf32"), "batch 512, 64 channels, TF32")
     stacks = []
-    for channels, setup, title in [*sizes, busy] if settings.is_gpu else sizes:
+    for channels, setup, title in (small, busy) if settings.is_gpu else (small,):
         counts = range(settings.choose(9, 5))
         networks = [Trial(make_stack(count, channels), setup) for count in counts]
         # The last hidden layer has the flatten, which costs nothing.
@@ -304,12 +304,10 @@ def analyse_fig4(lab: Lab) -> Findings:
     is_from_ends = {order[0], order[1]} == {min(order), max(order)}
     about: Json = {"order": ", ".join(map(str, order)), "ends": "" if is_from_ends else "not "}
     about |= {"before_mj": 1e3 * sds_j[before], "after_mj": 1e3 * sds_j[after], "after": after}
-    numbers = {
-        "points": points,
-        "largest_sds_j": {str(count): sd_j for count, sd_j in sds_j.items()},
-        "batch": _choose_setup(lab.settings).batch,
-        "is_faithful": lab.settings.is_faithful,
-    }
+    largest_j = {str(count): sd_j for count, sd_j in sds_j.items()}
+    batch, is_faithful = _choose_setup(lab.settings).batch, lab.settings.is_faithful
+    numbers: Json = {"points": points, "largest_sds_j": largest_j}
+    numbers |= {"batch": batch, "is_faithful": is_faithful}
     return Findings(sds_j[after] < sds_j[before], ex.describe("fig4", (), **about), numbers)
 
 
@@ -445,10 +443,8 @@ def fit_plane_error(surface: _Surface) -> float:
 
 
 def _list_test_errors(surface: _Surface) -> ex.Floats:
-    predicted_j, measured_j = (
-        [one[name] for one in surface["tests"]] for name in ("predicted_j", "measured_j")
-    )
-    return ex.list_errors(predicted_j, measured_j)
+    pairs = [(test["predicted_j"], test["measured_j"]) for test in surface["tests"]]
+    return ex.list_errors(*np.transpose(pairs))
 
 
 def _mape(surface: _Surface) -> float:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ _TARGET_NETWORKS = 12
 # What a result repeats of a network.
 _KEPT = ("estimated_share", "counts", "steps", "losses", "accuracies")
 _Row = Mapping[str, Any]
+_Guides = dict[str, tuple[str, str, float]]
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def find_study(settings: Settings) -> Study:
     return Study(**ex.SIZES["faces"][f"{settings.kind}_{settings.length}"])
 
 
-def list_guides(settings: Settings) -> dict[str, tuple[str, str, float]]:
+def list_guides(settings: Settings) -> _Guides:
     """Return strategy, estimator (empty to count FLOPs) and confidence of each guide by name."""
     guides = [("random", settings.name_estimator(), 0.5), ("random", OURS, 0.5)]
     guides += [("marginal", OURS, 0.9), ("random", "", 0.5)]
@@ -160,10 +161,7 @@ def _prepare(lab: Lab, study: Study) -> tuple[FaceTrainer, dict[str, FittedProfi
 
 
 def prune_seed(
-    trainer: FaceTrainer,
-    fits: Mapping[str, FittedProfile],
-    seed: int,
-    guides: Mapping[str, tuple[str, str, float]],
+    trainer: FaceTrainer, fits: Mapping[str, FittedProfile], seed: int, guides: _Guides
 ) -> dict[str, PrunedNetwork]:
     """Train a network, prune it by each guide, and train all of them on."""
     trained = trainer.train(seed)
@@ -172,13 +170,9 @@ def prune_seed(
     kept = trainer.continue_training(trained, groups, {}, seed)
     networks = {UNPRUNED: PrunedNetwork(network, {}, 1.0, **kept.list_tests())}
     for name, (strategy, estimator, confidence) in guides.items():
-        options = PruneOptions(
-            strategy=strategy,
-            objective="energy" if estimator else "flops",
-            confidence=confidence,
-            seed=seed,
-            estimator=estimator or "auto",
-        )
+        options = PruneOptions(strategy=strategy, confidence=confidence, seed=seed)
+        aim = "energy" if estimator else "flops"
+        options = replace(options, estimator=estimator or "auto", objective=aim)
         setup, fitted = Setup(**trainer.study.setup), fits.get(estimator)
         try:
             found = prune_network(network, groups, setup, budget, fitted, options)

@@ -14,19 +14,9 @@ from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ReportProgress
 from joulecast.system.errors import BudgetSpentError, InputError, MissingError
 from joulecast.system.files import write_atomically
+from papers.ampere import experiment as ex
 from papers.ampere import layers, networks, plots, pruning
-from papers.ampere.experiment import (
-    TABLE,
-    UNTESTED,
-    Analyse,
-    Experiment,
-    Findings,
-    Json,
-    Net,
-    Result,
-    Settings,
-    Work,
-)
+from papers.ampere.experiment import TABLE, Analyse, Experiment, Findings, Result, Settings, Work
 from papers.ampere.lab import Folder, Identity, Lab
 from papers.ampere.layers import plan_surfaces
 from papers.ampere.report import write_results
@@ -35,11 +25,11 @@ from papers.ampere.report import write_results
 _FAITHFUL_STEPS = 500
 
 
-def _judge_nets(judge: Callable[[Sequence[Net]], Findings], family: str) -> Analyse:
+def _judge_nets(judge: Callable[[Sequence[ex.Net]], Findings], family: str) -> Analyse:
     return lambda lab: judge(lab.list_nets(family))
 
 
-def _judge_surfaces(judge: Callable[[Sequence[Json]], Findings]) -> Analyse:
+def _judge_surfaces(judge: Callable[[Sequence[ex.Json]], Findings]) -> Analyse:
     return lambda lab: judge(layers.sample_surfaces(lab))
 
 
@@ -161,7 +151,7 @@ def _analyse(experiment: Experiment, lab: Lab) -> Result:
     try:
         found = experiment.analyse(lab)
     except MissingError as error:
-        verdict, finding = UNTESTED, f"Not enough was measured: {error}."
+        verdict, finding = ex.UNTESTED, f"Not enough was measured: {error}."
     else:
         (verdict, finding), numbers = found.judge(), found.numbers
         notes = [*found.notes, *row.get("notes", ())]
