@@ -12,9 +12,8 @@ from pathlib import Path
 from statistics import fmean
 
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
-from papers.ampere.experiment import compute_mape, list_errors
+from papers.ampere.experiment import AMPERE, SIZES, compute_mape, list_errors
 from papers.ampere.lab import Folder, Lab
-from papers.ampere.settings import AMPERE, SIZES
 
 KERNELS = "matern", "rbf"
 

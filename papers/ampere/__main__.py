@@ -17,8 +17,7 @@ from joulecast.features.progress_report import ProgressReport
 from joulecast.runtimes import find_hardware
 from joulecast.system.errors import JoulecastError
 from papers.ampere.experiment import Work
-from papers.ampere.run import Outcome, choose_settings, plan, run
-from papers.ampere.table import find_experiments
+from papers.ampere.run import Outcome, choose_settings, find_experiments, plan, run
 
 INTERRUPTED, NOT_COMPLETE = 130, 3
 _ABOUT = """Run experiments of the AMPERE paper: fig2 ... fig13, table1, or all of them. Each one
@@ -64,7 +63,18 @@ def main(words: Sequence[str] | None = None) -> int:
             settings = choose_settings(args["on"], args["quick"], args["faithful"])
             _print_plan(plan(find_experiments(names), settings), is_json)
             return 0
-        outcome = run(*names, **args, on_progress=_Ticker())
+        started_s = due_s = time.monotonic()
+
+        def report(progress: ProgressReport) -> None:
+            """Write a line of progress every five seconds."""
+            nonlocal due_s
+            if (now_s := time.monotonic()) >= due_s:
+                due_s = now_s + 5.0
+                share = 100 * progress.done / max(progress.total, 1e-9)
+                line = f"{now_s - started_s:6.0f} s  {share:3.0f} %  {progress.what}"
+                print(f"{line}  {progress.detail[:60]}", file=sys.stderr, flush=True)
+
+        outcome = run(*names, **args, on_progress=report)
     except JoulecastError as error:
         print(f"papers.ampere: {error}", file=sys.stderr)
         return 1
@@ -76,34 +86,20 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0 if outcome.is_complete else NOT_COMPLETE
 
 
-class _Ticker:
-    """Write a line of progress every five seconds."""
-
-    def __init__(self) -> None:
-        self.started_s, self.due_s = time.monotonic(), 0.0
-
-    def __call__(self, report: ProgressReport) -> None:
-        now_s = time.monotonic() - self.started_s
-        if now_s >= self.due_s:
-            self.due_s = now_s + 5.0
-            share = 100 * report.done / max(report.total, 1e-9)
-            line = f"{now_s:6.0f} s  {share:3.0f} %  {report.what}  {report.detail[:60]}"
-            print(line, file=sys.stderr, flush=True)
-
-
 def _print_plan(plans: Mapping[str, Sequence[Work]], is_json: bool) -> None:
     if is_json:
         keys = ("name", "trials", "seconds")
         rows = {n: [{k: getattr(one, k) for k in keys} for one in plans[n]] for n in plans}
         print(json.dumps(rows, indent=2))
         return
+    every = [one for works in plans.values() for one in works]
+    whole = "in all, on an H200; what is shared counts once"
+    trials, seconds = sum(one.trials for one in every), sum(one.seconds for one in every)
     for name, works in plans.items():
         print(f"{name}{'' if works else ': nothing of its own'}")
         for one in works:
             print(f"{one.trials:8,} trials {one.seconds:7,.0f} s  {one.name}")
-    every = [one for works in plans.values() for one in works]
-    trials, seconds = sum(one.trials for one in every), sum(one.seconds for one in every)
-    print(f"{trials:8,} trials {seconds:7,.0f} s  in all, on an H200; what is shared counts once")
+    print(f"{trials:8,} trials {seconds:7,.0f} s  {whole}")
 
 
 def _print_outcome(outcome: Outcome, out: str, is_json: bool) -> None:

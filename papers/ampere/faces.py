@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,10 @@ class FaceNet:
     module: nn.Module
     tests: Tests
 
+    def list_tests(self) -> dict[str, Any]:
+        columns = zip(*self.tests, strict=True)
+        return dict(zip(("steps", "losses", "accuracies"), columns, strict=True))
+
 
 class FaceTrainer:
     """Trains networks of a study on a device of PyTorch, on CelebA's images or drawn ones."""
@@ -57,12 +62,10 @@ class FaceTrainer:
     def __init__(self, study: Study, where: torch.device | str = "cpu", celeba: str = "") -> None:
         self.study, self.where = study, torch.device(where)
         # Read at once, so that nothing is measured for images that are not there.
-        read = read_celeba(Path(celeba), study.size) if celeba else draw_faces(study.size)
-        self._draw: DrawBatch = read
+        self._draw = read_celeba(Path(celeba), study.size) if celeba else draw_faces(study.size)
 
     @cached_property
     def channels(self) -> PrunableChannels:
-        """The network as a record, and its groups of channels."""
         inputs = torch.zeros(self.study.setup["batch"], 3, self.study.size, self.study.size)
         found = find_channel_groups(self._make_module(), inputs)
         return replace(found, network=replace(found.network, name="faces"))
@@ -84,10 +87,8 @@ class FaceTrainer:
         kept = copy.deepcopy(net.module).cpu()
         module = (prune_channels(kept, groups, counts) if counts else kept).to(self.where)
         before, after, _ = self.study.steps
-        first = self._test(module, before)
-        return FaceNet(
-            module, (*net.tests[:-1], first, *self._run(module, 1000 + seed, before, after))
-        )
+        tests = (*net.tests[:-1], self._test(module, before))
+        return FaceNet(module, (*tests, *self._run(module, 1000 + seed, before, after)))
 
     def _make_module(self) -> nn.Module:
         layers: list[nn.Module] = []
@@ -135,8 +136,6 @@ class FaceTrainer:
 
 
 def draw_faces(size: int) -> DrawBatch:
-    """Return a function that draws batches of faces."""
-
     def draw(count: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         labels = torch.rand(count, generator=rng, device=rng.device) < 0.5
 

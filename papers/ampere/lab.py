@@ -5,9 +5,10 @@
     FOLDER/fig2.json, .svg      the result of an experiment, and its picture
     FOLDER/summary.md           all results on one page
 
-Observations of an experiment have the run tag ``reproduce.ROLE``. Those of a family's evaluation
-have the tags of ``joulecast evaluate``, so that experiments share them. A trial that the folder
-holds under its role is not measured again, and neither is one that the device refused.
+Finished observations and large results are kept compressed, with ``.gz`` or ``.xz`` added to their
+names. Observations of an experiment have the run tag ``reproduce.ROLE``. Those of a family's
+evaluation have the tags of ``joulecast evaluate``, so that experiments share them. A trial that the
+folder holds under its role is not measured again, and neither is one that the device refused.
 """
 
 from __future__ import annotations
@@ -16,83 +17,101 @@ import copy
 import gzip
 import json
 import lzma
+import math
 import os
 import random
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from statistics import median
+from typing import Any, TypeVar
 
 from joulecast.campaign import Progress, run_campaign
+from joulecast.campaign.trial_log import TrialLog
 from joulecast.estimators import find_estimator
-from joulecast.estimators.base import Target
+from joulecast.estimators.base import Estimator, Target
 from joulecast.features import evaluation
 from joulecast.features.evaluate import Evaluation
-from joulecast.features.evaluation import (
-    EvaluationLog,
-    TrainingObservations,
-    measure_evaluation,
-)
-from joulecast.features.measurers import lock_device, open_any_measurer
-from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ProgressReport, ReportProgress
 from joulecast.measurer import TrialMeasurer
-from joulecast.measurer.device_lock import is_device_lost
 from joulecast.records import Device, Observation, Profile, Record, Trial, load_record
 from joulecast.system import errors
 from joulecast.system.errors import FileError, InputError, MissingError
-from joulecast.system.files import MOST_UNPACKED_BYTES, parse_json, read_limited, write_atomically
-from papers.ampere.experiment import Json
-from papers.ampere.settings import AMPERE, Settings
+from joulecast.system.files import MOST_UNPACKED_BYTES, parse_json, write_atomically
+from papers.ampere.experiment import AMPERE, Json, Settings
 
-_LONGEST_REASON = 300
 R = TypeVar("R", bound=Record)
 
 
-@dataclass(frozen=True)
-class Identity(Record):
+@dataclass(frozen=True, kw_only=True)
+class Identity(Settings):
     """What the observations of a folder belong to."""
 
     device: Device
     runtime: str
     covers: str
     provenance: str
-    is_gpu: bool
-    is_quick: bool
-    is_faithful: bool = False
 
     def make_profile(self, observations: Sequence[Observation] = ()) -> Profile:
-        """Return the profile of observations of the folder."""
         own = (self.device, self.runtime, self.covers, self.provenance)
         return Profile(*own, tuple(observations))
 
+    def describe(self) -> list[str]:
+        """Return what must be equal to continue; units of a device differ more than estimates."""
+        flags = {"quick": self.is_quick, "faithful": self.is_faithful}
+        return [
+            f"name {self.device.name}",
+            f"unit {self.device.unit}",
+            *(f"{name} {getattr(self, name)}" for name in ("runtime", "covers", "provenance")),
+            *(f"{'' if is_given else 'no '}--{name}" for name, is_given in flags.items()),
+            f"profile {self.make_profile().key}",
+        ]
+
+
+def _read(path: Path) -> bytes:
+    """Return the content of a file, unpacked; nothing if it does not exist."""
+    unpack: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+    try:
+        with unpack.get(path.suffix, open)(path, "rb") as file:
+            data: bytes = file.read(MOST_UNPACKED_BYTES + 1)
+    except FileNotFoundError:
+        return b""
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise FileError(f"{path} is damaged ({error}): restore it") from error
+    if len(data) > MOST_UNPACKED_BYTES:
+        raise FileError(f"{path} is larger than {MOST_UNPACKED_BYTES // 2**20} MiB")
+    return data
+
 
 class ObservationFile:
-    """Observations in a file of lines, as the ``ObservationLog`` of a campaign.
+    """Observations of one device in a file of lines, as the ``ObservationLog`` of a campaign.
 
     A process that is killed while it writes leaves at most one incomplete line at the end, which is
-    removed when the file is opened again. A file beside it that ends in ``.gz`` is read first: that
-    is how finished ones are kept. Raises FileError if a complete line is damaged.
+    removed when the file is opened again. Raises FileError if a complete line is damaged.
+    ``check_time`` is called after every observation, and may end the run.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.run = path, ""
-        self._by_profile: dict[str, list[Observation]] = {}
-        packed = path.with_name(f"{path.name}.gz")
-        if packed.exists():
+    def __init__(self, path: Path, check_time: Callable[[], None] = lambda: None) -> None:
+        self.path, self.check_time, self.run = path, check_time, ""
+        self._found: list[Observation] = []
+        self._parse(_read(packed := path.with_name(f"{path.name}.gz")), packed)
+        data = _read(path)
+        whole = data[: data.rfind(b"\n") + 1]
+        if whole != data:
+            os.truncate(path, len(whole))
+        self._parse(whole, path)
+
+    def _parse(self, lines: bytes, path: Path) -> None:
+        for number, line in enumerate(lines.splitlines(), start=1):
+            where = f"line {number} of {path}"
             try:
-                with gzip.open(packed) as file:
-                    self._read(file.read(MOST_UNPACKED_BYTES), packed)
-            except (OSError, EOFError, zlib.error) as error:
-                raise FileError(f"{packed} is damaged ({error}): restore it") from error
-        if path.exists():
-            data = read_limited(path, MOST_UNPACKED_BYTES)
-            whole = data[: data.rfind(b"\n") + 1]
-            if whole != data:
-                os.truncate(path, len(whole))
-            self._read(whole, path)
+                values = parse_json(line)
+            except ValueError as error:
+                raise FileError(f"{where} is damaged ({error}): restore or remove it") from error
+            self._found.append(load_record(Observation, values, where))
 
     def select(self, run: str) -> ObservationFile:
         """Return the same file, of which only observations with a run tag are loaded."""
@@ -100,13 +119,11 @@ class ObservationFile:
         other.run = run
         return other
 
-    def load_observations(self, profile_key: str) -> tuple[Observation, ...]:
-        """Return the observations of a profile in the order they were made."""
-        found = self._by_profile.get(profile_key, ())
-        return tuple(one for one in found if self.run in ("", one.run))
+    def load_observations(self, profile_key: str = "") -> tuple[Observation, ...]:
+        """Return the observations in the order they were made; all have the folder's profile."""
+        return tuple(one for one in self._found if self.run in ("", one.run))
 
     def add_observation(self, observation: Observation) -> None:
-        """Write an observation to the disk."""
         line = json.dumps(observation.to_dict(), separators=(",", ":"), allow_nan=False)
         try:
             with self.path.open("ab") as file:
@@ -115,7 +132,8 @@ class ObservationFile:
                 os.fsync(file.fileno())
         except OSError as error:
             raise FileError(f"cannot write {self.path} ({error}): give another --out") from error
-        self._keep(observation)
+        self._found.append(observation)
+        self.check_time()
 
     def load_fit(self, profile_key: str, estimator: str) -> Json | None:
         """Return nothing: every campaign of an experiment starts afresh."""
@@ -123,19 +141,6 @@ class ObservationFile:
 
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Discard the fit: the observations are what is kept."""
-
-    def _read(self, lines: bytes, path: Path) -> None:
-        for number, line in enumerate(lines.splitlines(), start=1):
-            where = f"line {number} of {path}"
-            try:
-                values = parse_json(line)
-            except ValueError as error:
-                raise FileError(f"{where} is damaged ({error}): restore or remove it") from error
-            self._keep(load_record(Observation, values, where))
-
-    def _keep(self, one: Observation) -> None:
-        key = Profile(one.device, one.runtime, one.covers, one.provenance).key
-        self._by_profile.setdefault(key, []).append(one)
 
 
 @dataclass(frozen=True)
@@ -157,16 +162,12 @@ class Folder:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise FileError(
-                    f"cannot create {self.path} ({error}): give another --out"
-                ) from error
+                text = f"cannot create {self.path} ({error}): give another --out"
+                raise FileError(text) from error
             self.save(new, "device")
         known = self.read_identity()
-        names = ("device.name", "device.unit", "runtime", "covers", "provenance")
-        for name in (*names, "is_quick", "is_faithful", "key"):
-            was, given = (_describe(one, name) for one in (known, new))
+        for was, given in zip(known.describe(), new.describe(), strict=True):
             if was != given:
-                # Units of a device differ by more than estimates do.
                 raise InputError(
                     f"{self.path} holds results of {known.device.name} with {was}, not {given}: "
                     "continue as it was begun, or give another --out"
@@ -185,32 +186,24 @@ class Folder:
     def find(self, kind: type[R], name: str) -> R | None:
         """Return a record of the folder; None if it does not exist."""
         path = self.path / f"{name}.json"
-        # Large results are kept compressed.
-        packed = path.with_suffix(".json.xz")
-        if not path.exists() and not packed.exists():
-            return None
+        data = _read(path) or _read(path.with_suffix(".json.xz"))
         try:
-            if path.exists():
-                data = parse_json(read_limited(path, MOST_UNPACKED_BYTES))
-            else:
-                data = parse_json(lzma.decompress(packed.read_bytes()))
-        except (ValueError, lzma.LZMAError) as error:
+            return load_record(kind, parse_json(data), str(path)) if data else None
+        except ValueError as error:
             raise FileError(f"{path} is not JSON ({error}): restore or remove it") from error
-        return load_record(kind, data, str(path))
 
     def save(self, record: Record, name: str) -> None:
-        """Write a record as JSON."""
         text = json.dumps(record.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
         write_atomically(text.encode("utf-8") + b"\n", self.path / f"{name}.json")
 
 
-def _describe(one: Identity, name: str) -> str:
-    if name == "key":
-        return f"profile {one.make_profile().key}"
-    if name.startswith("is_"):
-        return f"{'' if getattr(one, name) else 'no '}--{name[3:]}"
-    value = getattr(one.device, name[7:]) if name.startswith("device.") else getattr(one, name)
-    return f"{name.removeprefix('device.')} {value}"
+def list_energies(observations: Iterable[Observation]) -> list[float]:
+    runs = [(one.energy_j or 0.0, one.trial.execution) for one in observations]
+    return [energy_j / execution.steps / execution.copies for energy_j, execution in runs]
+
+
+def find_median_j(observations: Iterable[Observation]) -> float:
+    return median(list_energies(observations))
 
 
 @dataclass
@@ -221,6 +214,7 @@ class Lab:
         measurer: Measures trials; None if only kept observations may be used.
         on_progress: Called before every measurement.
         celeba: Folder of CelebA's images; empty if there are none.
+        until_s: When nothing more is measured, on the clock of the measurer.
         failures: What failed in this process, with the reason.
     """
 
@@ -228,35 +222,33 @@ class Lab:
     measurer: TrialMeasurer | None = None
     on_progress: ReportProgress = lambda report: None
     celeba: str = ""
+    until_s: float = math.inf
     failures: list[str] = field(default_factory=list)
     _evaluations: dict[str, Evaluation] = field(default_factory=dict)
     _is_warm: bool = False
 
     def __post_init__(self) -> None:
-        own = self.identity = self.folder.read_identity()
-        self.settings = Settings(own.is_gpu, own.is_quick, own.is_faithful)
-        self.log = ObservationFile(self.folder.path / "observations.jsonl")
-        self.key = own.make_profile().key
+        self.settings = self.folder.read_identity()
+        self.log = ObservationFile(self.folder.path / "observations.jsonl", self._check_time)
 
     @property
     def device(self) -> TrialMeasurer:
-        """The open device."""
         if self.measurer is None:
             raise MissingError("no device is open: leave --redraw out to measure")
         return self.measurer
 
+    def _check_time(self) -> None:
+        if self.device.now() >= self.until_s:
+            raise errors.BudgetSpentError("the device time is spent: run it again to continue")
+
     def report(self, done: float, total: float, what: str, detail: str) -> None:
         """Say what comes next; raise BudgetSpentError if no time is left for it."""
-        getattr(self.device, "check_time", lambda: None)()
+        self._check_time()
         self.on_progress(ProgressReport(done, total, what, detail))
 
     def list_role(self, role: str) -> tuple[Observation, ...]:
         """Return the kept observations of a role in the order they were made."""
-        return self.log.select(f"reproduce.{role}").load_observations(self.key)
-
-    def list_all(self) -> tuple[Observation, ...]:
-        """Return all kept observations."""
-        return self.log.load_observations(self.key)
+        return self.log.select(f"reproduce.{role}").load_observations()
 
     def find(self, trials: Iterable[Trial], role: str) -> dict[str, list[Observation]]:
         """Return the kept observations with energy of each trial, by its key; none if refused."""
@@ -268,42 +260,30 @@ class Lab:
 
     def measure(self, trials: Sequence[Trial], role: str, rounds: int = 1) -> None:
         """Measure the energy of trials, in rounds of a new order each, one window a round."""
-        seen: dict[str, int] = {}
+        seen: Counter[str] = Counter()
         for one in self.list_role(role):
-            seen[one.trial.key] = seen.get(one.trial.key, 0) + (rounds if one.refusal else 1)
+            seen[one.trial.key] += rounds if one.refusal else 1
         windows = []
         for number in range(rounds):
-            order = [trial for trial in trials if seen.get(trial.key, 0) <= number]
+            order = [trial for trial in trials if seen[trial.key] <= number]
             random.Random(f"{role}.{number}").shuffle(order)
             windows += order
+        measurer = self.device.change_run(f"reproduce.{role}", rounds=1)
         refused: set[str] = set()
         for done, trial in enumerate(windows):
-            self.report(done, len(windows), f"trials of {role}", trial.network.name or role)
-            if trial.key not in refused and not self._measure_window(trial, role):
-                refused.add(trial.key)
-
-    def _measure_window(self, trial: Trial, role: str) -> bool:
-        """Measure one window; return False if the device refuses the trial."""
-        measurer = self.device.change_run(f"reproduce.{role}", rounds=1)
-        name = trial.network.name or role
-        self._warm_up(trial)
-        try:
-            self.log.add_observation(measurer.measure(trial))
-        except (errors.DeviceAwayError, errors.MeterLostError):
-            raise
-        except errors.ContaminatedError as error:
-            self.failures.append(f"a window of {name}: {error}")
-        except (errors.MeasurementError, errors.NetError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
-            self.log.add_observation(measurer.make_refusal(trial, reason))
-            self.failures.append(f"{name}: {reason}")
-            if is_device_lost(error):
-                raise errors.DeviceLostError(
-                    f"{self.identity.device.name} failed at {name} ({reason}); this trial will be "
-                    "left out: run the same command again to continue"
-                ) from error
-            return False
-        return True
+            name = trial.network.name or role
+            self.report(done, len(windows), f"trials of {role}", name)
+            if trial.key in refused:
+                continue
+            self._warm_up(trial)
+            # Without earlier windows, which it would repeat until they agree.
+            log = TrialLog(measurer, self.log, [], keeps_refusals=True)
+            try:
+                if log.measure(trial, True, name) is None:
+                    refused.add(trial.key)
+            except errors.ContaminatedError as error:
+                self.failures.append(f"a window of {name}: {error}")
+            self.failures += log.skipped
 
     def _warm_up(self, trial: Trial) -> None:
         """Run a first load, which is slower than all later ones, and discard its result."""
@@ -315,7 +295,7 @@ class Lab:
     def run_campaign(self, estimator: str, target: Target, role: str, points: int) -> None:
         """Let an estimator choose what is measured, until it has a number of points."""
         method, log = find_estimator(estimator), self.log.select(f"reproduce.{role}")
-        if method.propose(target, self.list_role(role)).points >= points:
+        if method.propose(target, log.load_observations()).points >= points:
             # A campaign that has ended would measure doubtful points again each time.
             return
 
@@ -333,26 +313,23 @@ class Lab:
             self.failures += [f"{role} skipped {reason}" for reason in done.skipped]
 
     def measure_family(self, family: str) -> None:
-        """Measure what the evaluation of a family lacks."""
         measurer = self.device.change_run(self.device.run, rounds=1)
         plan = self.settings.plan_family(family)
-        failed = measure_evaluation(measurer, self.log, plan, self.on_progress)
-        self.failures += failed
+        self.failures += evaluation.measure_evaluation(measurer, self.log, plan, self.on_progress)
 
     def evaluate(self, family: str) -> Evaluation:
         """Evaluate estimators on the kept observations of a family, or raise MissingError."""
         if family not in self._evaluations:
             plan = self.settings.plan_family(family)
-            first_pass = f"{evaluation.name_evaluation(plan, self.key)}.test1"
-            if not any(one.run == first_pass for one in self.list_all()):
+            profile = self.settings.make_profile(self.log.load_observations())
+            if not evaluation.EvaluationLog(plan, profile).list_for(evaluation.PASSES[0]):
                 raise MissingError("no test network was measured yet")
-            profile = self.identity.make_profile(self.list_all())
             self._evaluations[family] = evaluation.evaluate_stored(profile, plan)
         return self._evaluations[family]
 
     def list_nets(self, family: str) -> list[Json]:
         """Return the test networks of a family with all estimates, or raise MissingError."""
-        names = {self.settings.ampere: AMPERE}
+        names = {self.settings.name_estimator(): AMPERE}
         return [
             {
                 "name": net.name,
@@ -385,47 +362,11 @@ class Lab:
         # Estimators that share a campaign have the same time.
         return sum({one.device_seconds for one in found.scores}), notes
 
-    def find_training(self, family: str, estimator: str) -> TrainingObservations:
+    def find_training(self, family: str, name: str) -> evaluation.TrainingObservations:
         """Return the kept observations that an estimator is fitted to in an evaluation."""
-        plan = self.settings.plan_family(family)
-        name = self.settings.ampere if estimator == AMPERE else estimator
-        profile = self.identity.make_profile(self.list_all())
-        return EvaluationLog(plan, profile).find_training(name)
+        profile = self.settings.make_profile(self.log.load_observations())
+        log = evaluation.EvaluationLog(self.settings.plan_family(family), profile)
+        return log.find_training(self.settings.name_estimator(name))
 
-    def name_method(self, estimator: str) -> str:
-        """Return the estimator that a name of results stands for."""
-        name = self.settings.ampere if estimator == AMPERE else estimator
-        return name.removesuffix(evaluation.NO_PROBE)
-
-
-@contextmanager
-def open_device(
-    folder: Folder, where: MeasureOptions, settings: Settings, until_s: float | None
-) -> Iterator[TrialMeasurer]:
-    """Open a device, and claim the folder for it; after ``until_s`` it measures nothing more."""
-    measurer = open_any_measurer(where)
-    runtime, meter = measurer.runtime, measurer.meter
-    own = (runtime.device, runtime.name, meter.covers, meter.provenance)
-    folder.claim(Identity(*own, settings.is_gpu, settings.is_quick, settings.is_faithful))
-    with lock_device(where.on), measurer as opened:
-        limited = _LimitedMeasurer(opened, opened.now() + until_s) if until_s else opened
-        yield cast(TrialMeasurer, limited)
-
-
-class _LimitedMeasurer:
-    """A measurer that raises BudgetSpentError after a moment of its clock."""
-
-    def __init__(self, inner: TrialMeasurer, until_s: float) -> None:
-        self._inner, self._until_s = inner, until_s
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("measure", "time", "measure_idle"):
-            self.check_time()
-        return getattr(self._inner, name)
-
-    def change_run(self, run: str, rounds: int | None = None) -> _LimitedMeasurer:
-        return _LimitedMeasurer(self._inner.change_run(run, rounds), self._until_s)
-
-    def check_time(self) -> None:
-        if self._inner.now() >= self._until_s:
-            raise errors.BudgetSpentError("the device time is spent: run it again to continue")
+    def find_method(self, name: str) -> Estimator:
+        return find_estimator(self.settings.name_estimator(name).removesuffix(evaluation.NO_PROBE))

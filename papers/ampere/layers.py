@@ -11,10 +11,11 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import numpy as np
+from scipy.stats import linregress
 
 from benchmarks.rivals.neuralpower import list_stages
 from joulecast import variants
@@ -26,10 +27,9 @@ from joulecast.operators import make_layer, make_op, network_work
 from joulecast.records import Input, Network, Observation, Setup, Trial
 from joulecast.system.errors import MissingError
 from papers.ampere import experiment as ex
-from papers.ampere.experiment import LIMITS, Findings, Json, Result, Work, plan_trials
-from papers.ampere.lab import Lab
+from papers.ampere.experiment import AMPERE, LIMITS, Findings, Json, Result, Settings, Work
+from papers.ampere.lab import Lab, find_median_j, list_energies
 from papers.ampere.plots import DARK, GREY, ORANGE, RED, SKY, Canvas, draw_process
-from papers.ampere.settings import AMPERE, PAPER_BATCH, Settings, make_paper_setup
 
 IMAGE = (1, 28, 28)
 CLASSES = 10
@@ -49,16 +49,6 @@ def make_stack(count: int, channels: int) -> Network:
     return Network(layers, Input(IMAGE), name=f"input, {count} hidden, output")
 
 
-def fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
-    """Return offset and slope of the least-squares line, and the R² of its fit."""
-    known_x, known_y = np.asarray(x, float), np.asarray(y, float)
-    slope, offset = np.polyfit(known_x, known_y, 1)
-    residuals = known_y - (offset + slope * known_x)
-    total = float(np.sum((known_y - np.mean(known_y)) ** 2))
-    r_squared = 1.0 - float(residuals @ residuals) / total if total else 0.0
-    return float(offset), float(slope), r_squared
-
-
 # -------------------------------------------------------------------------------------------------
 # Fig. 2: networks with 0, 1, 2 ... equal convolutions, and NeuralPower's sum. NeuralPower profiles
 # forward, backward and update of each layer separately and adds them up. Its stages are measured
@@ -67,104 +57,92 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, floa
 
 _ROUNDS = 2
 _COPIES, _ALONE = "neuralpower", "neuralpower, one copy"
-_Stack = tuple[int, Setup, str]
+_Stages = dict[str, list[list[Trial]]]
 
 
-def _list_stacks(settings: Settings) -> list[_Stack]:
-    """Return channels, setup and title: the paper's batch, and on a GPU one that keeps it busy."""
-    small = (16, make_paper_setup(is_gpu=settings.is_gpu), f"batch {PAPER_BATCH}, 16 channels")
+def _list_stacks(settings: Settings) -> list[tuple[str, list[Trial], _Stages]]:
+    """Return title, networks, and stages of input, hidden and output layer of each stack.
+
+    The first has the paper's batch, the second, on a GPU, one that keeps it busy.
+    """
+    small = (16, settings.make_paper_setup(), f"batch {ex.PAPER_BATCH}, 16 channels")
     busy = (64, Setup(batch=512, precision="tf32"), "batch 512, 64 channels, TF32")
-    return [small, busy] if settings.is_gpu else [small]
-
-
-def _list_networks(settings: Settings, stack: _Stack) -> list[Trial]:
-    return [Trial(make_stack(count, stack[0]), stack[1]) for count in range(settings.choose(9, 5))]
-
-
-def _list_stages(stack: _Stack, is_alone: bool) -> list[list[Trial]]:
-    """Return the trials of all stages of the input, a hidden and the output layer."""
-    # The last hidden layer has the flatten, which costs nothing.
-    first, hidden, _, output = variants.split_network(make_stack(2, stack[0]))
-    parts = [list_stages(one.block, stack[1]) for one in (first, hidden, output)]
-    found = [[stage.trial for stage in stages] for stages in parts]
-    if is_alone:
-        return [[replace(t, execution=replace(t.execution, copies=1)) for t in f] for f in found]
-    return found
+    stacks = []
+    for channels, setup, title in (small, busy) if settings.is_gpu else (small,):
+        counts = range(settings.choose(9, 5))
+        networks = [Trial(make_stack(count, channels), setup) for count in counts]
+        # The last hidden layer has the flatten, which costs nothing.
+        first, hidden, _, output = variants.split_network(make_stack(2, channels))
+        stages = [list_stages(one.block, setup) for one in (first, hidden, output)]
+        copies = [[stage.trial for stage in layer] for layer in stages]
+        alone = [
+            [replace(trial, execution=replace(trial.execution, copies=1)) for trial in layer]
+            for layer in copies
+        ]
+        stacks.append((title, networks, {_COPIES: copies, _ALONE: alone}))
+    return stacks
 
 
 def plan_fig2(settings: Settings) -> list[Work]:
     stacks = _list_stacks(settings)
-    networks = [trial for stack in stacks for trial in _list_networks(settings, stack)]
-    parts = [
-        block for stack in stacks for alone in (False, True) for block in _list_stages(stack, alone)
-    ]
-    stages = [trial for block in parts for trial in block]
+    networks = [trial for _, trials, _ in stacks for trial in trials]
+    layers = [layer for *_, stages in stacks for found in stages.values() for layer in found]
+    stages = [trial for layer in layers for trial in layer]
     return [
-        plan_trials("stacked convolutions", networks, "fig2", _ROUNDS),
-        plan_trials("stages for neuralpower", stages, "fig2.stages"),
+        ex.plan_trials("stacked convolutions", networks, "fig2", _ROUNDS),
+        ex.plan_trials("stages for neuralpower", stages, "fig2.stages"),
     ]
 
 
 def analyse_fig2(lab: Lab) -> Findings:
     """Fit a line to each stack and compare it with NeuralPower's sums."""
-    stacks = [_analyse_stack(lab, stack) for stack in _list_stacks(lab.settings)]
+    stacks = [_analyse_stack(lab, *stack) for stack in _list_stacks(lab.settings)]
     least = LIMITS["fig2"]["least_r_squared_percent"] / 100
     is_linear = all(one["r_squared"] >= least for one in stacks)
     is_above = all(min(one["errors_percent"][_COPIES]) > 0 for one in stacks)
+    means = [[fmean(one["errors_percent"][name]) for name in (_COPIES, _ALONE)] for one in stacks]
     parts = [
-        f"{one['title']}: R² = {one['r_squared']:.4f}, {1000 * one['slope_j']:.3g} mJ per layer "
-        f"(increments vary by {one['increment_sd_percent']:.0f} %), NeuralPower's sum "
-        f"{fmean(one['errors_percent'][_COPIES]):+.0f} % "
-        f"({fmean(one['errors_percent'][_ALONE]):+.0f} % with one copy)"
-        for one in stacks
+        {**one, "slope_mj": 1000 * one["slope_j"], "copies": copies, "alone": alone}
+        for one, (copies, alone) in zip(stacks, means, strict=True)
     ]
-    finding = (
-        f"Energy {'grew' if is_linear else 'did not grow'} linearly, and NeuralPower "
-        f"{'overestimated' if is_above else 'did not always overestimate'}. {'; '.join(parts)}."
-    )
+    grew = "grew" if is_linear else "did not grow"
+    over = "overestimated" if is_above else "did not always overestimate"
+    finding = ex.describe("fig2", parts, grew=grew, overestimated=over)
     return Findings(is_linear and is_above, finding, {"stacks": stacks})
 
 
-def _analyse_stack(lab: Lab, stack: _Stack) -> Json:
-    title, trials = stack[2], _list_networks(lab.settings, stack)
+def _analyse_stack(lab: Lab, title: str, trials: Sequence[Trial], stages: _Stages) -> Json:
     found = lab.find(trials, "fig2")
     seen = {at: found[trial.key] for at, trial in enumerate(trials) if found[trial.key]}
     if len(seen) < 3:
         raise MissingError(f"only {len(seen)} networks of {title} were measured")
-    counts, windows = list(map(float, seen)), [list(map(_per_step_j, o)) for o in seen.values()]
-    energies_j = [median(values) for values in windows]
-    offset, slope, r_squared = fit_line(counts, energies_j)
-    pairs = itertools.pairwise(zip(counts, energies_j, strict=True))
-    increments_j = [(after - before) / (b - a) for (a, before), (b, after) in pairs]
-    mean_j = fmean(increments_j)
-    sd_j = fmean((one - mean_j) ** 2 for one in increments_j) ** 0.5
+    counts, windows = np.array(list(seen), float), list(map(list_energies, seen.values()))
+    energies_j = np.array(list(map(find_median_j, seen.values())))
+    line, increments_j = linregress(counts, energies_j), np.diff(energies_j) / np.diff(counts)
     estimates_j = {}
-    for name, is_alone in ((_COPIES, False), (_ALONE, True)):
-        layers = [lab.find(block, "fig2.stages") for block in _list_stages(stack, is_alone)]
-        if not all(one for block in layers for one in block.values()):
+    for name, layers in stages.items():
+        parts = [lab.find(layer, "fig2.stages").values() for layer in layers]
+        if not all(one for part in parts for one in part):
             raise MissingError(f"NeuralPower's stages of {title} were not measured")
-        costs_j = [sum(median(map(_per_step_j, one)) for one in block.values()) for block in layers]
-        estimates_j[name] = [costs_j[0] + count * costs_j[1] + costs_j[2] for count in counts]
+        first_j, hidden_j, output_j = (sum(map(find_median_j, part)) for part in parts)
+        estimates_j[name] = first_j + counts * hidden_j + output_j
+    errors = {name: ex.list_errors(sums, energies_j) for name, sums in estimates_j.items()}
+    mean_j = abs(increments_j.mean())
     return {
         "title": title,
-        "counts": counts,
-        "energies_j": energies_j,
+        "counts": counts.tolist(),
+        "energies_j": energies_j.tolist(),
         "lows_j": list(map(min, windows)),
         "highs_j": list(map(max, windows)),
-        "line_j": [offset + slope * count for count in counts],
-        "offset_j": offset,
-        "slope_j": slope,
-        "r_squared": r_squared,
-        "increments_j": increments_j,
-        "increment_sd_percent": 100 * sd_j / abs(mean_j) if mean_j else 0.0,
-        "estimates_j": estimates_j,
-        "errors_percent": {n: ex.list_errors(sums, energies_j) for n, sums in estimates_j.items()},
+        "line_j": (line.intercept + line.slope * counts).tolist(),
+        "offset_j": float(line.intercept),
+        "slope_j": float(line.slope),
+        "r_squared": float(line.rvalue**2),
+        "increments_j": increments_j.tolist(),
+        "increment_sd_percent": float(100 * increments_j.std() / mean_j) if mean_j else 0.0,
+        "estimates_j": {name: sums.tolist() for name, sums in estimates_j.items()},
+        "errors_percent": {name: one.tolist() for name, one in errors.items()},
     }
-
-
-def _per_step_j(observation: Observation) -> float:
-    execution = observation.trial.execution
-    return (observation.energy_j or 0.0) / execution.steps / execution.copies
 
 
 def draw_fig2(canvas: Canvas, results: Sequence[Result]) -> None:
@@ -191,88 +169,80 @@ _QUICK_CHANNELS = (1, 4, 12, 24, 40, 64)
 _SD_SHARE = 0.02
 
 
-def _list_inputs(settings: Settings) -> list[tuple[int, int]]:
-    """Return batch and height of the paper's two inputs; on a GPU also one that keeps it busy."""
-    return [(10, 28), (4, 50), (4096, 28)] if settings.is_gpu else [(10, 28), (4, 50)]
+def _list_layers(settings: Settings) -> dict[str, dict[int, Trial]]:
+    """Return a network of the layer alone by its input and number of input channels.
 
-
-def _list_layers(settings: Settings, batch: int, height: int) -> dict[int, Trial]:
-    """Return a network of the layer alone for each number of input channels."""
-    trials = {}
-    for channels in _QUICK_CHANNELS if settings.is_quick else _CHANNELS:
-        features = channels * height**2
-        layer = make_layer("linear", cin=features, cout=CLASSES)
-        layer = replace(layer, name="fc", input_grad=False)
-        network = Network((layer,), Input((features,)), name=f"fc on {channels} channels")
-        trials[channels] = Trial(network, make_paper_setup(batch, settings.is_gpu))
-    return trials
+    The inputs are the paper's two; on a GPU also one that keeps it busy.
+    """
+    inputs: dict[str, dict[int, Trial]] = {}
+    for batch, height in [(10, 28), (4, 50), (4096, 28)][: 3 if settings.is_gpu else 2]:
+        trials = inputs[f"input ({batch}, C, {height}, {height})"] = {}
+        for channels in _QUICK_CHANNELS if settings.is_quick else _CHANNELS:
+            features = channels * height**2
+            layer = make_layer("linear", cin=features, cout=CLASSES)
+            layer = replace(layer, name="fc", input_grad=False)
+            network = Network((layer,), Input((features,)), name=f"fc on {channels} channels")
+            trials[channels] = Trial(network, settings.make_paper_setup(batch))
+    return inputs
 
 
 def plan_fig5(settings: Settings) -> list[Work]:
-    inputs = _list_inputs(settings)
-    trials = [trial for one in inputs for trial in _list_layers(settings, *one).values()]
-    return [plan_trials("fully connected layers", trials, "fig5")]
+    trials = [trial for one in _list_layers(settings).values() for trial in one.values()]
+    return [ex.plan_trials("fully connected layers", trials, "fig5")]
 
 
 def analyse_fig5(lab: Lab) -> Findings:
-    """Compare three fits on held-out points."""
-    layers = [_analyse_input(lab, *one) for one in _list_inputs(lab.settings)]
-    blocks, linear, has_held = [], [], True
-    for one in layers:
-        errors, energies_j = one["errors_percent"], one["energies_j"]
-        has_held &= errors["flops"] >= LIMITS["fig5"]["least_flops_percent"]
-        has_held &= errors["process"] <= LIMITS["fig5"]["most_process_percent"]
-        linear += [one["title"]] if errors["flops-linear"] <= errors["process"] else []
-        blocks.append(
-            f"{one['title']}: from {one['channels'][0]:g} to {one['channels'][-1]:g} channels "
-            f"energy grows {energies_j[-1] / energies_j[0]:.1f} times; held-out MAPE "
-            f"{errors['flops']:.0f} % proportional to FLOPs, {errors['flops-linear']:.1f} % linear "
-            f"in FLOPs, {errors['process']:.1f} % Gaussian process"
-        )
+    layers = [_analyse_input(lab, *one) for one in _list_layers(lab.settings).items()]
+    errors, limits = [one["errors_percent"] for one in layers], LIMITS["fig5"]
+    has_held = min(one["flops"] for one in errors) >= limits["least_flops_percent"]
+    has_held &= max(one["process"] for one in errors) <= limits["most_process_percent"]
+    parts, linear = [], []
+    for one, found in zip(layers, errors, strict=True):
+        (least, *_, most), (least_j, *_, most_j) = one["channels"], one["energies_j"]
+        parts.append({**one, "first": least, "last": most, "growth": most_j / least_j})
+        linear += [one["title"]] if found["flops-linear"] <= found["process"] else []
     note = (
         f"A line with a constant, which the paper does not try, describes {' and '.join(linear)} "
         "at least as well as the Gaussian process."
     )
     notes = [note] if linear else []
-    return Findings(has_held, "; ".join(blocks) + ".", {"layers": layers}, notes)
+    return Findings(has_held, ex.describe("fig5", parts), {"layers": layers}, notes)
 
 
-def _analyse_input(lab: Lab, batch: int, height: int) -> Json:
-    title = f"input ({batch}, C, {height}, {height})"
-    trials = _list_layers(lab.settings, batch, height)
+def _analyse_input(lab: Lab, title: str, trials: Mapping[int, Trial]) -> Json:
     found = lab.find(trials.values(), "fig5")
     known = {count: trial for count, trial in trials.items() if found[trial.key]}
     if len(known) < 5:
         raise MissingError(f"only {len(known)} layers with {title} were measured")
     flops = np.array([network_work(t.network, t.setup).total.flops for t in known.values()])
-    energies_j = [median(o.energy_j or 0.0 for o in found[t.key]) for t in known.values()]
+    energies_j = np.array([find_median_j(found[trial.key]) for trial in known.values()])
     # Both ends are fitted: nothing is extrapolated.
     is_held_out = [bool(at % 2) and at < len(known) - 1 for at in range(len(known))]
     used = ~np.array(is_held_out)
-    used_flops, used_j = flops[used], np.array(energies_j)[used]
+    used_flops, used_j = flops[used], energies_j[used]
     # The factor that minimises relative squared errors.
     ratios = used_flops / used_j
-    factor = ratios.sum() / (ratios @ ratios)
-    offset, slope, _ = fit_line(used_flops.tolist(), used_j.tolist())
+    factor, line = ratios.sum() / (ratios @ ratios), linregress(used_flops, used_j)
     grid = np.array([[float(count)] for count in known])
     widths = [(int(count),) for (count,) in grid[used]]
     process = fit_gaussian_process(widths, used_j.tolist(), ((_SD_SHARE * used_j) ** 2).tolist())
     means = process.predict(grid)[0]
-    sds = np.sqrt(process.standard_deviations(grid) ** 2 + process.nugget_variance)
-    fits = {"flops": factor * flops, "flops-linear": offset + slope * flops, "process": means}
-    errors = {name: 100 * (fit / energies_j - 1)[~used] for name, fit in fits.items()}
+    halves = 1.96 * np.sqrt(process.standard_deviations(grid) ** 2 + process.nugget_variance)
+    lined = line.intercept + line.slope * flops
+    fits = {"flops": factor * flops, "flops-linear": lined, "process": means}
+    errors = {name: ex.list_errors(fit, energies_j)[~used] for name, fit in fits.items()}
     return {
         "title": title,
         "channels": [float(count) for count in known],
         "flops": flops.tolist(),
-        "energies_j": energies_j,
+        "energies_j": energies_j.tolist(),
         "is_held_out": is_held_out,
         "proportional_j": fits["flops"].tolist(),
-        "linear_j": fits["flops-linear"].tolist(),
+        "linear_j": lined.tolist(),
         "means_j": means.tolist(),
-        "lows_j": (means - 1.96 * sds).tolist(),
-        "highs_j": (means + 1.96 * sds).tolist(),
-        "errors_percent": {name: float(np.abs(found).mean()) for name, found in errors.items()},
+        "lows_j": (means - halves).tolist(),
+        "highs_j": (means + halves).tolist(),
+        "errors_percent": {name: ex.compute_mape(found) for name, found in errors.items()},
     }
 
 
@@ -296,7 +266,8 @@ def draw_fig5(canvas: Canvas, results: Sequence[Result]) -> None:
 
 
 def _choose_setup(settings: Settings) -> Setup:
-    return Setup(batch=4096, precision="tf32") if settings.is_gpu else make_paper_setup()
+    busy = Setup(batch=4096, precision="tf32")
+    return busy if settings.is_gpu else settings.make_paper_setup()
 
 
 def plan_fig4(settings: Settings) -> list[Work]:
@@ -306,7 +277,7 @@ def plan_fig4(settings: Settings) -> list[Work]:
         # No uncertainty is small enough to end the campaign.
         network, setup = make_stack(0, 64), _choose_setup(settings)
         target = Target(network, setup, acquisition="energy", uncertainty_share=0.0)
-        lab.run_campaign(settings.ampere, target, "fig4", points)
+        lab.run_campaign(settings.name_estimator(), target, "fig4", points)
 
     name = "campaign of one input and one output layer"
     return [Work(name, points, ex.TRIAL_S * points, measure)]
@@ -331,19 +302,13 @@ def analyse_fig4(lab: Lab) -> Findings:
     sds_j = {count: max(_fit_points(points[:count], lab.settings)[2]) for count in counts}
     order = [int(point["channels"]) for point in points]
     is_from_ends = {order[0], order[1]} == {min(order), max(order)}
-    finding = (
-        f"The campaign measured {', '.join(map(str, order))} input channels in this order "
-        f"({'both ends first' if is_from_ends else 'not both ends first'}); the {after}th point "
-        f"changed the largest standard deviation of the curve from {1e3 * sds_j[before]:.3g} to "
-        f"{1e3 * sds_j[after]:.3g} mJ."
-    )
-    numbers = {
-        "points": points,
-        "largest_sds_j": {str(count): sd_j for count, sd_j in sds_j.items()},
-        "batch": _choose_setup(lab.settings).batch,
-        "is_faithful": lab.settings.is_faithful,
-    }
-    return Findings(sds_j[after] < sds_j[before], finding, numbers)
+    about: Json = {"order": ", ".join(map(str, order)), "ends": "" if is_from_ends else "not "}
+    about |= {"before_mj": 1e3 * sds_j[before], "after_mj": 1e3 * sds_j[after], "after": after}
+    largest_j = {str(count): sd_j for count, sd_j in sds_j.items()}
+    batch, is_faithful = _choose_setup(lab.settings).batch, lab.settings.is_faithful
+    numbers: Json = {"points": points, "largest_sds_j": largest_j}
+    numbers |= {"batch": batch, "is_faithful": is_faithful}
+    return Findings(sds_j[after] < sds_j[before], ex.describe("fig4", (), **about), numbers)
 
 
 def _fit_points(points: Sequence[Json], settings: Settings) -> _Sampled:
@@ -368,9 +333,8 @@ def draw_fig4(canvas: Canvas, results: Sequence[Result]) -> None:
         panel.plot(xs[before:count], ys[before:count], "*", color=RED, label="newly measured")
         panel.set(title=f"n = {count}")
         if count == before:
-            panel.axvline(
-                x[int(np.argmax(sds_j))], linestyle="--", color=RED, label="largest variance"
-            )
+            at = x[int(np.argmax(sds_j))]
+            panel.axvline(at, linestyle="--", color=RED, label="largest variance")
     panels[1].sharey(panels[0])
 
 
@@ -388,7 +352,6 @@ _Surface = Mapping[str, Any]
 def fit_paper_curves(
     settings: Settings, observations: Sequence[Observation], quantity: str
 ) -> dict[str, paper.Curve]:
-    """Fit the curves of the paper's method to energies or durations."""
     options = settings.paper_options
     fit = partial(fit_gaussian_process, options=options)
     return paper.fit_curves(observations, quantity, fit, options.partition, options.carried)
@@ -405,51 +368,42 @@ def _sample(process: GaussianProcess) -> _Sampled:
 
 def plan_surfaces(settings: Settings) -> list[Work]:
     plan, rng, trials = settings.plan_family("cnn5"), random.Random(_SEED), []
-    widest, partition = plan.drawn.widest, settings.paper_options.partition
-    for found in _list_hidden(settings):
+    for found in _list_hidden(settings).values():
         for _ in range(settings.choose(10, 4)):
             ends = zip(found.lows, found.highs, strict=True)
-            block = variants.resize_block(
-                found.block, [rng.randint(low, high) for low, high in ends]
-            )
-            trials.append(Trial(partition.make_variant(block, widest), plan.setup))
-    return [plan_trials("test points of convolutions", trials, "fig11")]
+            widths = [rng.randint(low, high) for low, high in ends]
+            block = variants.resize_block(found.block, widths)
+            variant = settings.paper_options.partition.make_variant(block, plan.drawn.widest)
+            trials.append(Trial(variant, plan.setup))
+    return [ex.plan_trials("test points of convolutions", trials, "fig11")]
 
 
-def _list_hidden(settings: Settings) -> list[variants.CurveRange]:
-    """Return the hidden convolutions of the family, the largest image first."""
+def _list_hidden(settings: Settings) -> dict[tuple[int, ...], variants.CurveRange]:
+    """Return the hidden convolutions of the family by their image, the largest first."""
     partition = settings.paper_options.partition
     widest = settings.plan_family("cnn5").drawn.widest
     curves = variants.plan_curves(widest, partition.split, partition.make_variant)
-    hidden = [found for found in curves if len(found.lows) == 2]
-    return sorted(hidden, key=lambda found: -math.prod(_get_space(found)))
-
-
-def _get_space(found: variants.CurveRange) -> tuple[int, ...]:
-    return tuple(found.block.layers[0].sizes["space"])
+    hidden = {tuple(c.block.layers[0].sizes["space"]): c for c in curves if len(c.lows) == 2}
+    return dict(sorted(hidden.items(), key=lambda one: -math.prod(one[0])))
 
 
 def sample_surfaces(lab: Lab) -> list[Json]:
     """Return every surface on a grid, with its profiled and its test points."""
-    setup, campaign = (
-        lab.settings.plan_family("cnn5").setup,
-        lab.find_training("cnn5", AMPERE).campaign,
-    )
+    setup = lab.settings.plan_family("cnn5").setup
+    campaign = lab.find_training("cnn5", AMPERE).campaign
     curves = fit_paper_curves(lab.settings, campaign, "energy")
-    tests = _list_tests(lab, curves)
-    surfaces = []
-    for found in _list_hidden(lab.settings):
-        key = variants.curve_key(found.block, setup)
-        space = "x".join(map(str, _get_space(found)))
+    tests, surfaces = _list_tests(lab, curves), []
+    for image, found in _list_hidden(lab.settings).items():
+        key, space = variants.curve_key(found.block, setup), "x".join(map(str, image))
         if key not in curves or len(curves[key].process.values) < 4:
             raise MissingError(f"the convolution at {space} was profiled at too few points")
         if key not in tests:
             raise MissingError(f"no test point of the convolution at {space} was measured")
         process = curves[key].process
         axes, means_j, sds_j = _sample(process)
-        profiled = zip(process.inputs.tolist(), process.values.tolist(), strict=True)
         surface: Json = {"label": f"convolution, {space}, batch {setup.batch}", "axes": axes}
-        surface |= {"positions": math.prod(_get_space(found)), "means_j": means_j, "sds_j": sds_j}
+        surface |= {"positions": math.prod(image), "means_j": means_j, "sds_j": sds_j}
+        profiled = zip(process.inputs.tolist(), process.values.tolist(), strict=True)
         for name, points in (("profiled", list(profiled)), ("tests", list(tests[key].items()))):
             means = process.predict(np.array([widths for widths, _ in points], dtype=float))[0]
             surface[name] = [
@@ -467,16 +421,15 @@ def _list_tests(
     tests: dict[str, dict[tuple[float, ...], float]] = {}
     for one in lab.list_role("fig11"):
         point = paper.read_point(one, "energy", lab.settings.paper_options.partition)
-        if point is None:
+        others = point.other_locations if point else ()
+        costs = paper.predict_locations(curves, others)
+        if point is None or len(costs) < len(set(others)):
             continue
-        costs = paper.predict_locations(curves, point.other_locations)
-        if len(costs) == len(set(point.other_locations)):
-            value_j = point.value - sum(costs[location][0] for location in point.other_locations)
-            # A difference within the noise has no relative error.
-            if value_j > 2 * math.sqrt(point.variance):
-                widths = tuple(map(float, variants.block_widths(point.block)))
-                key = variants.curve_key(point.block, point.setup)
-                tests.setdefault(key, {})[widths] = value_j
+        value_j = point.value - sum(costs[location][0] for location in others)
+        # A difference within the noise has no relative error.
+        if value_j > 2 * math.sqrt(point.variance):
+            widths = tuple(map(float, variants.block_widths(point.block)))
+            tests.setdefault(variants.curve_key(point.block, point.setup), {})[widths] = value_j
     return tests
 
 
@@ -486,48 +439,38 @@ def fit_plane_error(surface: _Surface) -> float:
     energies_j = np.array([one["measured_j"] for one in points])
     rows = np.array([[1.0, *one["widths"]] for one in points]) / energies_j[:, None]
     coefficients = np.linalg.lstsq(rows, np.ones(len(points)), rcond=None)[0]
-    return ex.compute_mape((100 * (rows @ coefficients - 1)).tolist())
+    return ex.compute_mape(ex.list_errors(rows @ coefficients, 1.0))
 
 
-def _list_test_errors(surface: _Surface) -> list[float]:
-    predicted_j, measured_j = (
-        [one[name] for one in surface["tests"]] for name in ("predicted_j", "measured_j")
-    )
-    return ex.list_errors(predicted_j, measured_j)
+def _list_test_errors(surface: _Surface) -> ex.Floats:
+    pairs = [(test["predicted_j"], test["measured_j"]) for test in surface["tests"]]
+    return ex.list_errors(*np.transpose(pairs))
+
+
+def _mape(surface: _Surface) -> float:
+    return ex.compute_mape(_list_test_errors(surface))
 
 
 def judge_fig11(surfaces: Sequence[_Surface]) -> Findings:
     """Compare surfaces with planes, and errors at large images with those at small ones."""
-    planes = [fit_plane_error(one) for one in surfaces]
-    errors = [ex.compute_mape(_list_test_errors(one)) for one in surfaces]
-    parts = [
-        f"{one['label']}: plane {plane:.0f} %, Gaussian process {error:.1f} % on test points"
-        for one, plane, error in zip(surfaces, planes, errors, strict=True)
-    ]
-    finding = f"MAPE of the best plane through all points, and of the estimate: {'; '.join(parts)}."
-    is_bent = min(planes) >= LIMITS["fig11"]["least_plane_percent"]
-    return Findings(is_bent and errors[0] <= errors[-1], finding, {"surfaces": surfaces})
+    parts = [{**one, "plane": fit_plane_error(one), "error": _mape(one)} for one in surfaces]
+    has_held = min(part["plane"] for part in parts) >= LIMITS["fig11"]["least_plane_percent"]
+    has_held &= parts[0]["error"] <= parts[-1]["error"]
+    return Findings(has_held, ex.describe("fig11", parts), {"surfaces": surfaces})
 
 
 def judge_fig12(surfaces: Sequence[_Surface]) -> Findings:
     """Compare relative and absolute errors at the test points, the largest image first."""
-    rows = [
-        {
-            "mape_percent": ex.compute_mape(_list_test_errors(one)),
-            "mean_absolute_error_j": fmean(
-                abs(test["predicted_j"] - test["measured_j"]) for test in one["tests"]
-            ),
-        }
-        for one in surfaces
-    ]
+    rows, parts = [], []
+    for one in surfaces:
+        share = _mape(one)
+        error_j = fmean(abs(test["predicted_j"] - test["measured_j"]) for test in one["tests"])
+        rows.append({"mape_percent": share, "mean_absolute_error_j": error_j})
+        parts.append({"label": one["label"], "share": share, "error_mj": 1e3 * error_j})
     shares, errors_j = ([row[name] for row in rows] for name in rows[0])
-    parts = [
-        f"{one['label']}: {share:.1f} % or {1e3 * error_j:.3g} mJ"
-        for one, share, error_j in zip(surfaces, shares, errors_j, strict=True)
-    ]
-    finding = f"Mean error at test points: {'; '.join(parts)}."
     has_held = shares[0] == min(shares) and errors_j[0] == max(errors_j)
-    return Findings(has_held, finding, {"surfaces": surfaces, "errors": rows})
+    numbers = {"surfaces": surfaces, "errors": rows}
+    return Findings(has_held, ex.describe("fig12", parts), numbers)
 
 
 def draw_fig11(canvas: Canvas, results: Sequence[Result]) -> None:

@@ -12,66 +12,45 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
-from joulecast.estimators import find_estimator
 from joulecast.estimators.subtractive.curves import QUANTITIES
 from joulecast.families import make_family, parse_params
 from joulecast.operators import network_work
 from joulecast.records import Trial
 from joulecast.system.errors import MissingError
+from papers.ampere import experiment as ex
 from papers.ampere import plots
-from papers.ampere.experiment import (
-    LIMITS,
-    TABLE,
-    TRIAL_S,
-    Findings,
-    Json,
-    Net,
-    Result,
-    Work,
-    compute_net_mape,
-    correlate,
-    correlate_ranks,
-    list_known,
-    list_net_errors,
-    plan_trials,
-)
-from papers.ampere.lab import Lab
+from papers.ampere.experiment import AMPERE, FLOPS, LIMITS, OURS, TABLE, Findings, Json, Net, Result
+from papers.ampere.lab import Lab, find_median_j
 from papers.ampere.layers import fit_paper_curves
-from papers.ampere.settings import AMPERE, ESTIMATORS, FLOPS, LABELS, OURS, SHOWN, SIZES, Settings
 
 PAPER_FAMILIES: list[str] = TABLE["table1"]["families"]
 
 
 def describe_mapes(nets: Sequence[Net]) -> str:
     """Return ``proportional to FLOPs 28.1 %, AMPERE 6.4 %``."""
-    known = list_known(nets, SHOWN)
-    return ", ".join(f"{LABELS[one]} {compute_net_mape(nets, one):.1f} %" for one in known)
+    mapes = {ex.LABELS[name]: ex.compute_net_mape(nets, name) for name in ex.list_known(nets)}
+    return ", ".join(f"{label} {mape:.1f} %" for label, mape in mapes.items())
 
 
 def judge_fig6(nets: Sequence[Net]) -> Findings:
-    """Correlate durations and energies of a step."""
     if len(nets) < 5:
         raise MissingError(f"only {len(nets)} networks were measured")
-    durations_s, energies_j = [n["duration_s"] for n in nets], [n["measured_j"] for n in nets]
-    pearson, spearman = correlate(durations_s, energies_j), correlate_ranks(durations_s, energies_j)
-    powers_w = [energy / duration for energy, duration in zip(energies_j, durations_s, strict=True)]
-    finding = (
-        f"Over {len(nets)} networks, duration and energy of a step have a rank correlation of "
-        f"{spearman:.3f} (Pearson {pearson:.3f}), while the mean power of a step ranges from "
-        f"{min(powers_w):.0f} to {max(powers_w):.0f} W."
-    )
+    kept = [
+        {"energy_j": n["measured_j"], **{k: n[k] for k in ("name", "duration_s")}} for n in nets
+    ]
+    durations_s, energies_j = (np.array([n[k] for n in kept]) for k in ("duration_s", "energy_j"))
+    powers_w = energies_j / durations_s
     numbers = {
-        "nets": [
-            {"name": net["name"], "duration_s": net["duration_s"], "energy_j": net["measured_j"]}
-            for net in nets
-        ],
-        "pearson": pearson,
-        "spearman": spearman,
-        "least_power_w": min(powers_w),
-        "most_power_w": max(powers_w),
+        "pearson": ex.correlate(durations_s, energies_j),
+        "spearman": ex.correlate(rankdata(durations_s), rankdata(energies_j)),
+        "least_power_w": float(powers_w.min()),
+        "most_power_w": float(powers_w.max()),
     }
-    return Findings(spearman >= LIMITS["fig6"]["least_rank_correlation"], finding, numbers)
+    has_held = numbers["spearman"] >= LIMITS["fig6"]["least_rank_correlation"]
+    finding = ex.describe("fig6", (), count=len(nets), **numbers)
+    return Findings(has_held, finding, {"nets": kept, **numbers})
 
 
 def draw_fig6(canvas: plots.Canvas, results: Sequence[Result]) -> None:
@@ -85,34 +64,30 @@ def draw_fig6(canvas: plots.Canvas, results: Sequence[Result]) -> None:
 def judge_fig7(nets: Sequence[Net]) -> Findings:
     """Compare errors at low and at high FLOPs, in each third of the networks."""
     for name in (FLOPS, AMPERE):
-        if len(list_net_errors(nets, name)) < 9:
+        if len(ex.list_net_errors(nets, name)) < 9:
             raise MissingError(f"{name} estimated fewer than 9 networks")
     ordered = sorted(nets, key=lambda net: float(net["flops"]))
     ends = [round(len(ordered) * at / 3) for at in range(4)]
     thirds: list[Json] = []
     for group in (ordered[a:b] for a, b in pairwise(ends)):
-        medians = {name: median(list_net_errors(group, name)) for name in (FLOPS, AMPERE)}
-        mapes = {name: compute_net_mape(group, name) for name in (FLOPS, AMPERE)}
+        medians = {one: float(np.median(ex.list_net_errors(group, one))) for one in (FLOPS, AMPERE)}
+        mapes = {name: ex.compute_net_mape(group, name) for name in (FLOPS, AMPERE)}
         flops = [group[0]["flops"], group[-1]["flops"]]
         thirds.append({"flops": flops, "median_errors_percent": medians, "mapes_percent": mapes})
     low, high = (thirds[at]["median_errors_percent"][FLOPS] for at in (0, -1))
     worst = max(third["mapes_percent"][AMPERE] for third in thirds)
-    is_biased = low > 0 > high
-    finding = (
-        f"Energy proportional to FLOPs is off by {low:+.0f} % (median) in the third with the "
-        f"lowest FLOPs and by {high:+.0f} % in the third with the highest"
-        f"{'' if is_biased else ', which is not what the paper found'}; AMPERE's MAPE is at most "
-        f"{worst:.1f} % in any third. MAPE over all {len(nets)} networks: {describe_mapes(nets)}."
-    )
-    is_accurate = worst <= LIMITS["fig7"]["most_ampere_percent"]
+    is_biased, is_accurate = low > 0 > high, worst <= LIMITS["fig7"]["most_ampere_percent"]
+    about = {"low": low, "high": high, "worst": worst, "count": len(nets)}
+    about["contrary"] = "" if is_biased else ", which is not what the paper found"
+    finding = ex.describe("fig7", **about, mapes=describe_mapes(nets))
     return Findings(is_biased and is_accurate, finding, {"nets": list(nets), "thirds": thirds})
 
 
 def draw_fig7(canvas: plots.Canvas, results: Sequence[Result]) -> None:
     nets = results[0].numbers["nets"]
-    names, panels = list_known(nets, SHOWN), canvas.add(2, f"{len(nets)} random networks")
-    plots.draw_agreement(panels[0], nets, names)
-    plots.draw_trend(panels[1], nets, names, "flops")
+    panels = canvas.add(2, f"{len(nets)} random networks")
+    plots.draw_agreement(panels[0], nets)
+    plots.draw_trend(panels[1], nets, "flops")
     panels[1].set(xscale="log", xlabel="FLOPs per step", title="Error against FLOPs")
 
 
@@ -127,28 +102,26 @@ def analyse_fig8(lab: Lab) -> Findings:
 
 
 def judge_fig8(families: Mapping[str, Any]) -> Findings:
-    """Average errors over families."""
     mapes: dict[str, dict[str, float]] = {}
     for name, family in families.items():
-        known = list_known(family["nets"], ESTIMATORS)
+        known = ex.list_known(family["nets"], ex.ESTIMATORS)
         if FLOPS in known and AMPERE in known:
-            mapes[name] = {one: compute_net_mape(family["nets"], one) for one in known}
+            mapes[name] = {one: ex.compute_net_mape(family["nets"], one) for one in known}
     if not mapes:
         raise MissingError("no family was estimated both by FLOPs and by AMPERE")
-    shown = [one for one in SHOWN if all(one in found for found in mapes.values())]
+    shown = [one for one in ex.SHOWN if all(one in found for found in mapes.values())]
     means = {one: fmean(found[one] for found in mapes.values()) for one in shown}
     worse = [name for name, found in mapes.items() if found[AMPERE] >= found[FLOPS]]
-    where = f"worse than FLOPs for {', '.join(worse)}" if worse else "better in every family"
-    finding = (
-        f"Mean MAPE over {', '.join(mapes)}: "
-        f"{', '.join(f'{LABELS[one]} {mean:.1f} %' for one, mean in means.items())} (the paper: "
-        f"about 40 % and about 10 %). AMPERE was {where}."
+    finding = ex.describe(
+        "fig8",
+        families=", ".join(mapes),
+        means=", ".join(f"{ex.LABELS[one]} {mean:.1f} %" for one, mean in means.items()),
+        where=f"worse than FLOPs for {', '.join(worse)}" if worse else "better in every family",
     )
     has_held = means[AMPERE] < means[FLOPS]
     has_held &= means[AMPERE] <= LIMITS["fig8"]["most_ampere_percent"]
     numbers = {"families": dict(families), "mapes_percent": mapes}
-    measured = (len(mapes), len(PAPER_FAMILIES), "families")
-    return Findings(has_held, finding, numbers, measured=measured)
+    return Findings(has_held, finding, numbers, (), (len(mapes), len(PAPER_FAMILIES), "families"))
 
 
 def draw_fig8(canvas: plots.Canvas, results: Sequence[Result]) -> None:
@@ -160,10 +133,10 @@ def draw_fig8(canvas: plots.Canvas, results: Sequence[Result]) -> None:
                 label = f"{name},\n{result.device_label}" if len(results) > 1 else name
                 groups[label] = result.numbers["families"][name]
     (panel,), places = canvas.add(), np.arange(len(groups), dtype=float)
-    for at, name in enumerate(ESTIMATORS):
+    for at, name in enumerate(ex.ESTIMATORS):
         nets = [family["nets"] for family in groups.values()]
-        heights = [compute_net_mape(n, name) if list_known(n, [name]) else 0.0 for n in nets]
-        colour, label = plots.STYLES[name][0], LABELS.get(name, "linear in FLOPs")
+        heights = [ex.compute_net_mape(n, name) if ex.list_known(n, [name]) else 0.0 for n in nets]
+        colour, label = plots.STYLES[name][0], ex.LABELS.get(name, "linear in FLOPs")
         panel.bar(places + 0.2 * (at - 1.5), heights, 0.18, color=colour, label=label)
     noises = [family["noise_percent"] or 0.0 for family in groups.values()]
     panel.hlines(noises, places - 0.4, places + 0.4, color=plots.DARK, label="noise")
@@ -172,26 +145,22 @@ def draw_fig8(canvas: plots.Canvas, results: Sequence[Result]) -> None:
 
 
 def judge_fig9(nets: Sequence[Net]) -> Findings:
-    """Compare AMPERE with FLOPs network by network."""
-    flops, ampere = (list_net_errors(nets, name) for name in (FLOPS, AMPERE))
+    flops, ampere = (np.abs(ex.list_net_errors(nets, name)) for name in (FLOPS, AMPERE))
     if min(len(flops), len(ampere)) < 3:
         raise MissingError("fewer than 3 networks were estimated by FLOPs and AMPERE")
-    better = sum(abs(a) < abs(b) for a, b in zip(ampere, flops, strict=True))
+    better = int((ampere < flops).sum())
     share = better / len(flops)
-    finding = (
-        f"MAPE over {len(nets)} Transformers: {describe_mapes(nets)}; AMPERE was closer than FLOPs "
-        f"for {better} of them."
-    )
-    has_held = compute_net_mape(nets, AMPERE) < compute_net_mape(nets, FLOPS)
+    finding = ex.describe("fig9", count=len(nets), mapes=describe_mapes(nets), better=better)
+    has_held = bool(ampere.mean() < flops.mean())
     has_held &= 100 * share > LIMITS["fig9"]["least_better_percent"]
     return Findings(has_held, finding, {"nets": list(nets), "better_share": share})
 
 
 def draw_fig9(canvas: plots.Canvas, results: Sequence[Result]) -> None:
     nets = results[0].numbers["nets"]
-    names, panels = list_known(nets, SHOWN), canvas.add(2, f"{len(nets)} random networks")
-    plots.draw_agreement(panels[0], nets, names)
-    plots.draw_distribution(panels[1], nets, names)
+    panels = canvas.add(2, f"{len(nets)} random networks")
+    plots.draw_agreement(panels[0], nets)
+    plots.draw_distribution(panels[1], nets)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -210,23 +179,23 @@ def count_depth(name: str) -> int:
     return 2 + _LAYERS_PER_BLOCK[name.partition(":")[0]] * blocks
 
 
-def _list_named(settings: Settings, family: str) -> list[Trial]:
-    plan, names = settings.plan_family(family), SIZES["named"][settings.length][family]
-    return [Trial(make_family(name, plan.input_shape), plan.setup) for name in names]
+def _list_named(settings: ex.Settings) -> dict[str, list[Trial]]:
+    named: dict[str, list[Trial]] = {}
+    for family in TABLE["fig10"]["families"]:
+        plan, names = settings.plan_family(family), ex.SIZES["named"][settings.length][family]
+        named[family] = [Trial(make_family(name, plan.input_shape), plan.setup) for name in names]
+    return named
 
 
-def plan_fig10(settings: Settings) -> list[Work]:
-    families = TABLE["fig10"]["families"]
-    trials = [trial for family in families for trial in _list_named(settings, family)]
-    return [plan_trials("named ResNets", trials, "fig10", _ROUNDS, 1.5 * TRIAL_S)]
+def plan_fig10(settings: ex.Settings) -> list[ex.Work]:
+    trials = [trial for named in _list_named(settings).values() for trial in named]
+    return [ex.plan_trials("named ResNets", trials, "fig10", _ROUNDS, 1.5 * ex.TRIAL_S)]
 
 
 def analyse_fig10(lab: Lab) -> Findings:
-    """Collect errors of random and of named networks."""
     nets: list[Json] = []
     planned = 0
-    for family in TABLE["fig10"]["families"]:
-        named = _list_named(lab.settings, family)
+    for family, named in _list_named(lab.settings).items():
         planned += lab.settings.plan_family(family).nets + len(named)
         if found := lab.find_nets(family):
             nets += [{**net, "is_named": False} for net in found]
@@ -239,10 +208,10 @@ def _estimate(lab: Lab, family: str, trials: Sequence[Trial]) -> list[Json]:
     found = lab.find(trials, "fig10")
     trials = [trial for trial in trials if found[trial.key]]
     estimates_j: dict[str, list[float]] = {}
-    for name in ESTIMATORS if trials else ():
+    for name in ex.ESTIMATORS if trials else ():
         seen = lab.find_training(family, name)
         try:
-            fitted = find_estimator(lab.name_method(name)).fit((*seen.campaign, *seen.probes))
+            fitted = lab.find_method(name).fit((*seen.campaign, *seen.probes))
         except MissingError:
             continue
         prediction = fitted.predict([t.network for t in trials], [t.setup for t in trials])
@@ -252,7 +221,7 @@ def _estimate(lab: Lab, family: str, trials: Sequence[Trial]) -> list[Json]:
             "name": trial.network.name,
             "flops": network_work(trial.network, trial.setup).total.flops,
             "duration_s": median(one.duration_s or 0.0 for one in found[trial.key]),
-            "measured_j": median(one.energy_j or 0.0 for one in found[trial.key]),
+            "measured_j": find_median_j(found[trial.key]),
             "estimates_j": {name: values[at] for name, values in estimates_j.items()},
         }
         for at, trial in enumerate(trials)
@@ -260,31 +229,26 @@ def _estimate(lab: Lab, family: str, trials: Sequence[Trial]) -> list[Json]:
 
 
 def judge_fig10(nets: Sequence[Net], planned: int = 0) -> Findings:
-    """Compare errors, and correlate those of AMPERE with depth."""
     known = [net for net in nets if {FLOPS, AMPERE} <= set(net["estimates_j"])]
     if len(known) < 6:
         raise MissingError(f"only {len(known)} networks were estimated by FLOPs and by AMPERE")
-    sizes = {name: [abs(e) for e in list_net_errors(known, name)] for name in (FLOPS, AMPERE)}
-    depths = [float(net["depth"]) for net in known]
-    correlation = correlate_ranks(depths, sizes[AMPERE])
-    has_held = all(mean(sizes[AMPERE]) < mean(sizes[FLOPS]) for mean in (median, fmean))
+    flops, ampere = (np.abs(ex.list_net_errors(known, name)) for name in (FLOPS, AMPERE))
+    depths = [net["depth"] for net in known]
+    correlation = ex.correlate(rankdata(depths), rankdata(ampere))
+    has_held = all(bool(mean(ampere) < mean(flops)) for mean in (np.median, np.mean))
     has_held &= correlation <= LIMITS["fig10"]["most_rank_correlation"]
-    finding = (
-        f"MAPE over {len(known)} ResNets of {min(depths):.0f} to {max(depths):.0f} layers: "
-        f"{describe_mapes(known)}. The rank correlation of depth and AMPERE's absolute error is "
-        f"{correlation:+.2f}."
-    )
+    about = {"count": len(known), "least": min(depths), "most": max(depths)}
+    finding = ex.describe("fig10", **about, mapes=describe_mapes(known), correlation=correlation)
     numbers = {"nets": list(nets), "rank_correlation": correlation}
-    return Findings(has_held, finding, numbers, measured=(len(nets), planned, "networks"))
+    return Findings(has_held, finding, numbers, (), (len(nets), planned, "networks"))
 
 
 def draw_fig10(canvas: plots.Canvas, results: Sequence[Result]) -> None:
     nets = results[0].numbers["nets"]
-    named, names = sum(net["is_named"] for net in nets), list_known(nets, SHOWN)
-    subtitle = f"{len(nets) - named} random ResNets and {named} of the original width"
-    panels = canvas.add(2, subtitle)
-    plots.draw_distribution(panels[0], nets, names)
-    plots.draw_trend(panels[1], nets, names, "depth")
+    named = sum(net["is_named"] for net in nets)
+    panels = canvas.add(2, f"{len(nets) - named} random ResNets and {named} of the original width")
+    plots.draw_distribution(panels[0], nets)
+    plots.draw_trend(panels[1], nets, "depth")
     panels[1].set(xlabel="Layers", title="Error against depth")
 
 
@@ -292,15 +256,6 @@ def draw_fig10(canvas: plots.Canvas, results: Sequence[Result]) -> None:
 # Table 1: how long profiling and fitting take. Profiling is the device time of the paper's method
 # in the evaluation of a family. It ends by the paper's rule, when every curve is known within 5 %,
 # or at a limit. Fitting is timed on the machine that analyses the observations.
-
-PAPER_SECONDS = {
-    "OPPO": (694, 1688, 2188, 1615),
-    "iPhone": (1201, 1012, 2446, 1168),
-    "Xavier": (184, 421, 740, 1145),
-    "TX2": (285, 1211, 4433, 422),
-    "Server": (235, 268, 562, 436),
-}
-"""Seconds of profiling and fitting in the paper, by device, in the order of ``PAPER_FAMILIES``."""
 
 
 def analyse_table1(lab: Lab) -> Findings:
@@ -314,7 +269,7 @@ def analyse_table1(lab: Lab) -> Findings:
 
 def _time_estimator(lab: Lab, family: str, name: str) -> Json:
     """Return the device time of an estimator's campaign and the time of its fit; {} without."""
-    training, method = lab.find_training(family, name), find_estimator(lab.name_method(name))
+    training, method = lab.find_training(family, name), lab.find_method(name)
     started_s = time.perf_counter()
     try:
         # The paper's method remembers its curves, and would not fit them again.
@@ -324,61 +279,42 @@ def _time_estimator(lab: Lab, family: str, name: str) -> Json:
             method.fit(training.campaign)
     except MissingError:
         return {}
-    fitting_s = time.perf_counter() - started_s
-    if not training.campaign:
-        return {}
-    plan = lab.settings.plan_family(family)
-    target = plan.make_target()
-    return {
-        "profiling_s": training.device_seconds,
-        "fitting_s": fitting_s,
-        "points": len(training.campaign),
-        "is_known": name == AMPERE and method.propose(target, training.campaign).trial is None,
-    }
+    row = {"profiling_s": training.device_seconds, "fitting_s": time.perf_counter() - started_s}
+    target = lab.settings.plan_family(family).make_target()
+    is_known = name == AMPERE and method.propose(target, training.campaign).trial is None
+    points = len(training.campaign)
+    return {**row, "points": points, "is_known": is_known} if points else {}
 
 
 def judge_table1(families: Mapping[str, Mapping[str, Net]]) -> Findings:
-    """Add up the times of each family."""
     if not families:
         raise MissingError("no family was profiled")
-
-    def describe(row: Net) -> str:
-        return f"{row['profiling_s']:.0f} + {row['fitting_s']:.1f} s"
-
-    ampere = {name: rows[AMPERE] for name, rows in families.items()}
-    parts = [f"{name} {describe(row)} ({row['points']} points)" for name, row in ampere.items()]
-    finding = f"AMPERE's profiling + fitting took {', '.join(parts)}"
-    if all(OURS in rows for rows in families.values()):
-        finding += f"; ours {', '.join(describe(rows[OURS]) for rows in families.values())}"
-    limited = [name for name, row in ampere.items() if not row["is_known"]]
-    notes = [
-        f"Profiling of {', '.join(limited)} ended at its limit of device time, before every curve "
-        "was known within 5 %.",
-        "Fitting was timed on the machine that analysed the observations. The paper's devices are "
-        "phones, Jetson boards and a server: their seconds are not comparable with these.",
-    ]
-    longest_s = max(row["profiling_s"] + row["fitting_s"] for row in ampere.values())
-    return Findings(
-        longest_s <= LIMITS["table1"]["most_seconds"],
-        finding + ".",
-        {"families": {name: dict(rows) for name, rows in families.items()}},
-        notes if limited else notes[1:],
-        (len(families), len(PAPER_FAMILIES), "families"),
-    )
+    ampere = [{"name": name, **rows[AMPERE]} for name, rows in families.items()]
+    ours = [rows[OURS] for rows in families.values() if OURS in rows]
+    times = ", ".join(f"{row['profiling_s']:.0f} + {row['fitting_s']:.1f} s" for row in ours)
+    finding = ex.describe("table1", ampere, ours=f"; ours {times}" * (len(ours) == len(ampere)))
+    limited = ", ".join(row["name"] for row in ampere if not row["is_known"])
+    note = f"Profiling of {limited} ended at its limit of device time, before every curve was known"
+    longest_s = max(one["profiling_s"] + one["fitting_s"] for one in ampere)
+    has_held, notes = longest_s <= LIMITS["table1"]["most_seconds"], [f"{note} within 5 %."]
+    numbers = {"families": {name: dict(rows) for name, rows in families.items()}}
+    measured = (len(families), len(PAPER_FAMILIES), "families")
+    return Findings(has_held, finding, numbers, notes if limited else [], measured)
 
 
 def draw_table1(canvas: plots.Canvas, results: Sequence[Result]) -> None:
     families = results[0].numbers["families"]
     names = [name for name in PAPER_FAMILIES if name in families]
     (panel,) = canvas.add(1, "in colour; the paper's own devices, in grey, differ")
-    for (device, seconds), marker in zip(PAPER_SECONDS.items(), "oDs^X", strict=True):
+    devices = TABLE["table1"]["paper_seconds"]
+    for (device, seconds), marker in zip(devices.items(), "oDs^X", strict=True):
         known = dict(zip(PAPER_FAMILIES, seconds, strict=True))
         panel.plot([known[n] for n in names], names, marker, color=plots.GREY, label=device)
     for estimator in (AMPERE, OURS):
         rows = {name: families[name].get(estimator) for name in names}
         times_s = {n: row["profiling_s"] + row["fitting_s"] for n, row in rows.items() if row}
         colour, marker = plots.STYLES[estimator]
-        label = LABELS[estimator]
+        label = ex.LABELS[estimator]
         panel.plot(list(times_s.values()), list(times_s), marker, color=colour, label=label)
     panel.set(xscale="log", xlabel="Profiling and fitting (s)")
     panel.invert_yaxis()

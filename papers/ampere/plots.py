@@ -13,8 +13,8 @@ import numpy as np
 
 from joulecast.records import weakest_provenance
 from joulecast.system.errors import MissingError
-from papers.ampere.experiment import Net, Result, list_net_errors
-from papers.ampere.settings import AMPERE, FLOPS, LABELS, OURS
+from papers.ampere import experiment as ex
+from papers.ampere.experiment import AMPERE, FLOPS, LABELS, OURS, Net, Result, list_net_errors
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
 DARK, BLUE, RED, GREEN = "#3C3C3C", "#0072B2", "#D55E00", "#009E73"
@@ -39,8 +39,7 @@ class Canvas:
 
         self.figure = Figure(layout="constrained")
         self.panels: list[Any] = []
-        provenance = weakest_provenance(one.provenance for one in results)
-        label = "" if provenance == "measured" else f" ({provenance})"
+        label = ex.label_provenance(weakest_provenance(one.provenance for one in results))
         self.heading = f"{results[0].heading}{label}"
         self.devices = ", ".join(one.device.name for one in results)
 
@@ -85,40 +84,38 @@ def apply_style() -> Iterator[None]:
 
 
 def draw_process(panel: Any, x: Sequence[float], low: Any, mean: Any, high: Any) -> None:
-    """Draw a Gaussian process with its 95 % interval."""
     panel.fill_between(x, low, high, alpha=0.2, label="95 % interval")
     panel.plot(x, mean, label="Gaussian process mean")
     panel.set(xlabel="Input channels", ylabel="Energy per step (J)")
 
 
-def draw_agreement(panel: Any, nets: Sequence[Net], names: Sequence[str]) -> None:
+def _draw_nets(panel: Any, nets: Sequence[Net], x: Sequence[float], y: Any) -> None:
+    """Draw a point for each network and each estimator that estimated all of them."""
+    for name in ex.list_known(nets):
+        colour, marker = STYLES[name]
+        panel.plot(x, y(name), marker, color=colour, label=LABELS[name], alpha=0.8)
+
+
+def draw_agreement(panel: Any, nets: Sequence[Net]) -> None:
     """Draw estimated against measured energy, on logarithmic axes."""
     measured_j = [net["measured_j"] for net in nets]
-    for name in names:
-        colour, marker = STYLES[name]
-        estimates_j = [net["estimates_j"][name] for net in nets]
-        panel.plot(measured_j, estimates_j, marker, color=colour, label=LABELS[name], alpha=0.8)
+    _draw_nets(panel, nets, measured_j, lambda name: [net["estimates_j"][name] for net in nets])
     ends = [min(measured_j), max(measured_j)]
     panel.plot(ends, ends, "--", color=GREY, label="no error")
     panel.set(xscale="log", yscale="log", title="Estimated against measured")
     panel.set(xlabel="Measured energy per step (J)", ylabel="Estimated energy per step (J)")
 
 
-def draw_trend(panel: Any, nets: Sequence[Net], names: Sequence[str], key: str) -> None:
-    """Draw errors against a property of the networks."""
-    for name in names:
-        colour, marker = STYLES[name]
-        sizes, errors = [net[key] for net in nets], list_net_errors(nets, name)
-        panel.plot(sizes, errors, marker, color=colour, label=LABELS[name], alpha=0.8)
+def draw_trend(panel: Any, nets: Sequence[Net], key: str) -> None:
+    _draw_nets(panel, nets, [net[key] for net in nets], lambda name: list_net_errors(nets, name))
     panel.axhline(0.0, linestyle="--", color=GREY)
     panel.set(ylabel="Error of the estimate (%)")
 
 
-def draw_distribution(panel: Any, nets: Sequence[Net], names: Sequence[str]) -> None:
-    """Draw the distribution of errors of each estimator."""
+def draw_distribution(panel: Any, nets: Sequence[Net]) -> None:
+    names = ex.list_known(nets)
     for place, name in enumerate(names):
-        errors = list_net_errors(nets, name)
-        colour, marker = STYLES[name]
+        errors, (colour, marker) = list_net_errors(nets, name), STYLES[name]
         panel.boxplot([errors], positions=[place], widths=0.5, showfliers=False)
         spread = place + np.linspace(-0.18, 0.18, len(errors))
         panel.plot(spread, errors, marker, color=colour, label=LABELS[name], alpha=0.6)

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean, median
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from joulecast.estimators import FittedProfile, find_estimator
@@ -26,13 +26,13 @@ from joulecast.features.channel_search import PruneOptions, prune_network
 from joulecast.operators.channel_groups import narrow_network
 from joulecast.records import Network, Record, Setup, Trial
 from joulecast.system.errors import InputError, MissingError
-from papers.ampere.experiment import LIMITS, TRIAL_S, Findings, Json, Result, Work
-from papers.ampere.lab import Lab
+from papers.ampere import experiment as ex
+from papers.ampere.experiment import LIMITS, TRIAL_S, Findings, Json, Result, Settings, Work
+from papers.ampere.lab import Lab, find_median_j
 from papers.ampere.plots import DARK, GREY, RED, Canvas
-from papers.ampere.settings import SIZES, Settings
 
 if TYPE_CHECKING:
-    from papers.ampere.faces import FaceNet, FaceTrainer
+    from papers.ampere.faces import FaceTrainer
 
 OURS, UNPRUNED = "additive", "unpruned"
 BUDGET_SHARE = LIMITS["fig13"]["budget_percent"] / 100
@@ -41,7 +41,10 @@ _PAPER_STEPS = 2000
 # A network that is right less often has not learned, and its accuracy means nothing.
 _LEARNED_ACCURACY = 0.7
 _TARGET_NETWORKS = 12
+# What a result repeats of a network.
+_KEPT = ("estimated_share", "counts", "steps", "losses", "accuracies")
 _Row = Mapping[str, Any]
+_Guides = dict[str, tuple[str, str, float]]
 
 
 @dataclass(frozen=True)
@@ -83,18 +86,17 @@ class PrunedSeed(Record):
     networks: Mapping[str, PrunedNetwork]
 
     def list_trials(self) -> dict[str, Trial]:
-        """Return a step of each network that was found."""
         found = {name: one.network for name, one in self.networks.items()}
         return {name: Trial(net, self.setup) for name, net in found.items() if net is not None}
 
 
 def find_study(settings: Settings) -> Study:
-    return Study(**SIZES["faces"][f"{settings.kind}_{settings.length}"])
+    return Study(**ex.SIZES["faces"][f"{settings.kind}_{settings.length}"])
 
 
-def list_guides(settings: Settings) -> dict[str, tuple[str, str, float]]:
+def list_guides(settings: Settings) -> _Guides:
     """Return strategy, estimator (empty to count FLOPs) and confidence of each guide by name."""
-    guides = [("random", settings.ampere, 0.5), ("random", OURS, 0.5)]
+    guides = [("random", settings.name_estimator(), 0.5), ("random", OURS, 0.5)]
     guides += [("marginal", OURS, 0.9), ("random", "", 0.5)]
     return {f"{one[0]}, {one[1] or 'FLOPs'}": one for one in guides}
 
@@ -104,7 +106,7 @@ def plan_fig13(settings: Settings) -> list[Work]:
     (paper, ours), steps = study.points, study.seeds * (1 + len(list_guides(settings)))
     seconds = TRIAL_S * (paper + steps) + study.seconds[1] * ours + study.seconds[0] * study.seeds
     name = (
-        f"faces: campaigns of {settings.ampere} ({paper} points) and {OURS} ({ours}), "
+        f"faces: campaigns of {settings.name_estimator()} ({paper} points) and {OURS} ({ours}), "
         f"{study.seeds} seeds trained and pruned, {steps} networks measured"
     )
     return [Work(name, paper + ours + steps, seconds, _measure)]
@@ -145,7 +147,7 @@ def _prepare(lab: Lab, study: Study) -> tuple[FaceTrainer, dict[str, FittedProfi
         narrow.append(narrow_network(network, groups, counts))
     setup, fits = Setup(**study.setup), {}
     targets = {
-        lab.settings.ampere: Target(network, setup, acquisition="energy"),
+        lab.settings.name_estimator(): Target(network, setup, acquisition="energy"),
         OURS: Target(network, setup, networks=(network, *narrow)),
     }
     for (name, target), points in zip(targets.items(), study.points, strict=True):
@@ -154,30 +156,23 @@ def _prepare(lab: Lab, study: Study) -> tuple[FaceTrainer, dict[str, FittedProfi
             lab.run_campaign(name, target, role, points)
         seen, method = lab.list_role(role), find_estimator(name)
         # Both learn from their campaign alone, without what a data sheet says.
-        fits[name] = FittedProfile(lab.identity.make_profile(seen), method, method.fit(seen))
+        fits[name] = FittedProfile(lab.settings.make_profile(seen), method, method.fit(seen))
     return trainer, fits
 
 
 def prune_seed(
-    trainer: FaceTrainer,
-    fits: Mapping[str, FittedProfile],
-    seed: int,
-    guides: Mapping[str, tuple[str, str, float]],
+    trainer: FaceTrainer, fits: Mapping[str, FittedProfile], seed: int, guides: _Guides
 ) -> dict[str, PrunedNetwork]:
     """Train a network, prune it by each guide, and train all of them on."""
     trained = trainer.train(seed)
     groups, network = trainer.rank_channels(trained), trainer.channels.network
     budget = parse_budget(f"{100 * BUDGET_SHARE:g}%", RunLength())
     kept = trainer.continue_training(trained, groups, {}, seed)
-    networks = {UNPRUNED: _describe(kept, network, {}, 1.0)}
+    networks = {UNPRUNED: PrunedNetwork(network, {}, 1.0, **kept.list_tests())}
     for name, (strategy, estimator, confidence) in guides.items():
-        options = PruneOptions(
-            strategy=strategy,
-            objective="energy" if estimator else "flops",
-            confidence=confidence,
-            seed=seed,
-            estimator=estimator or "auto",
-        )
+        options = PruneOptions(strategy=strategy, confidence=confidence, seed=seed)
+        aim = "energy" if estimator else "flops"
+        options = replace(options, estimator=estimator or "auto", objective=aim)
         setup, fitted = Setup(**trainer.study.setup), fits.get(estimator)
         try:
             found = prune_network(network, groups, setup, budget, fitted, options)
@@ -186,15 +181,9 @@ def prune_seed(
             continue
         tuned = trainer.continue_training(trained, groups, found.counts, seed)
         share = found.cost_after / found.cost_before
-        networks[name] = _describe(tuned, found.pruned, found.counts, share)
+        counts, tests = dict(found.counts), tuned.list_tests()
+        networks[name] = PrunedNetwork(found.pruned, counts, share, **tests)
     return networks
-
-
-def _describe(
-    net: FaceNet, network: Network, counts: Mapping[str, int], share: float
-) -> PrunedNetwork:
-    steps, losses, accuracies = zip(*net.tests, strict=True)
-    return PrunedNetwork(network, dict(counts), share, steps, losses, accuracies)
 
 
 def analyse_fig13(lab: Lab) -> Findings:
@@ -215,8 +204,7 @@ def analyse_fig13(lab: Lab) -> Findings:
     numbers |= {"budget_share": BUDGET_SHARE, "rows": rows, "by_seed": seeds}
     notes = [
         f"Trained on {kept[0].faces}; the network is ours, the paper does not give its own. "
-        "Energy is that of a training step, without loading or drawing images.",
-        "Seeds share both campaigns, so that their errors are not independent.",
+        "Energy is that of a training step, without loading or drawing images."
     ]
     if learned < len(seeds):
         notes.append(
@@ -227,8 +215,8 @@ def analyse_fig13(lab: Lab) -> Findings:
         if count := row["failures"]:
             notes.append(f"{name}: no network in {count} seed{'s' * (count > 1)}.")
     whole_j = _PAPER_STEPS * rows[UNPRUNED]["mean_energy_j"]
-    parts = [f"{name}: {_describe_row(rows[name])}" for name in guides]
-    finding = f"{'; '.join(parts)}. {_PAPER_STEPS:,} unpruned steps take {whole_j:,.0f} J."
+    parts = [{"guide": name, "found": _describe_row(rows[name])} for name in guides]
+    finding = ex.describe("fig13", parts, steps=_PAPER_STEPS, whole_j=whole_j)
     return Findings(has_held(paper, flops), finding, numbers, notes, (len(seeds), planned, "seeds"))
 
 
@@ -242,25 +230,18 @@ def has_held(paper: _Row, flops: _Row) -> bool:
 def _read_seed(lab: Lab, seed: PrunedSeed) -> Json:
     """Return the measured networks of a seed, by guide; none until all of them were tried."""
     role, trials = f"fig13.{seed.seed}", seed.list_trials()
-    tried = {one.trial.key for one in lab.list_role(role)}
-    found = {name: lab.find([trial], role)[trial.key] for name, trial in trials.items()}
-    if not found[UNPRUNED] or not tried.issuperset(trial.key for trial in trials.values()):
+    tried, found = {one.trial.key for one in lab.list_role(role)}, lab.find(trials.values(), role)
+    if not found[trials[UNPRUNED].key] or not tried.issuperset(found):
         return {}
-    energies_j = {n: median(o.energy_j or 0.0 for o in seen) for n, seen in found.items() if seen}
-    whole, rows = seed.networks[UNPRUNED], {}
-    for name, energy_j in energies_j.items():
-        one = seed.networks[name]
-        rows[name] = {
-            "seed": seed.seed,
-            "energy_j": energy_j,
-            "share": energy_j / energies_j[UNPRUNED],
-            "estimated_share": one.estimated_share,
-            "counts": dict(one.counts),
-            "steps": list(one.steps),
-            "losses": list(one.losses),
-            "accuracies": list(one.accuracies),
-            "accuracy_points_lost": 100.0 * (whole.accuracies[-1] - one.accuracies[-1]),
-        }
+    rows: Json = {}
+    whole, whole_j = seed.networks[UNPRUNED], find_median_j(found[trials[UNPRUNED].key])
+    for name, trial in trials.items():
+        if seen := found[trial.key]:
+            one, energy_j = seed.networks[name], find_median_j(seen)
+            kept = {key: value for key, value in one.to_dict().items() if key in _KEPT}
+            lost = 100.0 * (whole.accuracies[-1] - one.accuracies[-1])
+            about = {"energy_j": energy_j, "share": energy_j / whole_j}
+            rows[name] = {"seed": seed.seed, **about, **kept, "accuracy_points_lost": lost}
     return rows
 
 
@@ -277,13 +258,14 @@ def _summarise(seeds: Sequence[Mapping[str, Any]], name: str) -> Json:
         list(map(fmean, zip(*(row[key] for row in learned or rows), strict=True)))
         for key in ("losses", "accuracies")
     )
-    lost = [row["accuracy_points_lost"] for row in learned]
     return {
         "shares": shares,
         "mean_share": fmean(shares) if shares else None,
         "above_budget": sum(share > BUDGET_SHARE for share in shares),
         "mean_energy_j": fmean(row["energy_j"] for row in rows) if rows else None,
-        "mean_accuracy_points_lost": fmean(lost) if lost else None,
+        "mean_accuracy_points_lost": (
+            fmean(row["accuracy_points_lost"] for row in learned) if learned else None
+        ),
         "failures": len(seeds) - len(rows),
         "steps": rows[0]["steps"] if rows else [],
         "losses": losses,
@@ -292,19 +274,17 @@ def _summarise(seeds: Sequence[Mapping[str, Any]], name: str) -> Json:
 
 
 def _describe_row(row: _Row) -> str:
-    shares, lost = row["shares"], row["mean_accuracy_points_lost"]
+    shares, lost = [100 * share for share in row["shares"]], row["mean_accuracy_points_lost"]
     if not shares:
         return "no network within the budget"
     accuracy = "" if lost is None else f", {lost:z.2f} points of accuracy lost"
     return (
-        f"{100 * row['mean_share']:.1f} % of the energy of a step ({100 * min(shares):.1f}–"
-        f"{100 * max(shares):.1f} %, above the budget in {row['above_budget']} of {len(shares)} "
-        f"seeds{accuracy})"
+        f"{fmean(shares):.1f} % of the energy of a step ({min(shares):.1f}–{max(shares):.1f} %, "
+        f"above the budget in {row['above_budget']} of {len(shares)} seeds{accuracy})"
     )
 
 
 def draw_fig13(canvas: Canvas, results: Sequence[Result]) -> None:
-    """Draw loss and accuracy of three networks, and the energies of all guides."""
     numbers = results[0].numbers
     rows: Mapping[str, Any] = numbers["rows"]
     guides = [name for name in rows if name != UNPRUNED]

@@ -20,7 +20,6 @@ BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
 def main(folders: Sequence[str], page: Path = PAGE) -> None:
-    """Replace the results of the page."""
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     text, after = write_results([Path(one) for one in folders], page), rest.partition(END)[2]
     page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")

@@ -2,24 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 
+from joulecast.campaign.trial_log import describe_profile
+from joulecast.features.measurers import lock_device, open_any_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ReportProgress
 from joulecast.system.errors import BudgetSpentError, InputError, MissingError
 from joulecast.system.files import write_atomically
-from papers.ampere import plots
-from papers.ampere.experiment import TABLE, UNTESTED, Experiment, Result, Work
-from papers.ampere.lab import Folder, Lab, open_device
+from papers.ampere import experiment as ex
+from papers.ampere import layers, networks, plots, pruning
+from papers.ampere.experiment import TABLE, Analyse, Experiment, Findings, Result, Settings, Work
+from papers.ampere.lab import Folder, Identity, Lab
+from papers.ampere.layers import plan_surfaces
 from papers.ampere.report import write_results
-from papers.ampere.settings import Settings
-from papers.ampere.table import EXPERIMENTS, find_experiments
 
 # Steps of a measurement of the paper.
 _FAITHFUL_STEPS = 500
+
+
+def _judge_nets(judge: Callable[[Sequence[ex.Net]], Findings], family: str) -> Analyse:
+    return lambda lab: judge(lab.list_nets(family))
+
+
+def _judge_surfaces(judge: Callable[[Sequence[ex.Json]], Findings]) -> Analyse:
+    return lambda lab: judge(layers.sample_surfaces(lab))
+
+
+_ROWS = (
+    Experiment("fig2", layers.analyse_fig2, layers.draw_fig2, layers.plan_fig2),
+    Experiment("fig4", layers.analyse_fig4, layers.draw_fig4, layers.plan_fig4),
+    Experiment("fig5", layers.analyse_fig5, layers.draw_fig5, layers.plan_fig5),
+    Experiment("fig6", _judge_nets(networks.judge_fig6, "cnn5"), networks.draw_fig6),
+    Experiment("fig7", _judge_nets(networks.judge_fig7, "cnn5"), networks.draw_fig7),
+    Experiment("fig11", _judge_surfaces(layers.judge_fig11), layers.draw_fig11, plan_surfaces),
+    Experiment("fig12", _judge_surfaces(layers.judge_fig12), layers.draw_fig12, plan_surfaces),
+    Experiment("fig10", networks.analyse_fig10, networks.draw_fig10, networks.plan_fig10),
+    Experiment("fig8", networks.analyse_fig8, networks.draw_fig8),
+    Experiment("fig9", _judge_nets(networks.judge_fig9, "transformer"), networks.draw_fig9),
+    Experiment("table1", networks.analyse_table1, networks.draw_table1),
+    Experiment("fig13", pruning.analyse_fig13, pruning.draw_fig13, pruning.plan_fig13),
+)
+EXPERIMENTS = {one.name: one for one in _ROWS}
+assert list(EXPERIMENTS) == list(TABLE)
+
+
+def find_experiments(names: Sequence[str]) -> list[Experiment]:
+    """Return experiments by their names, each once; ``all`` stands for all of them."""
+    known = ", ".join(EXPERIMENTS)
+    if not names:
+        raise InputError(f"name at least one experiment, or all: {known}")
+    for name in names:
+        if name not in (*EXPERIMENTS, "all"):
+            close = get_close_matches(name.lower().replace(" ", ""), [*EXPERIMENTS, "all"], n=2)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"choose from {known}, all"
+            raise InputError(f"there is no experiment {name!r}; {hint}")
+    return [one for name, one in EXPERIMENTS.items() if name in names or "all" in names]
 
 
 @dataclass(frozen=True)
@@ -66,8 +108,13 @@ def run(
         runs = _FAITHFUL_STEPS if faithful else 0
         where = MeasureOptions(on=on, meter=meter, device_name=device_name, runs=runs)
         settings = choose_settings(on, quick, faithful)
-        with open_device(folder, where, settings, until_s) as device:
-            lab = Lab(folder, device, on_progress, celeba)
+        measurer = open_any_measurer(where)
+        own = describe_profile(measurer)
+        about = {key: getattr(own, key) for key in ("device", "runtime", "covers", "provenance")}
+        folder.claim(Identity(**about, **settings.to_dict()))
+        with lock_device(on), measurer as device:
+            ends_s = device.now() + (until_s or float("inf"))
+            lab = Lab(folder, device, on_progress, celeba, ends_s)
             try:
                 for works in plan(found, settings).values():
                     for work in works:
@@ -81,7 +128,6 @@ def run(
 
 
 def choose_settings(on: str, quick: bool, faithful: bool) -> Settings:
-    """Return how large experiments are on a device."""
     return Settings(on.startswith("cuda"), quick, faithful)
 
 
@@ -97,24 +143,23 @@ def plan(experiments: Sequence[Experiment], settings: Settings) -> dict[str, lis
 
 
 def _analyse(experiment: Experiment, lab: Lab) -> Result:
-    """Analyse what was measured, and save the result."""
-    name, row, own = experiment.name, TABLE[experiment.name], lab.identity
-    last_s = max((one.taken_at_s for one in lab.list_all()), default=None)
-    date = "" if last_s is None else datetime.fromtimestamp(last_s, UTC).date().isoformat()
-    roles = (f"reproduce.{name}", f"reproduce.{name}.")
-    mine = [one for one in lab.list_all() if one.run == roles[0] or one.run.startswith(roles[1])]
-    seconds, notes = sum(one.cost_s for one in mine), []
-    numbers = {}
+    name, row, own = experiment.name, TABLE[experiment.name], lab.settings
+    seen, role = lab.log.load_observations(), f"reproduce.{experiment.name}"
+    last_s = max((one.taken_at_s for one in seen), default=None)
+    seconds = sum(one.cost_s for one in seen if f"{one.run}.".startswith(f"{role}."))
+    numbers, notes = {}, []
     try:
         found = experiment.analyse(lab)
     except MissingError as error:
-        verdict, finding = UNTESTED, f"Not enough was measured: {error}."
+        verdict, finding = ex.UNTESTED, f"Not enough was measured: {error}."
     else:
-        (verdict, finding), numbers, notes = found.judge(), found.numbers, list(found.notes)
+        (verdict, finding), numbers = found.judge(), found.numbers
+        notes = [*found.notes, *row.get("notes", ())]
     for family in experiment.families:
         family_s, family_notes = lab.describe_family(family)
         seconds, notes = seconds + family_s, notes + family_notes
     criterion = row["criterion"].format(**row.get("limits", {}))
+    date = "" if last_s is None else datetime.fromtimestamp(last_s, UTC).date().isoformat()
     texts = (name, row["title"], row["statement"], criterion, verdict, finding)
     about = (own.device, own.runtime, own.covers, own.provenance, date, own.is_quick)
     result = Result(*texts, numbers, *about, seconds, tuple(notes))
@@ -125,15 +170,11 @@ def _analyse(experiment: Experiment, lab: Lab) -> Result:
 def draw(
     results: Sequence[Result], folder: Folder, others: Sequence[Folder] = ()
 ) -> tuple[Path, ...]:
-    """Draw results, with those of other folders where a figure shows several devices.
-
-    Returns:
-        The pictures, and a page with all results of the folder.
-    """
+    """Draw results, beside those of others where a figure shows several; return the files."""
     files = []
     for result in results:
         experiment, shown = EXPERIMENTS[result.name], [result]
-        for other in others if experiment.shows_others else ():
+        for other in others if TABLE[result.name].get("beside") else ():
             found = other.find(Result, result.name)
             shown += [found] if found is not None and found.numbers else []
         if result.numbers:

@@ -13,21 +13,22 @@ import torch
 
 from joulecast.simulation.runtime import SimulatedRuntime
 from joulecast.system.errors import FileError, InputError, MissingError, OutOfMemoryError
-from papers.ampere import layers, networks, pruning, report, settings
+from papers.ampere import experiment, layers, networks, pruning, report
 from papers.ampere.__main__ import NOT_COMPLETE, main
 from papers.ampere.experiment import (
+    AMPERE,
+    FLOPS,
     HELD,
+    OURS,
     TABLE,
     UNTESTED,
     Findings,
     Result,
-    correlate_ranks,
+    Settings,
 )
 from papers.ampere.faces import FaceTrainer, draw_faces, read_celeba
 from papers.ampere.lab import Folder, ObservationFile
-from papers.ampere.run import plan, run
-from papers.ampere.settings import AMPERE, FLOPS, OURS, Settings
-from papers.ampere.table import EXPERIMENTS, find_experiments
+from papers.ampere.run import EXPERIMENTS, draw, find_experiments, plan, run
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "benchmarks" / "paper"
@@ -81,24 +82,13 @@ def test_a_folder_is_drawn_again_without_its_device(measured, copy, monkeypatch)
 
 
 def test_kept_results_can_be_read_and_drawn_beside_others(tmp_path):
-    mine = shutil.copytree(KEPT / "results", tmp_path / "mine")
-    for folder, name in ((KEPT / "fig13", "fig13"), (KEPT / "faithful", "fig4")):
-        there = shutil.copytree(folder, tmp_path / name)
-        before = Folder(folder).find(Result, name)
-        (again,) = run(name, out=there, redraw=True).results
-        assert (again.verdict, again.finding) == (before.verdict, before.finding)
-    results = run("fig2", "fig5", out=mine, redraw=True, beside=[KEPT / "cpu"]).results
-    assert [(one.name, one.finding) for one in results] == [
-        (one.name, Folder(KEPT / "results").find(Result, one.name).finding) for one in results
-    ]
-
-
-def test_several_devices_stand_side_by_side(tmp_path):
-    from papers.ampere.run import draw
-
-    folder = Folder(tmp_path)
+    for kept, *names in (("fig13", "fig13"), ("faithful", "fig4"), ("results", "fig2", "fig5")):
+        there = shutil.copytree(KEPT / kept, tmp_path / kept)
+        for again in run(*names, out=there, redraw=True, beside=[KEPT / "cpu"]).results:
+            before = Folder(KEPT / kept).find(Result, again.name)
+            assert (again.verdict, again.finding) == (before.verdict, before.finding)
     results = [Folder(KEPT / "results").find(Result, name) for name in ("fig11", "fig12")]
-    files = draw(results, folder, [Folder(KEPT / "cpu")])
+    files = draw(results, Folder(tmp_path), [Folder(KEPT / "cpu")])
     name = Folder(KEPT / "cpu").read_identity().device.name
     assert all(name in path.read_text() for path in files[:2])
 
@@ -135,8 +125,7 @@ def test_faithful_points_start_at_both_bounds_with_500_steps(tmp_path):
     (result,) = run("fig4", **QUICK, out=tmp_path, faithful=True).results
     channels = [point["channels"] for point in result.numbers["points"]]
     assert result.numbers["is_faithful"] and sorted(channels[:2]) == [1, 64]
-    log = ObservationFile(tmp_path / "observations.jsonl")
-    seen = log.load_observations(Folder(tmp_path).read_identity().make_profile().key)
+    seen = ObservationFile(tmp_path / "observations.jsonl").load_observations()
     assert all(one.measured_steps >= 500 for one in seen if one.trial.network.layers)
     assert "ampere" in Settings(is_faithful=True).plan_family("cnn5").estimators
 
@@ -259,14 +248,13 @@ def test_budget_accuracy_and_a_miss_of_flops_decide_fig13():
     assert judge(0.49, 0.9, 0.4) and judge(0.49, 0.9, None)
     assert not (judge(0.51, 0.9, 0.4) or judge(0.49, 0.45, 0.4) or judge(0.49, 0.9, 1.5))
     assert Findings(True, "Small.", {}, (), (1, 4, "seeds")).judge()[0] == UNTESTED
-    assert correlate_ranks([1, 2, 2, 3], [3, 2, 2, 1]) == pytest.approx(-1.0)
     names = ("resnet18", "resnet50", "resnet50:64,3,4,23,3", "resnet34:64,1,1,1,1")
     assert list(map(networks.count_depth, names)) == [18, 50, 101, 10]
 
 
 def test_a_network_on_faces_is_pruned_by_every_guide(tmp_path, monkeypatch):
     pytest.importorskip("torch_pruning")
-    sizes = settings.SIZES["faces"]
+    sizes = experiment.SIZES["faces"]
     monkeypatch.setitem(sizes, "small_quick", {**sizes["small_quick"], "seeds": 1})
     (result,) = run("fig13", **QUICK, out=tmp_path).results
     rows = result.numbers["rows"]
