@@ -25,7 +25,7 @@ def observe_step(device, trial, energy=True):
     return replace(observe(device, trial, energy), issue_s=device.true_cost(trial).issue_s)
 
 
-def observe_parts(device, networks, setup=SETUP, mode="graph", energy=True):
+def observe_blocks(device, networks, setup=SETUP, mode="graph", energy=True):
     """Return an observation of every distinct part of some networks in isolation."""
     trials = {}
     for network in networks:

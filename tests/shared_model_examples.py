@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from additive_examples import SETUP, draw_networks, observe_idle, observe_parts, observe_step
+from additive_examples import SETUP, draw_networks, observe_blocks, observe_idle, observe_step
 from joulecast.estimators.additive.fit import MeasuredDevice, fit_model, fit_shared_model
 from joulecast.estimators.additive.observations import decompose_observations
 from joulecast.records import DataSheet, Trial
@@ -32,7 +32,7 @@ def describe_chip(chip):
 def observe_device(device, count=2, seed=1):
     networks = draw_networks(count, seed=seed)
     eager = [observe_step(device, Trial(networks[0], SETUP), energy=False)]
-    return [*observe_parts(device, networks), *eager, observe_idle(device)]
+    return [*observe_blocks(device, networks), *eager, observe_idle(device)]
 
 
 @lru_cache(maxsize=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from additive_examples import draw_networks, observe_parts
+from additive_examples import draw_networks, observe_blocks
 from joulecast.features.device_overview import (
     read_profile_details,
     summarise_device,
@@ -46,7 +46,7 @@ EVALUATION = Evaluation(
 
 
 def make_profile():
-    observations = observe_parts(make_simulated_device(3), draw_networks(1))
+    observations = observe_blocks(make_simulated_device(3), draw_networks(1))
     observations = [replace(one, meter="toy") for one in observations]
     first = observations[0]
     return Profile(first.device, first.runtime, first.covers, first.provenance, tuple(observations))

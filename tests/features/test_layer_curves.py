@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from additive_examples import draw_networks, observe_idle, observe_parts, observe_step
+from additive_examples import draw_networks, observe_blocks, observe_idle, observe_step
 from joulecast.estimators import fit_profile
 from joulecast.features.layer_curves import (
     describe_layer_curve,
@@ -22,7 +22,7 @@ from joulecast.system.errors import InputError, MissingError
 @pytest.fixture(scope="module")
 def profile():
     device = make_simulated_device(201, noise=0.0)
-    observations = [*observe_parts(device, draw_networks(6, seed=1)), observe_idle(device)]
+    observations = [*observe_blocks(device, draw_networks(6, seed=1)), observe_idle(device)]
     # A forward pass alone is not a step: no point of a curve.
     trial = observations[0].trial
     forward = observe_step(device, Trial(trial.network, trial.setup, Execution("forward")))

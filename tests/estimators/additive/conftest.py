@@ -2,7 +2,7 @@
 
 import pytest
 
-from additive_examples import SETUP, draw_networks, observe_idle, observe_parts, observe_step
+from additive_examples import SETUP, draw_networks, observe_blocks, observe_idle, observe_step
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.fit import fit_model
 from joulecast.records import Trial
@@ -19,7 +19,7 @@ def observations(device):
     """Graphs of the parts of eight networks, eager durations of two, and the idle device."""
     networks = draw_networks(8, seed=1)
     eager = [observe_step(device, Trial(one, SETUP), energy=False) for one in networks[:2]]
-    return [*observe_parts(device, networks), *eager, observe_idle(device)]
+    return [*observe_blocks(device, networks), *eager, observe_idle(device)]
 
 
 @pytest.fixture(scope="session")

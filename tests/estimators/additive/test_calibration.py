@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from additive_examples import list_probes, observe_idle, observe_parts, observe_step
+from additive_examples import list_probes, observe_blocks, observe_idle, observe_step
 from joulecast.campaign import run_campaign
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.base import Target
@@ -59,7 +59,7 @@ def list_observations(seed):
     campaign, with_probes = run_campaign_on(seed)
     learn, more = draw_networks(seed + 1000, 8, 10)
     eager = [observe_step(device, Trial(one, SETUP)) for one in more]
-    isolated = [*observe_parts(device, learn, SETUP), *eager[:2], observe_idle(device)]
+    isolated = [*observe_blocks(device, learn, SETUP), *eager[:2], observe_idle(device)]
     whole = [*eager, observe_idle(device)]
     return dict(zip(WAYS, (campaign, with_probes, isolated, whole), strict=True))
 

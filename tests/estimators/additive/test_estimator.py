@@ -13,9 +13,9 @@ from additive_examples import (
     SETUP,
     draw_networks,
     list_probes,
+    observe_blocks,
     observe_idle,
     observe_on_unit,
-    observe_parts,
     observe_step,
     predict,
     true_energies,
@@ -137,7 +137,7 @@ def test_device_energy_is_separate_from_waiting_for_the_host():
     setup = Setup(batch=10)
     networks = draw_networks(6, seed=8, family="lenet5")
     eager = [observe_step(device, Trial(one, setup), energy=False) for one in networks[:2]]
-    parts = observe_parts(device, networks, setup)
+    parts = observe_blocks(device, networks, setup)
     fitted = AdditiveEstimator().fit([*parts, *eager, observe_idle(device)])
     prediction = predict(fitted, networks, setup)
     graph = Execution(mode="graph")
@@ -151,7 +151,7 @@ def test_energy_above_idle_adds_up_without_graphs():
     """All observations are eager, and the host runs ahead."""
     device = make_simulated_device(203, noise=0.0)
     setup, networks = Setup(batch=64), draw_networks(8, seed=2)
-    parts = observe_parts(device, networks, setup, mode="eager")
+    parts = observe_blocks(device, networks, setup, mode="eager")
     fitted = AdditiveEstimator().fit([*parts, observe_idle(device)])
     assert fitted.mode == "eager"
     prediction = predict(fitted, networks, setup)
@@ -164,7 +164,7 @@ def test_durations_add_up_if_the_host_waits_for_every_operator():
     networks = draw_networks(6, seed=2)
     parts = [
         replace(one, issue_s=one.duration_s)
-        for one in observe_parts(device, networks, mode="eager")
+        for one in observe_blocks(device, networks, mode="eager")
     ]
     fitted = AdditiveEstimator().fit([*parts, observe_idle(device)])
     assert fitted.mode == "eager"
@@ -191,7 +191,7 @@ def test_hyper_parameters_are_kept_until_there_are_half_as_many_observations_aga
     device, observations, fitted
 ):
     estimator, thetas = AdditiveEstimator(), (fitted.duration.theta, fitted.power.theta)
-    parts = observe_parts(device, draw_networks(8, seed=77), energy=True)
+    parts = observe_blocks(device, draw_networks(8, seed=77), energy=True)
     few, many = ([*observations, *parts[:count]] for count in (10, 30))
     extended = estimator.fit(few, fitted)
     assert extended.observation_count == fitted.observation_count + 10
@@ -224,7 +224,7 @@ def test_observations_of_another_unit_are_adjusted_to_this_one(observations):
 def test_energies_of_another_unit_are_used_if_there_are_no_others(device, observations):
     """Durations of one's own unit without energies do not make everything cheaper."""
     estimator, networks = AdditiveEstimator(), draw_networks(6, seed=61)
-    many = [*observe_parts(device, draw_networks(12, seed=5)), observe_idle(device)]
+    many = [*observe_blocks(device, draw_networks(12, seed=5)), observe_idle(device)]
     timed = [replace(one, energy_j=None) for one in observations if one.trial.network.layers]
     own = observe_on_unit(timed, "own", 1.0, 1e6)
     fitted = estimator.fit([*observe_on_unit(many, "other", 1.0, 0.0), *own])
@@ -276,8 +276,8 @@ def test_training_and_inference_have_models_of_their_own(device, monkeypatch):
     monkeypatch.setattr(phases, "_MIN_OWN_ENERGIES", 20)
     networks = draw_networks(6, seed=8)
     inference = replace(SETUP, phase="inference")
-    training = observe_parts(device, networks)
-    forward = observe_parts(device, networks, inference)
+    training = observe_blocks(device, networks)
+    forward = observe_blocks(device, networks, inference)
     additive = AdditiveEstimator()
     both = additive.fit([*training, *forward])
     assert both.inference is not None

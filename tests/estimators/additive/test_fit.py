@@ -10,8 +10,8 @@ import pytest
 from additive_examples import (
     SETUP,
     draw_networks,
+    observe_blocks,
     observe_on_unit,
-    observe_parts,
     observe_step,
     predict,
     true_energies,
@@ -44,7 +44,7 @@ from shared_model_examples import (
 
 
 def test_probes_alone_are_too_little(device):
-    probes = observe_parts(device, draw_networks(2), energy=False)
+    probes = observe_blocks(device, draw_networks(2), energy=False)
     with pytest.raises(MissingError, match="profile"):
         fit_model(probes)
 
@@ -159,7 +159,7 @@ def test_left_out_device_is_within_its_interval(unknown, sheet):
 
 def test_durations_and_then_energies_each_narrow_the_estimate(unknown, sheet):
     network = draw_networks(1, seed=6)
-    metered = observe_parts(unknown, network)
+    metered = observe_blocks(unknown, network)
     timed = [replace(one, energy_j=None, energy_sd_j=None) for one in metered]
     sds = [find_log_sds(predict(start(sheet, own), network))[0] for own in ((), timed, metered)]
     assert sds[0] > sds[1] > sds[2]
@@ -174,13 +174,13 @@ def test_own_observations_overrule_the_data_sheet(unknown, sheet):
             energy_j=one.energy_j and 1.5 * one.energy_j,
             issue_s=None,
         )
-        for one in observe_parts(unknown, draw_networks(3, seed=7))
+        for one in observe_blocks(unknown, draw_networks(3, seed=7))
     ]
     networks = draw_networks(5, seed=8)
     # Graphs: the host takes no part.
     graphs = replace(SETUP, cuda_graphs=True)
     before, after = (predict(start(sheet, own), networks, graphs) for own in ((), odd[:12]))
-    alone = predict(start(sheet, observe_parts(unknown, networks)), networks, graphs)
+    alone = predict(start(sheet, observe_blocks(unknown, networks)), networks, graphs)
     truth_s = 3.0 * alone.duration_s
     errors = [np.abs(np.log(one.duration_s / truth_s)).mean() for one in (before, after)]
     assert errors[0] > math.log(2.0) and errors[1] < 0.25
@@ -211,7 +211,7 @@ def test_every_device_is_fitted_and_told_apart():
     assert len(shared.devices) == len(SEEDS)
     for seed in SEEDS:
         device = make_simulated_device(seed, noise=0.0)
-        rows = decompose_observations(observe_parts(device, draw_networks(2, seed=1)))
+        rows = decompose_observations(observe_blocks(device, draw_networks(2, seed=1)))
         encoder = make_sheet_encoder(describe_chip(device.chip))
         sums = encode_decomposed(encoder, rows)
         found_s = predict_durations(encoder, shared.duration, sums).total

@@ -9,9 +9,9 @@ from additive_examples import (
     SETUP,
     count_network,
     draw_networks,
+    observe_blocks,
     observe_idle,
     observe_on_unit,
-    observe_parts,
     observe_step,
 )
 from joulecast.estimators.additive.estimator import (
@@ -52,7 +52,7 @@ def network():
 
 
 def test_network_and_isolated_parts_have_the_same_layers(device, network):
-    parts = decompose_observations(observe_parts(device, [network], mode="eager"))
+    parts = decompose_observations(observe_blocks(device, [network], mode="eager"))
     (whole,) = decompose_observations([observe_step(device, Trial(network, SETUP))])
     assert set(whole.counts) == {layer for one in parts for layer in one.counts}
     assert all(one.is_isolated for one in parts) and not whole.is_isolated
@@ -76,7 +76,7 @@ def test_imported_run_is_per_step_and_pays_its_overhead_once(network):
 
 
 def test_sum_error_is_larger_if_a_host_runs_ahead_without_graphs(device, network):
-    eager = decompose_observations(observe_parts(device, [network], mode="eager"))
+    eager = decompose_observations(observe_blocks(device, [network], mode="eager"))
     ahead = [replace(one, issue_s=0.1 * one.duration_s) for one in eager]
     bound = [replace(one, issue_s=one.duration_s) for one in eager]
     graphs = [replace(ahead[0], mode="graph"), *ahead[1:]]
@@ -134,8 +134,8 @@ def linear_network(width):
 
 def test_distinct_layers_are_counted(device):
     networks = draw_networks(3, seed=1)
-    parts = observe_parts(device, networks)
-    timed = observe_parts(device, draw_networks(1, seed=2), energy=False)
+    parts = observe_blocks(device, networks)
+    timed = observe_blocks(device, draw_networks(1, seed=2), energy=False)
     found = summarise_kinds(decompose_observations([*parts, *parts, *timed]))
     for label in ("conv2d fp32", "linear+loss fp32"):
         own = [one for one in parts if label in list_labels(one)]
@@ -144,8 +144,8 @@ def test_distinct_layers_are_counted(device):
 
 
 def test_kinds_of_further_layers_are_added(device):
-    first = observe_parts(device, draw_networks(2, seed=1))
-    second = observe_parts(device, draw_networks(2, seed=2))
+    first = observe_blocks(device, draw_networks(2, seed=1))
+    second = observe_blocks(device, draw_networks(2, seed=2))
     keys = {one.trial.key for one in first}
     second = [one for one in second if one.trial.key not in keys]
     one, two, both = (
@@ -211,7 +211,7 @@ def test_prediction_moves_by_the_ratio_of_variances():
 def test_whole_eager_steps_are_summarised(device):
     network = draw_networks(1, seed=3)[0]
     run = observe_step(device, Trial(network, SETUP))
-    graphs = observe_parts(device, [network])
+    graphs = observe_blocks(device, [network])
     measured = summarise_networks([run, run, *graphs])
     layers = split_layers(network, SETUP)
     assert list(measured) == [hash_layers(layers)]

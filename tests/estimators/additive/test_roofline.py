@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from additive_examples import SETUP, draw_networks, observe_parts
+from additive_examples import SETUP, draw_networks, observe_blocks
 from joulecast.devices.data_sheets import find_data_sheet, list_data_sheets
 from joulecast.estimators.additive.layers import make_overhead
 from joulecast.estimators.additive.observations import decompose_observations
@@ -21,7 +21,7 @@ from joulecast.records import FLOAT_PRECISIONS
 
 @pytest.fixture(scope="module")
 def timed(device):
-    return decompose_observations(observe_parts(device, draw_networks(6, seed=1)))
+    return decompose_observations(observe_blocks(device, draw_networks(6, seed=1)))
 
 
 def test_no_observation_beats_the_rates_but_perhaps_one(timed):
@@ -64,7 +64,7 @@ def test_unseen_precision_is_guessed_and_less_certain(timed):
 
 
 def test_precisions_have_rates_of_their_own(device, timed):
-    half = observe_parts(device, draw_networks(6, seed=1), replace(SETUP, precision="bf16"))
+    half = observe_blocks(device, draw_networks(6, seed=1), replace(SETUP, precision="bf16"))
     both = find_roofline([*timed, *decompose_observations(half)])
     assert both.flop_s["fp32"] == pytest.approx(find_roofline(timed).flop_s["fp32"], rel=0.15)
     assert both.flop_s["bf16"] < 0.5 * both.flop_s["fp32"]

@@ -10,8 +10,8 @@ from additive_examples import (
     SETUP,
     draw_networks,
     encode_sums,
+    observe_blocks,
     observe_idle,
-    observe_parts,
     observe_step,
     predict,
     true_energies,
@@ -46,7 +46,7 @@ def observe_twin(observations, time_factor=1.7, power_factor=0.6):
 @pytest.fixture(scope="module")
 def few(device):
     """A few observations of a twin of the source."""
-    parts = observe_parts(device, draw_networks(1, seed=8))
+    parts = observe_blocks(device, draw_networks(1, seed=8))
     eager = observe_step(device, Trial(draw_networks(1, seed=8)[0], SETUP), energy=False)
     return observe_twin([*parts, eager, observe_idle(device)])
 
@@ -139,11 +139,11 @@ def test_intervals_stay_honest():
 
 def observe_all(device, networks):
     eager = [observe_step(device, Trial(one, SETUP), energy=False) for one in networks[:2]]
-    return [*observe_parts(device, networks), *eager, observe_idle(device)]
+    return [*observe_blocks(device, networks), *eager, observe_idle(device)]
 
 
 def test_later_fits_keep_their_sources(few, transferred, source, device):
-    more = observe_twin(observe_parts(device, draw_networks(1, seed=11)))
+    more = observe_twin(observe_blocks(device, draw_networks(1, seed=11)))
     again = AdditiveEstimator().fit([*few, *more[:2]], transferred)
     assert again.sources == (source,) and again.fitted_count == transferred.fitted_count
     anew = AdditiveEstimator().fit([*few, *more, *observe_twin(few, 1.71)], transferred)
