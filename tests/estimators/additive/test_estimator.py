@@ -1,4 +1,4 @@
-"""The additive estimator: its contract, and networks on simulated devices that it recovers."""
+"""The additive estimator: its contract, what it proposes, transfers and recovers."""
 
 import json
 import subprocess
@@ -11,7 +11,9 @@ import pytest
 from additive_examples import (
     FAMILY,
     SETUP,
+    count_network,
     draw_networks,
+    encode_sums,
     list_probes,
     observe_blocks,
     observe_idle,
@@ -22,20 +24,57 @@ from additive_examples import (
 )
 from joulecast.estimators.additive import estimator
 from joulecast.estimators.additive import observations as phases
-from joulecast.estimators.additive.estimator import AdditiveEstimator, predict_runs
-from joulecast.estimators.additive.predict import DURATIONS, HOST_TIME, POWERS
+from joulecast.estimators.additive.acquisition import (
+    read_target,
+)
+from joulecast.estimators.additive.encode import SourceMean
+from joulecast.estimators.additive.estimator import (
+    AdditiveEstimator,
+    find_unseen_shares,
+    note_extrapolation,
+    predict_runs,
+    update_prediction,
+)
+from joulecast.estimators.additive.layers import (
+    count_layers,
+    make_overhead,
+    set_up_layer,
+    split_layers,
+)
+from joulecast.estimators.additive.observations import (
+    MeasuredKind,
+    MeasuredNetwork,
+    add_kinds,
+    choose_sum_error_sd_share,
+    decompose_observations,
+    find_idle_power,
+    find_latest_unit,
+    hash_layers,
+    is_step,
+    share_half_precisions,
+    split_phases,
+    summarise_kinds,
+    summarise_networks,
+)
+from joulecast.estimators.additive.predict import DURATIONS, HOST_TIME, POWERS, predict_totals
 from joulecast.estimators.base import (
     ISOLATED_SUM_ERROR_SD_SHARE,
+    MIXED_TIME_SUM_ERROR_SD_SHARE,
     READ_MODULE_SUM_ERROR_SD_SHARE,
+    Prediction,
     Target,
 )
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import make_family
-from joulecast.gp.lognormal import lognormal_interval
+from joulecast.gp.lognormal import log_variance, lognormal_interval
+from joulecast.gp.logsums import selection as relinearisation
+from joulecast.operators import make_layer
 from joulecast.records import (
     MODES,
     OWN_NET,
     Execution,
+    Input,
+    LayerEstimate,
     Network,
     Observation,
     Setup,
@@ -45,7 +84,12 @@ from joulecast.records import (
 from joulecast.simulation import make_simulated_device
 from joulecast.system.errors import MissingError
 from joulecast.testing.estimators import EstimatorContract, observe, run_short_campaign
-from joulecast.variants import make_isolated_trial, split_blocks
+from joulecast.variants import (
+    make_isolated_network,
+    make_isolated_trial,
+    read_isolated_block,
+    split_blocks,
+)
 
 
 class TestContract(EstimatorContract):
@@ -362,3 +406,499 @@ def test_imported_run_does_not_update_the_estimate_of_a_step(device):
 def test_source_without_runs_is_refused(fitted_runs):
     with pytest.raises(MissingError, match="another log"):
         predict_runs(fitted_runs, draw_networks(1, seed=2), SETUP, STEPS, "another log")
+
+
+def make_target(count, **options):
+    networks = tuple(draw_networks(count, seed=1))
+    return Target(make_family(FAMILY), SETUP, networks=networks, modes=MODES, **options)
+
+
+def follow_proposals(device, target, limit=60):
+    """Measure what the estimator proposes; return proposals and observations."""
+    estimator, observations, proposals = AdditiveEstimator(), [observe_idle(device)], []
+    fitted = None
+    while len(observations) < limit:
+        proposal = estimator.propose(target, observations, fitted)
+        fitted = proposal.fitted
+        proposals.append(proposal)
+        if proposal.trial is None:
+            break
+        observation = observe_step(device, proposal.trial, proposal.with_energy)
+        cost_s = 2.0 if proposal.with_energy else 0.5
+        observations.append(replace(observation, cost_s=cost_s))
+    return proposals, observations
+
+
+def test_every_kind_is_measured_twice_first(device):
+    proposals, _ = follow_proposals(device, make_target(8), limit=8)
+    # One whole network runs between the two rounds, two more follow.
+    sizes = [len(proposal.trial.network.layers) for proposal in proposals[:7]]
+    assert sizes == [1, 1, 5, 1, 1, 5, 5]
+    isolated = [proposals[at].trial.network.layers[0].kind for at in (0, 1, 3, 4)]
+    assert sorted(isolated) == ["conv2d", "conv2d", "linear", "linear"]
+    assert all(proposal.with_energy for proposal in proposals[:7])
+
+
+def test_proposals_bring_the_target_within_its_share(device):
+    target = make_target(4, uncertainty_share=0.1)
+    proposals, observations = follow_proposals(device, target)
+    assert proposals[-1].trial is None
+    assert proposals[-1].uncertainty_share <= 0.1
+    assert "known within 10.0 %" in proposals[-1].reason
+    assert any(not proposal.with_energy for proposal in proposals[:-1])
+    prediction = predict(AdditiveEstimator().fit(observations), target.networks)
+    assert prediction.energy_j == pytest.approx(true_energies(device, target.networks), rel=0.15)
+
+
+def test_refused_trial_is_not_proposed_again():
+    target, estimator = make_target(3), AdditiveEstimator()
+    first = estimator.propose(target, [])
+    second = estimator.propose(target, [Observation(first.trial)])
+    assert second.trial is not None
+    assert second.trial.key != first.trial.key
+
+
+def test_probing_proposes_energies_of_kinds_without_any(device):
+    """All layers were timed, but only other kinds were measured with energy."""
+    network = draw_networks(1, seed=3)[0]
+    timed = [
+        observe_step(device, make_isolated_trial(placed.block, SETUP, mode), energy=False)
+        for placed in split_blocks(network)
+        for mode in ("graph", "eager")
+    ]
+    unrelated = [*observe_blocks(device, [make_family("lstm")]), observe_idle(device)]
+    target = Target(network, SETUP, acquisition="probe", modes=MODES, uncertainty_share=0.05)
+    proposal = AdditiveEstimator().propose(target, [*unrelated, *timed])
+    assert proposal.trial is not None and proposal.with_energy
+    assert proposal.uncertainty_share > 0.3
+
+
+def test_rule_of_the_paper_is_available(device):
+    proposals, _ = follow_proposals(device, make_target(6, acquisition="energy"), limit=14)
+    by_rule = [one for one in proposals if one.trial and "standard deviation" in one.reason]
+    assert by_rule
+    assert all(proposal.with_energy for proposal in by_rule)
+
+
+def test_structures_that_no_eager_step_showed_run_in_isolation(device):
+    """Host time of a network that may not run as a whole comes from its layers, each once."""
+    network = draw_networks(1, seed=51)[0]
+    target = Target(network, SETUP, networks=(network,), modes=MODES, acquisition="probe")
+    _, observations = follow_proposals(device, target)
+    eager = [
+        one
+        for one in observations
+        if one.trial.execution.mode == "eager" and one.trial.network.layers
+    ]
+    structures = [set_up_layer(read_isolated_block(one.trial), SETUP).structure for one in eager]
+    assert len(set(structures)) == len(structures) > 0
+    assert all(one.energy_j is None and one.issue_s for one in eager)
+    layers = split_layers(network, SETUP)
+    assert set(structures) == {one.layer.structure for one in layers}
+
+
+def test_only_isolated_layers_are_proposed_without_graphs(device):
+    """Durations contain the host then, whatever the networks are."""
+    networks = tuple(draw_networks(2, seed=81))
+    target = Target(networks[0], SETUP, networks=networks, modes=("eager",))
+    proposals, _ = follow_proposals(device, target, limit=10)
+    assert all(len(one.trial.network.layers) == 1 for one in proposals if one.trial)
+
+
+def test_after_timing_all_layers_probes_measure_the_largest_energies(device, observations):
+    """Durations alone do not show what slow kernels draw."""
+    network = draw_networks(1, seed=33)[0]
+    target = Target(network, SETUP, "probe", networks=(network,), modes=MODES)
+    estimator, seen, metered = AdditiveEstimator(), list(observations), []
+    for _ in range(40):
+        proposal = estimator.propose(target, seen)
+        if proposal.trial is None:
+            break
+        for trial in proposal.probes:
+            seen.append(observe_step(device, trial, energy=False))
+        if not proposal.probes:
+            seen.append(observe_step(device, proposal.trial, proposal.with_energy))
+            metered += [proposal] if proposal.with_energy else []
+    assert proposal.trial is None
+    assert metered and "of the energy" in metered[0].reason
+    layers = read_target(target, seen)
+    energies_j = {
+        layer.key: true_energies(device, [make_isolated_network(layers.blocks[layer.key])])[0]
+        for layer in layers.layers
+    }
+    covered_j = sum(energies_j[key] for key in layers.energy_keys)
+    assert covered_j > 0.5 * sum(energies_j.values()) or len(layers.energy_keys) >= 6
+
+
+@pytest.fixture(scope="module")
+def target():
+    networks = tuple(draw_networks(5, seed=1))
+    return Target(networks[0], SETUP, networks=networks, modes=MODES)
+
+
+def test_measured_timed_and_refused_layers_are_distinguished(device, target):
+    first, second, third, *_ = observe_blocks(device, target.networks)
+    observations = [first, replace(second, energy_j=None), Observation(third.trial)]
+    layers = read_target(target, observations)
+    assert (len(layers.energy_keys), len(layers.duration_keys), len(layers.refused_keys)) == (
+        1,
+        2,
+        1,
+    )
+    assert layers.observation_count == 2
+    (refused,) = layers.refused_keys
+    assert not layers.lacks(refused, with_energy=True)
+    (timed_only,) = layers.duration_keys - layers.energy_keys
+    assert layers.lacks(timed_only, with_energy=True)
+    assert not layers.lacks(timed_only, with_energy=False)
+
+
+def test_probes_are_all_layers_that_were_not_timed(device, target):
+    everything = observe_blocks(device, target.networks, energy=False)
+    half = everything[: len(everything) // 2]
+    assert len(list_probes(target, [])) == len(everything)
+    assert len(list_probes(target, half)) == len(everything) - len(half)
+    assert not list_probes(target, everything)
+
+
+def test_output_without_weights_is_timed_once(device):
+    """It runs without its loss, which it would not train; that shows it all the same."""
+    first = make_layer("linear", cin=8, cout=8)
+    total = replace(make_layer("elementwise", fn="add", inputs=2, shape=(8,)), reads=(1, 2))
+    network = Network((first, first, replace(total, join="add")), Input((8,)))
+    target = Target(network, SETUP, modes=MODES)
+    (trial,) = (
+        probe for probe in list_probes(target, []) if probe.network.layers[0].kind == "elementwise"
+    )
+    shown = observe_blocks(device, [network], energy=False)
+    assert trial.execution.upstream == "random"
+    assert not list_probes(target, shown)
+
+
+@pytest.fixture(scope="module")
+def source(observations):
+    return AdditiveEstimator().fit(observations).as_source("simulated-201", "key")
+
+
+def observe_twin(observations, time_factor=1.7, power_factor=0.6):
+    """Return observations of a device with the same law, only slower and of less power."""
+    return [
+        replace(
+            one,
+            duration_s=time_factor * one.duration_s,
+            issue_s=None if one.issue_s is None else time_factor * one.issue_s,
+            energy_j=one.energy_j and time_factor * power_factor * one.energy_j,
+        )
+        for one in observations
+    ]
+
+
+@pytest.fixture(scope="module")
+def few(device):
+    """A few observations of a twin of the source."""
+    parts = observe_blocks(device, draw_networks(1, seed=8))
+    eager = observe_step(device, Trial(draw_networks(1, seed=8)[0], SETUP), energy=False)
+    return observe_twin([*parts, eager, observe_idle(device)])
+
+
+@pytest.fixture(scope="module")
+def transferred(few, source):
+    return AdditiveEstimator((source,)).fit(few)
+
+
+def list_operators(networks):
+    counts = [count_layers(split_layers(one, SETUP)) for one in networks]
+    return encode_sums(counts).operators
+
+
+def mape(fitted, networks, truth_j):
+    return 100 * np.mean(np.abs(predict(fitted, networks).energy_j / truth_j - 1))
+
+
+def test_residuals_are_what_the_roofline_lacks(source, model):
+    operators = list_operators(draw_networks(2, seed=1))
+    inputs = model.encoder.encode_durations(operators)
+    costs = model.duration.prior.coefficients
+    expected = model.duration.predict_mean(inputs) - np.log(inputs.basis @ costs)
+    found = source.predict_residuals(operators)
+    assert found[:, 0] == pytest.approx(expected)
+    assert np.abs(found).max() > 0.05
+    # The same operators again, in another order and only some of them.
+    assert (source.predict_residuals(operators[3:0:-1]) == found[3:0:-1]).all()
+
+
+def test_device_like_its_source_needs_fewer_observations(few, transferred, device):
+    networks = draw_networks(20, seed=9)
+    truth_j = 1.7 * 0.6 * np.array(true_energies(device, networks))
+    cold = AdditiveEstimator().fit(few)
+    assert mape(transferred, networks, truth_j) < 0.8 * mape(cold, networks, truth_j)
+    share = transferred.duration.prior.coefficients[-1]
+    assert 0.5 < share < 1.5
+
+
+def test_source_that_teaches_nothing_does_no_harm(few, source, device):
+    """Its residuals are of the opposite sign, so that none of them is shared."""
+    flipped = replace(source.duration, input_weights=negate(source.duration.input_weights))
+    unlike = replace(source, duration=flipped)
+    networks = draw_networks(20, seed=9)
+    truth_j = 1.7 * 0.6 * np.array(true_energies(device, networks))
+    cold, fitted = (AdditiveEstimator(one).fit(few) for one in ((), (unlike,)))
+    assert fitted.duration.prior.coefficients[-1] < 0.4
+    assert mape(fitted, networks, truth_j) < 1.3 * mape(cold, networks, truth_j)
+
+
+def negate(packed):
+    return type(packed).pack(-packed.unpack())
+
+
+def test_own_observations_outweigh_sources(few, source):
+    """Whatever the source says, parts that were measured cost what was measured."""
+    strange = [replace(one, duration_s=3.0 * one.duration_s) for one in few[:3]]
+    fitted = AdditiveEstimator((source,)).fit([*strange, *few[3:]])
+    operators = [one for layer in fitted_layers(strange) for one, _ in layer.operators_alone]
+    assert operators
+    cold = AdditiveEstimator().fit([*strange, *few[3:]])
+    one, two = (
+        fit.duration.predict_mean(fit.encoder.encode_durations(operators)) for fit in (fitted, cold)
+    )
+    totals = [np.log(np.exp(values).sum()) for values in (one, two)]
+    assert totals[0] == pytest.approx(totals[1], abs=0.1)
+
+
+def fitted_layers(observations):
+    return [layer for one in decompose_observations(observations) for layer in one.counts]
+
+
+def test_intervals_stay_honest():
+    """On three devices of other laws, from few parts of each."""
+    first = make_simulated_device(210, noise=0.0)
+    learnt = AdditiveEstimator().fit(observe_all(first, draw_networks(6, seed=1)))
+    source, errors = learnt.as_source("first", "first"), []
+    for seed in (211, 212, 213):
+        device, networks = make_simulated_device(seed, noise=0.0), draw_networks(15, seed=3)
+        fitted = AdditiveEstimator((source,)).fit(observe_all(device, draw_networks(2, seed=2)))
+        found = predict(fitted, networks)
+        pairs = zip(found.energy_j, found.energy_sd_j**2, strict=True)
+        sds = np.sqrt([log_variance(*one) for one in pairs])
+        errors.extend(np.log(found.energy_j / true_energies(device, networks)) / sds)
+    inside = np.mean(np.abs(errors) < 1.96)
+    assert inside >= 0.85
+
+
+def observe_all(device, networks):
+    eager = [observe_step(device, Trial(one, SETUP), energy=False) for one in networks[:2]]
+    return [*observe_blocks(device, networks), *eager, observe_idle(device)]
+
+
+def test_later_fits_keep_their_sources(few, transferred, source, device):
+    more = observe_twin(observe_blocks(device, draw_networks(1, seed=11)))
+    again = AdditiveEstimator().fit([*few, *more[:2]], transferred)
+    assert again.sources == (source,) and again.fitted_count == transferred.fitted_count
+    anew = AdditiveEstimator().fit([*few, *more, *observe_twin(few, 1.71)], transferred)
+    assert anew.sources == (source,) and anew.fitted_count > transferred.fitted_count
+    other = replace(source, name="another")
+    assert AdditiveEstimator((other,)).fit(few, transferred).sources == (other,)
+
+
+def test_predictions_name_the_sources(transferred):
+    found = transferred.predict(draw_networks(1), [SETUP], per_layer=True)
+    assert found.notes[0][0].startswith("Transferred from simulated-201: ")
+
+
+def test_device_that_started_from_others_can_be_a_source(transferred, few):
+    chained = AdditiveEstimator((transferred.as_source("twin", "twin"),)).fit(few)
+    restored = AdditiveEstimator().load(json.loads(json.dumps(chained.to_dict())))
+    networks = draw_networks(2, seed=4)
+    assert (predict(restored, networks).energy_j == predict(chained, networks).energy_j).all()
+    assert restored.sources[0].encoder.sources[0].name == "simulated-201"
+
+
+def test_several_sources_have_a_share_each(few, source):
+    fitted = AdditiveEstimator((source, replace(source, name="another"))).fit(few)
+    shares = fitted.duration.prior.coefficients[-2:]
+    assert 0.5 < shares.sum() < 1.5
+
+
+def test_source_without_a_posterior_mean_is_conditioned(model, monkeypatch):
+    """Fits of very many observations keep no weights of all of them."""
+    monkeypatch.setattr(relinearisation, "_MAX_JOINT_ROWS", 10)
+    large = relinearisation.keep_linearisation(model.duration)
+    assert large.row_weights is None
+    inputs = model.encoder.encode_durations(list_operators(draw_networks(2, seed=1)))
+    one, two = (SourceMean.from_fitted(each).predict(inputs)[0] for each in (large, model.duration))
+    assert one == pytest.approx(two, abs=0.02)
+
+
+@pytest.fixture(scope="module")
+def network():
+    return draw_networks(1, seed=3)[0]
+
+
+def test_network_and_isolated_parts_have_the_same_layers(device, network):
+    parts = decompose_observations(observe_blocks(device, [network], mode="eager"))
+    (whole,) = decompose_observations([observe_step(device, Trial(network, SETUP))])
+    assert set(whole.counts) == {layer for one in parts for layer in one.counts}
+    assert all(one.is_isolated for one in parts) and not whole.is_isolated
+    sum_var = ISOLATED_SUM_ERROR_SD_SHARE**2
+    assert whole.energy_relative_var - parts[0].energy_relative_var == pytest.approx(sum_var)
+
+
+def test_idle_device_and_own_modules_are_left_out(device, network):
+    run = observe_step(device, Trial(network, SETUP))
+    assert not is_step(observe_idle(device))
+    assert not decompose_observations([observe_idle(device), replace(run, source=OWN_NET)])
+
+
+def test_imported_run_is_per_step_and_pays_its_overhead_once(network):
+    trial = Trial(network, SETUP, Execution(steps=50))
+    run = Observation(trial, energy_j=100.0, duration_s=5.0, provenance="imported", source="log")
+    (one,) = decompose_observations([run])
+    assert (one.energy_j, one.duration_s) == (2.0, 0.1)
+    assert one.counts[make_overhead("log")] == 1 / 50
+    assert one.is_imported
+
+
+def test_sum_error_is_larger_if_a_host_runs_ahead_without_graphs(device, network):
+    eager = decompose_observations(observe_blocks(device, [network], mode="eager"))
+    ahead = [replace(one, issue_s=0.1 * one.duration_s) for one in eager]
+    bound = [replace(one, issue_s=one.duration_s) for one in eager]
+    graphs = [replace(ahead[0], mode="graph"), *ahead[1:]]
+    shares = [choose_sum_error_sd_share(some) for some in (ahead, bound, graphs)]
+    assert shares == [MIXED_TIME_SUM_ERROR_SD_SHARE, *[ISOLATED_SUM_ERROR_SD_SHARE] * 2]
+
+
+def test_idle_power_is_that_of_steps_without_layers(device, network):
+    run, idle = observe_step(device, Trial(network, SETUP)), observe_idle(device)
+    assert find_idle_power([run]) is None
+    assert find_idle_power([run, idle]) == pytest.approx(idle.energy_j / idle.duration_s)
+
+
+def test_latest_unit_is_the_one_to_estimate_for(observations):
+    other = observe_on_unit(observations, "other", 1.0, 0.0)
+    own = observe_on_unit(observations[:1], "own", 1.0, 1e6)
+    assert find_latest_unit([*own, *other]) == "own"
+    assert find_latest_unit([]) == ""
+
+
+def test_observations_are_decomposed_once(observations):
+    first, second = decompose_observations(observations), decompose_observations(observations)
+    assert all(one is two for one, two in zip(first, second, strict=True))
+    copies = [replace(one) for one in observations]
+    assert decompose_observations(copies) == first
+
+
+def _observe(device, phase, count):
+    network = draw_networks(1, seed=3)[0]
+    one = observe_step(device, Trial(network, replace(SETUP, phase=phase)))
+    return [replace(one, run=f"{phase} {at}") for at in range(count)]
+
+
+def test_phases_with_many_energies_are_apart_and_share_the_idle_device(device):
+    training, inferences = _observe(device, "train", 60), _observe(device, "inference", 60)
+    idle = observe_idle(device)
+    found = split_phases([*training, idle, *inferences])
+    assert found == ([*training, idle], [idle, *inferences])
+    few = [*training, *inferences[1:]]
+    assert split_phases(few) == (few, [])
+
+
+@pytest.fixture(scope="module")
+def kinds(observations):
+    return summarise_kinds(decompose_observations(observations))
+
+
+def predict_all(model, *networks):
+    return predict_totals(model, [count_network(network) for network in networks], 0.0)
+
+
+def linear_network(width):
+    return Network((make_layer("linear", cin=width, cout=width),), Input((width,)))
+
+
+def test_distinct_layers_are_counted(device):
+    networks = draw_networks(3, seed=1)
+    parts = observe_blocks(device, networks)
+    timed = observe_blocks(device, draw_networks(1, seed=2), energy=False)
+    found = summarise_kinds(decompose_observations([*parts, *parts, *timed]))
+    for label in ("conv2d fp32", "linear+loss fp32"):
+        own = [one for one in parts if label in list_labels(one)]
+        assert found[label].energy_points == len(own) > 0
+        assert found[label].duration_points > found[label].energy_points
+
+
+def test_kinds_of_further_layers_are_added(device):
+    first = observe_blocks(device, draw_networks(2, seed=1))
+    second = observe_blocks(device, draw_networks(2, seed=2))
+    keys = {one.trial.key for one in first}
+    second = [one for one in second if one.trial.key not in keys]
+    one, two, both = (
+        summarise_kinds(decompose_observations(some)) for some in (first, second, [*first, *second])
+    )
+    assert add_kinds(one, two) == both
+    assert add_kinds(one, {}) == one
+
+
+def list_labels(observation):
+    (one,) = decompose_observations([observation])
+    return {layer.label for layer in one.counts}
+
+
+def test_unseen_share_is_that_of_unmeasured_labels(model, kinds):
+    shares = find_unseen_shares(
+        kinds, predict_all(model, draw_networks(1, seed=5)[0], make_family("transformer:64,2"))
+    )
+    assert shares[0] == 0.0
+    assert 0.1 < shares[1] < 1.0
+    assert find_unseen_shares({}, predict_all(model, draw_networks(1, seed=5)[0])) == (1.0,)
+
+
+def test_kinds_that_were_never_measured_are_noted(model, kinds):
+    (notes,) = note_extrapolation(kinds, predict_all(model, make_family("lstm")))
+    assert "lstm fp32 was never measured: estimated from similar operators" in notes
+
+
+def test_sizes_beyond_measured_ones_are_noted(model, kinds):
+    small, large = note_extrapolation(kinds, predict_all(model, *map(linear_network, (64, 16384))))
+    assert not any("linear" in one for one in small)
+    assert any(one.startswith("extrapolated") and "linear fp32" in one for one in large)
+
+
+def test_half_precisions_share_what_was_measured():
+    fp16, bf16, fp32 = MeasuredKind(1), MeasuredKind(2), MeasuredKind(3)
+    measured = {"relu fp16": fp16, "gelu bf16 inference": bf16, "add fp32": fp32, "add fp16": fp16}
+    shared = share_half_precisions(measured)
+    assert shared["relu bf16"] == fp16 and shared["gelu fp16 inference"] == bf16
+    assert shared["add fp32"] == fp32 and len(shared) == 7
+
+
+def test_prediction_moves_by_the_ratio_of_variances():
+    layers = ((LayerEstimate("a", "linear", 10.0, 1),),) * 2
+    prediction = Prediction(
+        energy_j=np.array([10.0, 10.0]),
+        energy_sd_j=np.array([1.0, 1.0]),
+        energy_cov=np.eye(2),
+        duration_s=np.array([1.0, 1.0]),
+        layers=layers,
+        unseen_share=(0.0, 0.0),
+        device_energy_j=np.array([5.0, 5.0]),
+    )
+    updated = update_prediction(prediction, [MeasuredNetwork(14.0, 3.0, 2.0), None])
+    assert updated.energy_j == pytest.approx([11.0, 10.0])
+    assert updated.duration_s == pytest.approx([1.25, 1.0])
+    assert updated.energy_sd_j == pytest.approx([0.75**0.5, 1.0])
+    assert np.diag(updated.energy_cov) == pytest.approx(updated.energy_sd_j**2)
+    assert updated.device_energy_j == pytest.approx([5.5, 5.0])
+    assert [one[0].energy_j for one in updated.layers] == pytest.approx([11.0, 10.0])
+
+
+def test_whole_eager_steps_are_summarised(device):
+    network = draw_networks(1, seed=3)[0]
+    run = observe_step(device, Trial(network, SETUP))
+    graphs = observe_blocks(device, [network])
+    measured = summarise_networks([run, run, *graphs])
+    layers = split_layers(network, SETUP)
+    assert list(measured) == [hash_layers(layers)]
+    (found,) = measured.values()
+    assert found.energy_j == pytest.approx(run.energy_j)
+    assert found.energy_var_j2 == pytest.approx((0.03 * run.energy_j) ** 2)
+    assert hash_layers(layers, is_graph=True) not in measured
