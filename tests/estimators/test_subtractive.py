@@ -16,6 +16,7 @@ from joulecast.estimators.subtractive.estimator import (
     BlockSubtractiveEstimator,
     PaperEstimator,
     SubtractiveEstimator,
+    _compare_with_data,
     _fit_process,
     list_candidates,
 )
@@ -49,6 +50,9 @@ from joulecast.testing.estimators import (
 )
 from joulecast.variants import block_widths, curve_key, plan_curves, read_variant, split_network
 
+TARGET = Target(make_family(FAMILY), SETUP)
+ORDER = ["output", "input", "hidden"]
+
 
 class AdditiveDevice:
     """A device whose costs add up; its time is a tenth of its energy."""
@@ -65,19 +69,40 @@ class AdditiveDevice:
         )
 
 
-@pytest.fixture(scope="session")
-def additive_device():
-    return AdditiveDevice()
-
-
-@pytest.fixture(scope="session")
-def additive(additive_device):
+@pytest.fixture(scope="module")
+def additive():
     """Return the observations of a campaign on the additive device."""
-    target = Target(make_family(FAMILY), SETUP)
-    return run_short_campaign(SubtractiveEstimator(), target, 45, additive_device)
+    return run_short_campaign(SubtractiveEstimator(), TARGET, 45, AdditiveDevice())
 
 
-TARGET = Target(make_family(FAMILY), SETUP)
+@pytest.fixture(scope="module")
+def device():
+    return make_simulated_device(11, noise=0.0)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return SubtractiveEstimator().fit(make_observations())
+
+
+@pytest.fixture(scope="module")
+def campaign(device):
+    """Return the whole campaign of the paper's method on a device without noise."""
+    return run_short_campaign(PaperEstimator(), TARGET, 300, device)
+
+
+def predict(fitted, *networks, **options):
+    return fitted.predict(networks, [SETUP] * len(networks), **options)
+
+
+def true_energies(device, networks, setup=SETUP):
+    return np.array([device.true_cost(Trial(network, setup)).energy_j for network in networks])
+
+
+def change_layer(network, at, **change):
+    layers = list(network.layers)
+    layers[at] = replace(layers[at], **change)
+    return replace(network, layers=tuple(layers))
 
 
 class TestSubtractive(EstimatorContract):
@@ -97,153 +122,137 @@ class TestPaper(TestSubtractive):
     estimator = PaperEstimator
 
 
-def test_blocks_need_fewer_measurements_and_err_less():
+def test_blocks_need_fewer_measurements_and_err_less(device):
     """Of ten curves of layers, six are left: what a block does inside is not subtracted."""
-    setup, device = Setup(batch=64), make_simulated_device(11, noise=0.0)
+    setup, rng = Setup(batch=64), random.Random(2)
     target = Target(make_family("transformer:width=64,depth=3"), setup)
-    rng = random.Random(2)
     networks = [draw_family("transformer", lambda low, high: rng.randint(low, min(high, 16)))]
     networks += [make_family(f"transformer:width={width},depth=2") for width in (12, 28, 48, 60)]
-    truth = np.array([device.true_cost(Trial(network, setup)).energy_j for network in networks])
-    errors = {}
+    truth, errors = true_energies(device, networks, setup), {}
     for estimator in (SubtractiveEstimator(), BlockSubtractiveEstimator()):
-        seen = run_short_campaign(estimator, target, 20, device)
-        fitted = estimator.fit(seen)
+        fitted = estimator.fit(run_short_campaign(estimator, target, 20, device))
         found = fitted.predict(networks, [setup] * len(networks), per_layer=True)
         assert [len(rows) for rows in found.layers] == [len(one.layers) for one in networks]
         errors[estimator.name] = float(np.mean(np.abs(found.energy_j / truth - 1)))
-    assert errors["subtractive-blocks"] < 0.1
-    assert errors["subtractive-blocks"] < errors["subtractive"]
+    assert errors["subtractive-blocks"] < min(0.1, errors["subtractive"])
 
 
-def test_additive_costs_are_recovered(additive, additive_device):
+def test_additive_costs_are_recovered(additive):
     networks = draw_networks(10)
-    estimator = SubtractiveEstimator()
-    found = estimator.fit(additive).predict(networks, [SETUP] * len(networks))
-    truth = [additive_device.energy_j(network) for network in networks]
+    found = predict(SubtractiveEstimator().fit(additive), *networks)
+    truth = [AdditiveDevice().energy_j(network) for network in networks]
     assert found.energy_j == pytest.approx(truth, rel=0.02)
     assert found.duration_s == pytest.approx(found.energy_j / 10, rel=0.02)
     assert found.unseen_share == (0.0,) * 10
 
 
-def test_intervals_cover_networks_on_a_simulated_device():
-    estimator, device = SubtractiveEstimator(), make_simulated_device(11, noise=0.0)
+def test_intervals_cover_networks_on_a_simulated_device(fitted, device):
     networks = draw_networks(30, seed=5)
-    found = estimator.fit(make_observations()).predict(networks, [SETUP] * len(networks))
-    truth = np.array([device.true_cost(Trial(network, SETUP)).energy_j for network in networks])
-    inside = np.abs(found.energy_j - truth) < 1.96 * found.energy_sd_j
+    found, truth = predict(fitted, *networks), true_energies(device, networks)
     assert np.mean(np.abs(found.energy_j / truth - 1)) < 0.1
-    assert inside.mean() > 0.85
+    assert (np.abs(found.energy_j - truth) < 1.96 * found.energy_sd_j).mean() > 0.85
 
 
-def test_setups_are_fitted_separately():
-    device = make_simulated_device(11)
+def test_setups_are_fitted_separately(fitted):
     target = replace(TARGET, setup=Setup(batch=64))
-    other = run_short_campaign(SubtractiveEstimator(), target, 20, device)
-    estimator, networks = SubtractiveEstimator(), draw_networks(3)
-    alone = estimator.fit(make_observations()).predict(networks, [SETUP] * len(networks))
-    both = estimator.fit([*make_observations(), *other]).predict(networks, [SETUP] * len(networks))
-    assert both.energy_j == pytest.approx(alone.energy_j)
+    other = run_short_campaign(SubtractiveEstimator(), target, 20, make_simulated_device(11))
+    both = SubtractiveEstimator().fit([*make_observations(), *other])
+    networks = draw_networks(3)
+    assert predict(both, *networks).energy_j == pytest.approx(predict(fitted, *networks).energy_j)
 
 
-def make_foreign_observations():
-    """Yield variants' networks whose energy is not that of their layers, for various reasons."""
-    seen = make_observations()[0]
+TOTALS = StepTotals(1.0, 1.0, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": "own net"},
+        {"totals": replace(TOTALS, unattributed_flops_share=0.02)},
+        {"totals": replace(TOTALS, unattributed_bytes_share=0.02)},
+        {"buildable": False},
+        {"loss": "own"},
+    ],
+    ids=str,
+)
+def test_networks_whose_energy_is_not_that_of_their_layers_are_not_used(fitted, change):
+    seen, estimator = make_observations()[0], SubtractiveEstimator()
     wrong = replace(seen, energy_j=50 * seen.energy_j, duration_s=50 * seen.duration_s)
-    network, setup = wrong.trial.network, wrong.trial.setup
-    unattributed = StepTotals(1.0, 1.0, 1, unattributed_flops_share=0.02)
-    moved = replace(unattributed, unattributed_flops_share=0.0, unattributed_bytes_share=0.02)
-    yield replace(wrong, source="own net")
-    for other in (replace(network, totals=unattributed), replace(network, totals=moved)):
-        yield replace(wrong, trial=replace(wrong.trial, network=other))
-    yield replace(wrong, trial=replace(wrong.trial, network=replace(network, buildable=False)))
-    yield replace(wrong, trial=replace(wrong.trial, setup=replace(setup, loss="own")))
-
-
-def test_networks_that_joulecast_did_not_build_are_not_used():
-    estimator, networks, known = SubtractiveEstimator(), draw_networks(3), make_observations()
-    before = estimator.fit(known).predict(networks, [SETUP] * len(networks))
-    for foreign in make_foreign_observations():
-        after = estimator.fit([*known, foreign]).predict(networks, [SETUP] * len(networks))
-        assert not estimator.uses(foreign)
-        assert (after.energy_j == before.energy_j).all()
-        # Nor does it replace a point that has to be measured.
-        assert estimator.propose(TARGET, [foreign]) == estimator.propose(TARGET, [])
+    trial = wrong.trial
+    if "source" in change:
+        wrong = replace(wrong, **change)
+    elif "loss" in change:
+        wrong = replace(wrong, trial=replace(trial, setup=replace(trial.setup, **change)))
+    else:
+        wrong = replace(wrong, trial=replace(trial, network=replace(trial.network, **change)))
+    networks = draw_networks(3)
+    after = estimator.fit([*make_observations(), wrong])
+    assert not estimator.uses(wrong)
+    assert (predict(after, *networks).energy_j == predict(fitted, *networks).energy_j).all()
+    # Nor does it replace a point that has to be measured.
+    assert estimator.propose(TARGET, [wrong]) == estimator.propose(TARGET, [])
 
 
 def test_bounds_are_proposed_first_in_the_order_of_subtraction():
-    seen = run_short_campaign(SubtractiveEstimator(), TARGET, 30, make_simulated_device(11))
-    corners = sum(2 ** len(found.lows) for found in plan_curves(TARGET.network))
-    subjects = [read_variant(one.trial.network)[0] for one in seen]
-    order = ["output", "input", "hidden"]
-    bounds = [order.index(block.role) for block in subjects[:corners]]
-    assert bounds == sorted(bounds)
     spans = {curve_key(found.block, SETUP): found for found in plan_curves(TARGET.network)}
-    for block in subjects[:corners]:
+    corners = sum(2 ** len(found.lows) for found in spans.values())
+    seen = run_short_campaign(SubtractiveEstimator(), TARGET, corners, make_simulated_device(11))
+    subjects = [read_variant(one.trial.network)[0] for one in seen]
+    bounds = [ORDER.index(block.role) for block in subjects]
+    assert bounds == sorted(bounds)
+    for block in subjects:
         found = spans[curve_key(block, SETUP)]
         ends = zip(block_widths(block), found.lows, found.highs, strict=True)
         assert all(width in (low, high) for width, low, high in ends)
 
 
-def test_nothing_is_proposed_twice_and_uncertainty_decreases(additive):
+def test_uncertainty_decreases_until_every_curve_is_known(additive):
     keys = [seen.trial.key for seen in additive]
-    assert len(set(keys)) == len(keys)
+    assert len(set(keys)) == len(keys), "nothing is proposed twice"
     early, late = (SubtractiveEstimator().propose(TARGET, additive[:n]) for n in (20, None))
     assert late.uncertainty_share < early.uncertainty_share
     assert (early.points, late.points) == (20, len(additive))
-
-
-def test_campaign_stops_when_every_curve_is_known(additive):
     easy = replace(TARGET, uncertainty_share=0.6)
     proposal = SubtractiveEstimator().propose(easy, additive)
-    assert proposal.trial is None
+    assert proposal.trial is None and proposal.uncertainty_share < 0.6
     assert "known within 60 %" in proposal.reason
-    assert proposal.uncertainty_share < 0.6
 
 
-def test_durations_suffice_for_the_acquisition_time():
-    by_time = replace(TARGET, acquisition="time", uncertainty_share=0.0)
+def follow_proposals(target, measure, limit):
+    """Answer proposals until there is none; no trial is proposed twice."""
     seen = []
-    for _ in range(24):
-        proposal = SubtractiveEstimator().propose(by_time, seen)
-        seen.append(observe(make_simulated_device(11), proposal.trial, with_energy=False))
-    assert len({one.trial.key for one in seen}) == 24
+    while len(seen) < limit:
+        trial = SubtractiveEstimator().propose(target, seen).trial
+        if trial is None:
+            break
+        seen.append(measure(trial))
+    assert len({one.trial.key for one in seen}) == len(seen)
+    return seen
+
+
+def test_durations_suffice_for_the_acquisition_time(device):
+    by_time = replace(TARGET, acquisition="time", uncertainty_share=0.0)
+    seen = follow_proposals(by_time, lambda trial: observe(device, trial, with_energy=False), 24)
     assert SubtractiveEstimator().propose(by_time, seen).points == 24
     # A campaign for energy cannot use them.
     assert SubtractiveEstimator().propose(TARGET, seen).points == 0
 
 
-def test_refused_trials_are_left_out_and_the_bound_decreases():
-    estimator, seen = SubtractiveEstimator(), []
+def test_refused_trials_are_left_out_and_the_bound_decreases(device):
     limit = 12  # the device refuses wider layers
-    for _ in range(60):
-        trial = estimator.propose(TARGET, seen).trial
-        if trial is None:
-            break
-        subject = read_variant(trial.network)[0]
-        fits = max(block_widths(subject)) <= limit
-        seen.append(observe(make_simulated_device(11), trial) if fits else Observation(trial))
-    assert len({one.trial.key for one in seen}) == len(seen)
-    measured = [one for one in seen if one.energy_j]
-    widest = {}
-    for one in measured:
-        subject = read_variant(one.trial.network)[0]
-        key = curve_key(subject, SETUP)
-        widest[key] = max(widest.get(key, 0), *block_widths(subject))
-    assert set(widest) == {curve_key(found.block, SETUP) for found in plan_curves(TARGET.network)}
-    assert all(width <= limit for width in widest.values())
+
+    def measure(trial):
+        fits = max(block_widths(read_variant(trial.network)[0])) <= limit
+        return observe(device, trial) if fits else Observation(trial)
+
+    seen = follow_proposals(TARGET, measure, 60)
+    measured = [read_variant(one.trial.network)[0] for one in seen if one.energy_j]
+    planned = {curve_key(found.block, SETUP) for found in plan_curves(TARGET.network)}
+    assert {curve_key(block, SETUP) for block in measured} == planned
     assert len(seen) - len(measured) < 40
-
-
-def test_curve_that_is_always_refused_is_given_up():
-    estimator, seen = SubtractiveEstimator(), []
-    for _ in range(300):
-        trial = estimator.propose(TARGET, seen).trial
-        if trial is None:
-            break
-        seen.append(Observation(trial))
-    assert trial is None
-    assert len(seen) <= 4 * len(plan_curves(TARGET.network))
+    # A curve that is always refused is given up.
+    refused = follow_proposals(TARGET, Observation, 300)
+    assert len(refused) <= 4 * len(planned)
 
 
 def test_only_whole_eager_steps_of_variants_are_used():
@@ -268,26 +277,29 @@ def test_energy_of_many_steps_counts_per_step():
     assert ten.variance == pytest.approx(one.variance)
 
 
-def test_layer_wider_than_profiled_is_extrapolated_and_unseen():
-    estimator = SubtractiveEstimator()
-    fitted = estimator.fit(make_observations())
+def test_layer_wider_than_profiled_is_extrapolated_and_unseen(fitted):
     narrow, wide = make_family(FAMILY), make_family("lenet5:4,6,24,64")
-    found = fitted.predict([narrow, wide], [SETUP] * 2, joint=True, per_layer=True)
+    found = predict(fitted, narrow, wide, joint=True, per_layer=True)
     assert [row.seen for row in found.layers[1]] == [True, True, True, False, True]
     assert found.energy_j[1] > found.energy_j[0]
     assert found.energy_cov[1, 1] > found.energy_cov[0, 0]
     assert 0 < found.unseen_share[1] < 1
 
 
-def test_networks_that_share_layers_have_correlated_errors():
-    estimator = SubtractiveEstimator()
-    one, two = make_family("lenet5:4,6,24,10"), make_family("lenet5:4,6,24,11")
-    other = make_family("lenet5:1,1,2,2")
-    cov = (
-        estimator.fit(make_observations())
-        .predict([one, two, other], [SETUP] * 3, joint=True)
-        .energy_cov
-    )
+def test_unseen_kind_is_estimated_from_rates(fitted):
+    network, unseen = make_family(FAMILY), make_layer("layer_norm", shape=(24,))
+    layers = (*network.layers[:3], unseen, *network.layers[3:])
+    found = predict(fitted, network, replace(network, layers=layers), joint=True, per_layer=True)
+    rows = found.layers[1]
+    assert [row.seen for row in rows] == [True, True, True, False, True, True]
+    assert rows[3].energy_j > 0
+    assert found.energy_j[1] == pytest.approx(found.energy_j[0] + rows[3].energy_j)
+    assert found.energy_cov[1, 1] > found.energy_cov[0, 0]
+
+
+def test_networks_that_share_layers_have_correlated_errors(fitted):
+    names = ("lenet5:4,6,24,10", "lenet5:4,6,24,11", "lenet5:1,1,2,2")
+    cov = predict(fitted, *map(make_family, names), joint=True).energy_cov
     sds = np.sqrt(np.diag(cov))
     correlation = cov / np.outer(sds, sds)
     assert correlation[0, 1] > correlation[0, 2]
@@ -307,45 +319,42 @@ def blur(fitted, energy):
 
 
 @pytest.mark.parametrize("energy", [-1e-6, 0.0, 1e-9])
-def test_layer_whose_curve_is_noise_is_not_free(energy):
-    estimator, network = SubtractiveEstimator(), make_family(FAMILY)
-    fitted = estimator.fit(make_observations())
-    found = blur(fitted, energy).predict([network], [SETUP], joint=True, per_layer=True)
+def test_layer_whose_curve_is_noise_is_not_free(fitted, energy):
+    network = make_family(FAMILY)
+    found = predict(blur(fitted, energy), network, joint=True, per_layer=True)
     for placed, row in zip(split_network(network), found.layers[0], strict=True):
-        from_rates = estimate_block(fitted.rates["energy"], placed.block, SETUP)
         if placed.block.role == "hidden":
+            from_rates = estimate_block(fitted.rates["energy"], placed.block, SETUP)
             assert 0 < row.energy_j <= from_rates.value
-    assert found.energy_sd_j[0] > fitted.predict([network], [SETUP]).energy_sd_j[0]
+    assert found.energy_sd_j[0] > predict(fitted, network).energy_sd_j[0]
 
 
-def test_weights_are_updated_once_per_step():
-    estimator, network = SubtractiveEstimator(), make_family(FAMILY)
-    fitted = estimator.fit(make_observations())
-    layers = list(network.layers)
+CALLED = [{}, {"tied": True}, {"calls": 3}, {"calls": 3, "tied": True}]
 
-    def find_cost(**change):
-        changed = (*layers[:2], replace(layers[2], **change), *layers[3:])
-        found = fitted.predict([replace(network, layers=changed)], [SETUP], per_layer=True)
-        return found.layers[0][2].energy_j
 
-    once, tied = find_cost(), find_cost(tied=True)
+def test_weights_are_updated_once_per_step_unless_every_call_costs_the_same(fitted):
+    networks = [change_layer(make_family(FAMILY), 2, **change) for change in CALLED]
+    plain = find_estimator("subtractive:updates").fit(make_observations())
+    (once, tied, calls, tied_calls), (own, _, own_calls, _) = (
+        [rows[2].energy_j for rows in predict(one, *networks, per_layer=True).layers]
+        for one in (fitted, plain)
+    )
     assert 0 < tied < once
-    assert find_cost(calls=3) == pytest.approx(once + 2 * tied)
-    assert find_cost(calls=3, tied=True) == pytest.approx(3 * tied)
+    assert calls == pytest.approx(once + 2 * tied)
+    assert tied_calls == pytest.approx(3 * tied)
+    assert own_calls == pytest.approx(3 * own)
 
 
-PARTS = [placed.block for placed in split_network(make_family(FAMILY))]
+BLOCKS = [placed.block for placed in split_network(make_family(FAMILY))]
 
 
-def make_points(parts=PARTS, setup=SETUP, j_per_byte=2e-9):
-    """Return parts whose energy is proportional to the bytes they move."""
-    sizes = [
-        sum(layer_work(layer, setup).total.size_bytes for layer in part.layers) for part in parts
-    ]
-    return [
-        ProfiledBlock(part, setup, j_per_byte * size, 0.0)
-        for part, size in zip(parts, sizes, strict=True)
-    ]
+def make_points(blocks=BLOCKS, setup=SETUP, j_per_byte=2e-9):
+    """Return blocks whose energy is proportional to the bytes they move."""
+    points = []
+    for block in blocks:
+        size = sum(layer_work(layer, setup).total.size_bytes for layer in block.layers)
+        points.append(ProfiledBlock(block, setup, j_per_byte * size, 0.0))
+    return points
 
 
 def test_rates_recover_costs_proportional_to_bytes():
@@ -355,46 +364,20 @@ def test_rates_recover_costs_proportional_to_bytes():
         found = estimate_block(rates, point.block, SETUP)
         assert found.value == pytest.approx(point.value, rel=1e-3)
         assert 0 < found.sd_share < 1
+    # The update takes a share of the cost.
+    assert 0 < estimate_update_share(rates, BLOCKS[2], SETUP) < 1
+    assert estimate_update_share(rates, BLOCKS[2], replace(SETUP, phase="inference")) == 0.0
 
 
 def test_most_specific_row_is_used():
     own, other = Setup(batch=10), Setup(batch=20)
-    parts = [part for part in PARTS if part.layers[0].kind == "linear"]
-    cheap, dear = make_points(parts * 4, own), make_points(parts * 4, other, j_per_byte=8e-9)
+    blocks = [block for block in BLOCKS if block.layers[0].kind == "linear"]
+    cheap, dear = make_points(blocks * 4, own), make_points(blocks * 4, other, j_per_byte=8e-9)
     rates = fit_rates([*cheap, *dear])
-    assert estimate_block(rates, parts[0], own).value == pytest.approx(cheap[0].value, rel=1e-3)
-    assert estimate_block(rates, parts[0], other).value == pytest.approx(dear[0].value, rel=1e-3)
-    unseen = estimate_block(rates, parts[0], Setup(batch=40))
+    assert estimate_block(rates, blocks[0], own).value == pytest.approx(cheap[0].value, rel=1e-3)
+    assert estimate_block(rates, blocks[0], other).value == pytest.approx(dear[0].value, rel=1e-3)
+    unseen = estimate_block(rates, blocks[0], Setup(batch=40))
     assert unseen.group.startswith("kind:")
-
-
-def test_update_takes_a_share_of_the_cost():
-    rates = fit_rates(make_points())
-    share = estimate_update_share(rates, PARTS[2], SETUP)
-    assert 0 < share < 1
-    inference = replace(SETUP, phase="inference")
-    assert estimate_update_share(rates, PARTS[2], inference) == 0.0
-
-
-def test_unseen_kind_is_estimated_from_rates():
-    estimator = SubtractiveEstimator()
-    network = make_family(FAMILY)
-    unseen = make_layer("layer_norm", shape=(24,))
-    layers = (*network.layers[:3], unseen, *network.layers[3:])
-    found = estimator.fit(make_observations()).predict(
-        [network, replace(network, layers=layers)], [SETUP] * 2, joint=True, per_layer=True
-    )
-    rows = found.layers[1]
-    assert [row.seen for row in rows] == [True, True, True, False, True, True]
-    assert rows[3].energy_j > 0
-    assert found.energy_j[1] == pytest.approx(found.energy_j[0] + rows[3].energy_j)
-    assert found.energy_cov[1, 1] > found.energy_cov[0, 0]
-
-
-@pytest.fixture(scope="module")
-def campaign():
-    """Return the whole campaign of the paper's method on a device without noise."""
-    return run_short_campaign(PaperEstimator(), TARGET, 300, make_simulated_device(11, noise=0.0))
 
 
 def list_points(observations, options=PAPER):
@@ -426,20 +409,17 @@ def test_single_deviations_are_part_of_the_name():
 
 
 def test_one_curve_is_finished_before_the_next_begins(campaign):
-    keys = [(point.block.role, point.block.layers[0].kind) for point in list_points(campaign)]
-    roles = [role for role, _ in keys]
-    assert roles == sorted(roles, key=["output", "input", "hidden"].index)
     ours = run_short_campaign(SubtractiveEstimator(), TARGET, 40, make_simulated_device(11))
-    mixed = [point.block.role for point in list_points(ours, OURS)]
-    assert mixed != sorted(mixed, key=["output", "input", "hidden"].index)
+    for points, is_sorted in ((list_points(campaign), True), (list_points(ours, OURS), False)):
+        roles = [point.block.role for point in points]
+        assert (roles == sorted(roles, key=ORDER.index)) == is_sorted
 
 
 def test_a_curve_starts_at_both_bounds_and_has_a_limited_number_of_points(campaign):
     curves = {}
     for point in list_points(campaign):
-        part = point.block
-        layer = part.layers[0]
-        key = part.role, layer.kind, layer.sizes.get("space")
+        layer = point.block.layers[0]
+        key = point.block.role, layer.kind, layer.sizes.get("space")
         sizes = tuple(layer.sizes[name] for name in ("cin", "cout") if name in layer.sizes)
         curves.setdefault(key, []).append(sizes)
     planned = plan_curves(TARGET.network, PAPER.partition.split, PAPER.partition.make_variant)
@@ -454,19 +434,16 @@ def test_a_curve_starts_at_both_bounds_and_has_a_limited_number_of_points(campai
 
 def test_mixed_corners_are_ours():
     hidden = [one for one in plan_curves(TARGET.network) if len(one.lows) == 2]
-    counts = {}
-    for estimator in ("subtractive", "subtractive:corners"):
-        seen = run_short_campaign(find_estimator(estimator), TARGET, 60, make_simulated_device(11))
-        reasons = []
-        for at in range(len(seen)):
-            reasons.append(find_estimator(estimator).propose(TARGET, seen[:at]).reason)
-        counts[estimator] = sum("bound" in reason for reason in reasons)
-    assert counts["subtractive"] - counts["subtractive:corners"] == 2 * len(hidden)
+    counts = []
+    for estimator in map(find_estimator, ("subtractive", "subtractive:corners")):
+        seen = run_short_campaign(estimator, TARGET, 60, make_simulated_device(11))
+        reasons = [estimator.propose(TARGET, seen[:at]).reason for at in range(len(seen))]
+        counts.append(sum("bound" in reason for reason in reasons))
+    assert counts[0] - counts[1] == 2 * len(hidden)
 
 
 def test_the_variance_is_compared_with_the_data_as_numbers():
     """500 batches of 1 J with a standard deviation of 1 %: 25 J² are 5 % of 500 J."""
-    from joulecast.estimators.subtractive.estimator import _compare_with_data
 
     class Curve:
         mean_abs_value = 1.0
@@ -490,8 +467,8 @@ def test_the_output_alone_computes_no_gradient_of_its_input(campaign):
     assert alone and not any(network.layers[0].input_grad for network in alone)
     whole = next(one.trial.network for one in campaign if len(one.trial.network.layers) > 2)
     assert whole.layers[-1].input_grad, "after another layer it does"
-    parts = PAPER.partition.read_variant(whole)
-    assert not any(layer.input_grad for layer in parts[-1].layers), "one curve for both"
+    blocks = PAPER.partition.read_variant(whole)
+    assert not any(layer.input_grad for layer in blocks[-1].layers), "one curve for both"
 
 
 def test_variance_of_what_is_subtracted_is_carried_over():
@@ -508,52 +485,26 @@ def test_variance_of_what_is_subtracted_is_carried_over():
 
 def test_a_noisy_curve_counts_as_it_is():
     """Subtraction may leave less than nothing; the paper adds it up all the same."""
-    seen = [observe(make_simulated_device(11), one.trial) for one in make_observations()[:30]]
     lowered = [
-        replace(one, energy_j=0.2 * one.energy_j)
-        if len(one.trial.network.layers) == 3 and one.energy_j
-        else one
-        for one in seen
+        replace(one, energy_j=0.2 * one.energy_j) if len(one.trial.network.layers) == 3 else one
+        for one in make_observations()[:30]
     ]
-    network = make_family(FAMILY)
-    energies_j = {}
-    for name in ("subtractive", "subtractive:blend"):
-        fitted = find_estimator(name).fit(lowered)
-        found = fitted.predict([network], [SETUP], per_layer=True)
-        energies_j[name] = [row.energy_j for row in found.layers[0]]
-    assert min(energies_j["subtractive"]) >= 0 > min(energies_j["subtractive:blend"])
+    ours, paper = (
+        predict(find_estimator(name).fit(lowered), make_family(FAMILY), per_layer=True).layers[0]
+        for name in ("subtractive", "subtractive:blend")
+    )
+    assert min(row.energy_j for row in ours) >= 0 > min(row.energy_j for row in paper)
 
 
-def test_beyond_the_profiled_widths_the_process_itself_counts():
-    seen = [one for one in make_observations() if SubtractiveEstimator().uses(one)]
-    wide = make_family("lenet5:8,12,48,32")
-    found = {
-        name: find_estimator(name).fit(seen).predict([wide], [SETUP])
-        for name in ("subtractive", "subtractive:extrapolation")
-    }
-    ours, paper = found.values()
+def test_beyond_the_profiled_widths_the_process_itself_counts(fitted):
+    own = find_estimator("subtractive:extrapolation").fit(make_observations())
+    ours, paper = (predict(one, make_family("lenet5:8,12,48,32")) for one in (fitted, own))
     assert paper.unseen_share[0] > 0.5 and ours.unseen_share[0] > 0.5
     assert not math.isclose(ours.energy_j[0], paper.energy_j[0], rel_tol=0.01)
 
 
-def test_every_call_costs_the_same():
-    network = make_family(FAMILY)
-    layers = list(network.layers)
-    layers[2] = replace(layers[2], calls=2)
-    twice = replace(network, layers=tuple(layers))
-    fitted = find_estimator("subtractive:updates").fit(make_observations())
-    found = fitted.predict([network, twice], [SETUP] * 2, per_layer=True)
-    once_j, twice_j = (rows[2].energy_j for rows in found.layers)
-    assert twice_j == pytest.approx(2 * once_j)
-
-
-def test_fits_of_both_differ_and_both_estimate(campaign):
-    """On a device whose costs nearly add up, the paper's method is right within its 10 %."""
-    device = make_simulated_device(11, noise=0.0)
-    networks = [
-        make_family(f"lenet5:{a},{b},{c},{d}") for a, b, c, d in ((2, 3, 9, 7), (4, 5, 20, 9))
-    ]
-    fitted = PaperEstimator().fit(campaign)
-    found = fitted.predict(networks, [SETUP] * 2)
-    true_j = [device.true_cost(Trial(network, SETUP)).energy_j for network in networks]
-    assert found.energy_j == pytest.approx(true_j, rel=0.1)
+def test_the_papers_method_estimates_within_its_10_percent(campaign, device):
+    """On a device whose costs nearly add up."""
+    networks = [make_family("lenet5:2,3,9,7"), make_family("lenet5:4,5,20,9")]
+    found = predict(PaperEstimator().fit(campaign), *networks)
+    assert found.energy_j == pytest.approx(true_energies(device, networks), rel=0.1)
