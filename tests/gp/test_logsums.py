@@ -153,13 +153,13 @@ def test_taken_sums_are_rows_of_the_matrix():
 def test_narrowed_observations_are_over_the_same_inputs():
     fitted, _ = draw_fitted(np.random.default_rng(2))
     rows = np.array([0, 3, 21, 22, 31])
-    own, size = fitted.narrow(rows), fitted.inputs.size
-    place = [fitted.inputs.identities.tolist().index(one) for one in own.inputs.identities]
-    for one, two in (
-        (own.observations.sums.counts, fitted.observations.sums.counts),
-        (own.linear.weights, fitted.linear.weights),
-    ):
-        assert (to_matrix(one, len(place)) == to_matrix(two, size)[np.ix_(rows, place)]).all()
+    own = fitted.narrow(rows)
+    # Identities of inputs are their places.
+    place = own.inputs.identities
+    for name in ("observations.sums.counts", "linear.weights"):
+        one, two = (attrgetter(name)(each) for each in (own, fitted))
+        expected = to_matrix(two, fitted.inputs.size)[np.ix_(rows, place)]
+        assert (to_matrix(one, len(place)) == expected).all()
     assert (own.observations.log_values == fitted.observations.log_values[rows]).all()
     assert (np.diff(fitted.inputs.cells[1][place]) >= 0).all()
 
@@ -289,13 +289,14 @@ def test_theta_lists_hyper_parameters_in_order():
 
 def scale_sds(process, factor):
     """Return the process with the standard deviations of all terms multiplied."""
-    terms = []
-    for term in process.terms:
-        sds = [
-            None if one is None else (factor * one[0], one[1])
-            for one in (term.shared_sd, term.regime_sd)
-        ]
-        terms.append(replace(term, shared_sd=sds[0], regime_sd=sds[1]))
+
+    def scale(sd):
+        return sd and (factor * sd[0], sd[1])
+
+    terms = [
+        replace(term, shared_sd=scale(term.shared_sd), regime_sd=scale(term.regime_sd))
+        for term in process.terms
+    ]
     return replace(process, terms=tuple(terms))
 
 
@@ -373,17 +374,11 @@ def test_covariances_of_observations_are_exact(fitted):
     assert found == pytest.approx(exact[np.ix_(left, right)], abs=1e-10)
 
 
-@pytest.fixture
-def counts():
-    return draw_sums(np.random.default_rng(0), 10, 3, 6).counts
-
-
-def test_linearisation_has_value_and_slope_of_the_sum(counts):
-    rng = np.random.default_rng(1)
-    values = rng.normal(size=10)
+def test_linearisation_has_value_and_slope_of_the_sum():
+    counts, rng = draw_sums(np.random.default_rng(0), 10, 3, 6).counts, np.random.default_rng(1)
+    values, step = rng.normal(size=10), 1e-6 * rng.normal(size=10)
     linear = linearise(counts, values)
     assert linear.evaluate(values) == pytest.approx(log_sums(counts, values))
-    step = 1e-6 * rng.normal(size=10)
     change = log_sums(counts, values + step) - log_sums(counts, values - step)
     assert 2.0 * linear.weights.total(step) == pytest.approx(change, rel=1e-5, abs=1e-12)
     assert linear.weights.sum_entries(linear.weights.weight) == pytest.approx(np.ones(counts.size))
@@ -413,22 +408,19 @@ def test_expectation_of_a_sum_agrees_with_monte_carlo(is_shared):
     assert np.sqrt(sum_variance) == pytest.approx(drawn.std(), rel=0.05)
 
 
-NOISE_SD = 0.02
-
-
-def draw_blocks(rng):
-    """Return 70 sums over 190 uncertain inputs: 40 alone, and 30 blocks of 12 never seen alone."""
-    alone, blocks, length, size = 40, 30, 12, 190
-    entries = [[one] for one in range(alone)]
-    entries += [sorted(rng.choice(np.arange(alone, size), length, False)) for _ in range(blocks)]
-    row = np.repeat(np.arange(alone + blocks), [len(one) for one in entries])
+def test_observed_sums_of_uncertain_inputs_are_predicted():
+    """Of 190 inputs, 40 are observed alone, the others only in 30 blocks of 12."""
+    rng, noise_sd, size = np.random.default_rng(0), 0.02, 190
+    entries = [[one] for one in range(40)]
+    entries += [sorted(rng.choice(np.arange(40, size), 12, False)) for _ in range(30)]
+    row = np.repeat(np.arange(70), [len(one) for one in entries])
     weight = rng.integers(1, 4, len(row)).astype(float)
-    counts = WeightedSums(alone + blocks, row, np.concatenate(entries), weight)
+    counts = WeightedSums(70, row, np.concatenate(entries), weight)
     terms = (
         KernelTerm(ALL_INPUTS, shared_sd=(0.2, 0.5)),
         KernelTerm(0, (0, 1), shared_sd=(0.4, 0.5)),
     )
-    process = LogSumProcess(((1e-3, 0.5),), terms, nugget_sd=(0.25, 0.5), noise_sd=(NOISE_SD, 0.1))
+    process = LogSumProcess(((1e-3, 0.5),), terms, nugget_sd=(0.25, 0.5), noise_sd=(noise_sd, 0.1))
     inputs = LogInputs(
         np.exp(1.5 * rng.normal(size=(size, 1))),
         2.0 * rng.normal(size=(size, 2)),
@@ -437,20 +429,16 @@ def draw_blocks(rng):
         np.arange(size),
     )
     values = prior_log_mean(inputs, np.array([1e-3])) + 0.5 * rng.normal(size=size)
-    log_values = log_sums(counts, values) + NOISE_SD * rng.normal(size=counts.size)
-    observations = LogObservations(LogSums.of_counts(counts), log_values, np.zeros(counts.size))
-    return FittedLogSums.start(process, process.theta_prior[0], inputs, observations)
-
-
-def test_observed_sums_of_uncertain_inputs_are_predicted():
-    fitted = linearise_observations(draw_blocks(np.random.default_rng(0)))
-    posterior = condition_logsums(fitted)
-    found = predict_log_totals(posterior, fitted.inputs, fitted.observations.sums)
-    assert found.log_mean == pytest.approx(fitted.observations.log_values, abs=3.0 * NOISE_SD)
+    log_values = log_sums(counts, values) + noise_sd * rng.normal(size=70)
+    observations = LogObservations(LogSums.of_counts(counts), log_values, np.zeros(70))
+    fitted = FittedLogSums.start(process, process.theta_prior[0], inputs, observations)
+    posterior = condition_logsums(linearise_observations(fitted))
+    found = predict_log_totals(posterior, inputs, observations.sums)
+    assert found.log_mean == pytest.approx(log_values, abs=3.0 * noise_sd)
     # The inputs of blocks remain uncertain: only their sums are known.
-    inputs, _ = explain_inputs(posterior, fitted.inputs)
-    assert np.median(np.sqrt(inputs.log_variance[40:])) > 0.15
-    assert np.sqrt(found.log_variance).max() < 1.5 * NOISE_SD
+    each, _ = explain_inputs(posterior, inputs)
+    assert np.median(np.sqrt(each.log_variance[40:])) > 0.15
+    assert np.sqrt(found.log_variance).max() < 1.5 * noise_sd
 
 
 def single_inputs(size):
@@ -485,23 +473,15 @@ def test_single_inputs_reproduce_gaussian_process_regression():
     assert joint.log_mean == pytest.approx(mean, abs=1e-9)
 
 
-def test_joint_covariance_is_positive_semi_definite():
+def test_joint_covariance_and_chunks_agree(monkeypatch):
     rng = np.random.default_rng(4)
-    fitted, _ = draw_fitted(rng)
-    new = draw_inputs(rng, 25, first_identity=20)
-    posterior = condition_logsums(linearise_observations(fitted))
-    found = predict_log_totals(posterior, new, draw_sums(rng, 25, 10, 20), joint=True)
-    assert found.log_covariance == pytest.approx(found.log_covariance.T, abs=1e-12)
-    assert np.linalg.eigvalsh(found.log_covariance).min() > -1e-9
-    assert np.diag(found.log_covariance) == pytest.approx(found.log_variance, rel=1e-6)
-
-
-def test_chunks_give_the_same_prediction(monkeypatch):
-    rng = np.random.default_rng(5)
     fitted, _ = draw_fitted(rng)
     new, sums = draw_inputs(rng, 25, first_identity=20), draw_sums(rng, 25, 10, 20)
     posterior = condition_logsums(linearise_observations(fitted))
     joint = predict_log_totals(posterior, new, sums, joint=True)
+    assert joint.log_covariance == pytest.approx(joint.log_covariance.T, abs=1e-12)
+    assert np.linalg.eigvalsh(joint.log_covariance).min() > -1e-9
+    assert np.diag(joint.log_covariance) == pytest.approx(joint.log_variance, rel=1e-6)
     monkeypatch.setattr(totals, "_MAX_ENTRIES", 7)
     monkeypatch.setattr(totals, "_INPUT_CHUNK", 4)
     chunked = predict_log_totals(posterior, new, sums)
@@ -529,23 +509,25 @@ def test_discrepancy_of_a_structure_is_learnt():
     """Sums of structure 0 cost 10 % more than their inputs: so does another one of it."""
     rng = np.random.default_rng(8)
     fitted, values = draw_fitted(rng, size=12, singles=12, several=0, structure_sd=(0.1, 0.1))
-    row = np.repeat(np.arange(6), 2)
-    counts = WeightedSums(6, row, np.arange(12), np.ones(12))
+    counts = WeightedSums(6, np.repeat(np.arange(6), 2), np.arange(12), np.ones(12))
     structures = WeightedSums(6, np.arange(6), np.zeros(6, int), np.ones(6))
-    sums = LogSums(counts, structures, 50 + np.arange(6))
     log_values = np.log(counts.total(np.exp(values))) + 0.1
-    known = LogObservations(sums, log_values, np.full(6, 1e-6))
-    posterior = add_observations(fitted, known)
+    known = LogSums(counts, structures, 50 + np.arange(6))
+    observed = LogObservations(known, log_values, np.full(6, 1e-6))
+    posterior = add_observations(fitted, observed)
     one = WeightedSums(1, np.zeros(3, int), np.array([0, 4, 8]), np.ones(3))
-    plain = predict_log_totals(posterior, fitted.inputs, LogSums.of_counts(one))
-    share = WeightedSums(1, np.zeros(1, int), np.zeros(1, int), np.ones(1))
-    again = predict_log_totals(posterior, fitted.inputs, LogSums(one, share, np.array([99])))
+    own, other = (
+        LogSums(one, WeightedSums(1, np.zeros(1, int), np.array([at]), np.ones(1)), np.array([99]))
+        for at in (0, 1)
+    )
+    plain, again, unseen = (
+        predict_log_totals(posterior, fitted.inputs, sums)
+        for sums in (LogSums.of_counts(one), own, other)
+    )
     assert again.log_mean - plain.log_mean == pytest.approx(0.1, abs=0.03)
-    other = WeightedSums(1, np.zeros(1, int), np.ones(1, int), np.ones(1))
-    discrepancy = posterior.predict_discrepancies(LogSums(one, share, np.array([99])))
+    discrepancy = posterior.predict_discrepancies(own)
     assert again.log_mean - plain.log_mean == pytest.approx(discrepancy, abs=1e-12)
     assert posterior.predict_discrepancies(LogSums.of_counts(one)) == 0.0
-    unseen = predict_log_totals(posterior, fitted.inputs, LogSums(one, other, np.array([99])))
     assert unseen.log_mean == pytest.approx(plain.log_mean, abs=1e-12)
     assert unseen.log_variance > again.log_variance > plain.log_variance
 
@@ -684,26 +666,19 @@ def test_fit_finds_what_the_observations_were_drawn_from():
     assert predicted.log_mean == pytest.approx(found.observations.log_values, abs=0.15)
 
 
-def test_subset_has_all_strata_and_few_inputs():
+def test_subset_has_all_strata_few_inputs_and_no_large_sums():
     fitted, _ = draw_fitted(np.random.default_rng(2), size=200, singles=150, several=100)
-    sums = fitted.observations.sums
     strata = np.where(np.arange(250) < 240, 0, np.arange(250))
-    observations = LogObservations(sums, np.zeros(250), np.zeros(250), strata)
+    observations = replace(fitted.observations, strata=strata)
     rows = select_subset(observations, 60)
-    assert len(rows) == 60
-    assert set(range(240, 250)) <= set(rows.tolist())
+    assert len(rows) == 60 and set(range(240, 250)) <= set(rows.tolist())
     rows = select_subset(observations, 250, max_inputs=40)
-    several = sums.take(rows[rows >= 150])
+    several = observations.sums.take(rows[rows >= 150])
     assert len(np.unique(several.counts.column)) <= 40
-
-
-def test_subset_without_large_sums():
-    fitted, _ = draw_fitted(np.random.default_rng(3), size=200, singles=50, several=100)
-    counts = fitted.observations.sums.counts
-    inputs = np.bincount(counts.row, minlength=counts.size)
-    rows = select_subset(fitted.observations, 150, max_row_inputs=2)
-    assert inputs.max() > 2 and len(rows) == np.count_nonzero(inputs <= 2)
-    assert inputs[rows].max() <= 2
+    inputs = np.bincount(observations.sums.counts.row, minlength=250)
+    rows = select_subset(observations, 250, max_row_inputs=2)
+    assert inputs.max() > 2 and inputs[rows].max() <= 2
+    assert len(rows) == np.count_nonzero(inputs <= 2)
 
 
 def make_objective(seed, caps=False, leaves_out=False):
@@ -766,11 +741,8 @@ def slow_down(ordinary, rows, factor):
     return keep_linearisation(replace(ordinary, observations=observations))
 
 
-def test_ordinary_observations_are_kept(ordinary):
-    assert discount_outliers(ordinary) is None
-
-
 def test_outlier_gets_the_variance_of_its_residual(ordinary):
+    assert discount_outliers(ordinary) is None
     found = discount_outliers(slow_down(ordinary, [CLIFF], 1000.0))
     added = found.log_variance - ordinary.observations.log_variance
     assert np.flatnonzero(added).tolist() == [CLIFF]
