@@ -56,28 +56,23 @@ def test_predictions_by_setup_come_in_the_given_order():
 
     def predict(networks, setup):
         calls.append(setup)
-        return make_prediction(networks, setup)
+        notes = (("far",),) * len(networks) if setup == TWO else ()
+        return replace(make_prediction(networks, setup, with_device=setup == ONE), notes=notes)
 
-    found = predict_by_setup(predict, make_networks(1, 2, 3, 4), [ONE, TWO, ONE, TWO])
-    expected = np.array([11.0, 22.0, 31.0, 42.0])
+    networks = make_networks(1, 2, 3)
+    found = predict_by_setup(predict, networks, [ONE, TWO, ONE])
+    expected = np.array([11.0, 22.0, 31.0])
     assert calls == [ONE, TWO]
     assert (found.energy_j == expected).all() and (found.duration_s == 2 * expected).all()
     assert found.unseen_share == tuple(expected)
-    assert (found.device_energy_j == 0.5 * expected).all()
     assert [list(shares) for shares in found.uncertainty_sources] == [[str(e)] for e in expected]
-
-
-def test_errors_of_different_setups_are_independent():
-    found = predict_by_setup(make_prediction, make_networks(1, 2, 3), [ONE, TWO, ONE])
+    assert found.notes == ((), ("far",), ())
+    # Errors of different setups are independent.
     assert (found.energy_cov == [[121, 0, 341], [0, 484, 0], [341, 0, 961]]).all()
-
-
-def test_values_that_one_setup_lacks_are_unknown_for_all():
-    def predict(networks, setup):
-        return make_prediction(networks, setup, with_device=setup == ONE)
-
-    found = predict_by_setup(predict, make_networks(1, 2), [ONE, TWO])
+    # Values that one setup lacks are unknown for all.
     assert found.device_energy_j is None and found.duration_sd_s is not None
+    every = predict_by_setup(make_prediction, networks, [ONE, TWO, ONE])
+    assert (every.device_energy_j == 0.5 * expected).all() and every.notes == ()
 
 
 def test_fast_means_are_used_if_a_fit_has_them():
@@ -107,60 +102,41 @@ def test_energy_is_divided_by_the_bytes_that_layers_move():
     assert [row.kind for row in rows] == [layer.kind for layer in layers]
 
 
-def test_notes_follow_their_networks():
-    def predict(networks, setup):
-        notes = (("far",),) * len(networks) if setup == TWO else ()
-        return replace(make_prediction(networks, setup), notes=notes)
-
-    found = predict_by_setup(predict, make_networks(1, 2, 3), [ONE, TWO, ONE])
-    assert found.notes == ((), ("far",), ())
-    assert predict_by_setup(make_prediction, make_networks(1, 2), [ONE, TWO]).notes == ()
-
-
-RATES = np.array([3e-12, 2e-10, 5e-6])
-
-
-def draw_work(count, seed=0):
-    rng = np.random.default_rng(seed)
-    return rng.uniform(0.1, 1.0, (count, 3)) * [1e10, 1e7, 20.0]
-
-
 def test_rates_are_recovered_although_they_differ_by_orders_of_magnitude():
-    work = draw_work(20)
-    rates, error_share = fit_work_rates(work, work @ RATES, work @ RATES)
-    assert rates == pytest.approx(RATES, rel=1e-6)
+    expected = np.array([3e-12, 2e-10, 5e-6])
+    work = np.random.default_rng(0).uniform(0.1, 1.0, (20, 3)) * [1e10, 1e7, 20.0]
+    rates, error_share = fit_work_rates(work, work @ expected, work @ expected)
+    assert rates == pytest.approx(expected, rel=1e-6)
     assert error_share == pytest.approx(0.0, abs=1e-6)
 
+
+# Durations far from those of similar trials are implausible, unless a fit judges.
 
 DEVICE = make_simulated_device(3, noise=0.0)
 
 
-def observe_linears(count=40, kind="linear"):
-    """Return isolated linear layers of growing widths with their true durations."""
+def observe_linears(count=40, slower=()):
+    """Return isolated linear layers of growing widths; some take so many times as long."""
     found = []
     for place in range(count):
         width = 64 + 24 * place
-        block = Block("hidden", (make_layer(kind, cin=width, cout=2 * width),))
+        block = Block("hidden", (make_layer("linear", cin=width, cout=2 * width),))
         trial = make_isolated_trial(block, Setup(batch=64 + place), "graph")
-        found.append(Observation(trial, duration_s=DEVICE.true_cost(trial).duration_s))
+        duration_s = dict(slower).get(place, 1.0) * DEVICE.true_cost(trial).duration_s
+        found.append(Observation(trial, duration_s=duration_s))
     return found
 
 
 def test_slow_observations_stand_out_and_the_worst_comes_first():
-    observations = observe_linears()
-    assert not list_implausible(observations)
-    for place, factor in ((5, 4.0), (30, 9.0)):
-        one = observations[place]
-        observations[place] = replace(one, duration_s=factor * one.duration_s)
+    assert not list_implausible(observe_linears())
+    observations = observe_linears(slower={5: 4.0, 30: 9.0})
     assert list_implausible(observations) == [observations[30], observations[5]]
 
 
 def test_few_similar_trials_tell_nothing():
-    observations = observe_linears(count=5)
-    observations[2] = replace(observations[2], duration_s=100 * observations[2].duration_s)
-    assert not score_by_neighbours(observations).any()
     untimed = [replace(one, duration_s=None) for one in observe_linears()]
-    assert not score_by_neighbours(untimed).any()
+    for observations in (observe_linears(5, {2: 100.0}), untimed):
+        assert not score_by_neighbours(observations).any()
 
 
 def test_fit_that_judges_is_asked():
@@ -206,19 +182,16 @@ def test_energies_are_compared_too():
     assert not agree(observe(1.0, 5.0), observe(1.0, 50.0))
 
 
-def test_other_trials_sources_and_imported_runs_are_kept():
+def test_other_trials_sources_and_imported_runs_are_kept_in_order():
     kept = [
         observe(1.0),
         observe(9.0, trial=OTHER),
         observe(9.0, trial=replace(TRIAL, setup=Setup(batch=11))),
         observe(9.0, source=OWN_NET),
         observe(9.0, provenance="imported"),
-        Observation(Trial(Network(), Setup()), energy_j=1.0, duration_s=1.0),
+        observe(1.0, 1.0, Trial(Network(), Setup())),
+        observe(1.1),
     ]
-    assert drop_contradicted(kept) == tuple(kept)
-
-
-def test_order_is_kept_and_refused_trials_are_left_out():
+    # Refused trials are left out.
     refused = Observation(OTHER, refusal="it does not fit")
-    kept = [observe(1.0, trial=OTHER), observe(2.0), observe(2.1)]
     assert drop_contradicted([refused, *kept]) == tuple(kept)
