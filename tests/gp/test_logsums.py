@@ -32,7 +32,6 @@ from joulecast.gp.logsums.prior import (
     KernelTerm,
     LogSumProcess,
     coefficient_gradient,
-    multiply_structures,
     prior_log_mean,
 )
 from joulecast.gp.logsums.selection import extend_fitted, keep_linearisation, select_rows
@@ -129,15 +128,6 @@ def to_matrix(sums, inputs):
     return matrix
 
 
-def test_cells_are_the_distinct_groups_and_regimes():
-    inputs = draw_inputs(np.random.default_rng(0), 40)
-    table, cell = inputs.cells
-    rows = np.column_stack([inputs.groups, inputs.regimes])
-    assert (table[cell] == rows).all()
-    assert len(table) == len(np.unique(rows, axis=0))
-    assert (np.diff(cell[inputs.order_by_cell()]) >= 0).all()
-
-
 def test_taken_sums_are_rows_of_the_matrix():
     sums = draw_sums(np.random.default_rng(1), 10, 4, 5)
     index = np.array([7, 0, 5, 5])
@@ -221,16 +211,6 @@ def test_variance_of_sums_is_the_diagonal_of_their_covariance(example):
     assert prior.sum_variance(left, sums) == pytest.approx(np.diag(cov), rel=1e-6)
     empty = WeightedSums(1, np.zeros(0, int), np.zeros(0, int), np.zeros(0))
     assert prior.sum_variance(left, empty).tolist() == [0.0]
-
-
-def test_structures_that_only_one_side_has_do_not_matter():
-    one = WeightedSums(2, np.array([0, 0, 1]), np.array([5, 7, 9]), np.array([0.5, 0.25, 1.0]))
-    two = WeightedSums(3, np.array([0, 2, 2]), np.array([7, 5, 8]), np.array([2.0, 4.0, 1.0]))
-    left, right = (LogSums(each, each, np.arange(each.size)) for each in (one, two))
-    place, products, is_same = multiply_structures(left, right)
-    assert [axis.ravel().tolist() for axis in place] == [[0, 1], [0, 2]]
-    assert products.tolist() == [[0.5, 2.0], [0.0, 0.0]]
-    assert is_same.tolist() == [[1.0, 0.0], [0.0, 0.0]]
 
 
 def test_discrepancies_are_shared_by_structure_and_by_sum(example):
@@ -618,17 +598,6 @@ def test_every_input_gets_its_rows(large, few_are_many, monkeypatch):
     monkeypatch.setattr(selection, "ROWS_PER_INPUT", 1)
     assert len(select_rows(large, observed, 101)) <= 101
     assert len(select_rows(large, observed, 360)) == 360
-
-
-def test_local_linearisation_is_close_to_exact(large, few_are_many, monkeypatch):
-    monkeypatch.setattr(selection, "_MAX_JOINT_ROWS", 100)
-    monkeypatch.setattr(selection, "_BATCH", 20)
-    local = keep_linearisation(large)
-    assert local.row_weights is None
-    assert local.linear.weights.weight == pytest.approx(large.linear.weights.weight, abs=0.05)
-    new = draw_inputs(np.random.default_rng(1), 30, first_identity=1000)
-    one, two = (predict_log_means(condition_logsums(each), new) for each in (local, large))
-    assert one == pytest.approx(two, abs=0.02)
 
 
 @pytest.mark.parametrize("limit", [100, 400])

@@ -34,7 +34,7 @@ from joulecast.estimators.additive.estimator import (
     predict_runs,
     update_prediction,
 )
-from joulecast.estimators.additive.layers import make_overhead, set_up_layer, split_layers
+from joulecast.estimators.additive.layers import set_up_layer, split_layers
 from joulecast.estimators.additive.observations import (
     MeasuredKind,
     MeasuredNetwork,
@@ -44,7 +44,6 @@ from joulecast.estimators.additive.observations import (
     find_idle_power,
     hash_layers,
     share_half_precisions,
-    split_phases,
     summarise_kinds,
     summarise_networks,
 )
@@ -145,7 +144,8 @@ def test_own_module_moves_its_own_estimate_and_no_other(device, observations, fi
 def test_unseen_kinds_and_precisions_have_wide_intervals(device, fitted):
     network, unknown = draw_networks(1, seed=2)[0], make_family("transformer:64,2")
     setups = SETUP, SETUP, replace(SETUP, precision="bf16")
-    found = fitted.predict([network, unknown, network], setups)
+    found = fitted.predict([network, unknown, network], setups, per_layer=True)
+    assert {layer.kind for layer in found.layers[1] if not layer.seen} >= {"sdpa", "layer_norm"}
     known, kind, precision = found.energy_sd_j / found.energy_j
     assert 0.3 < found.unseen_share[1] < found.unseen_share[2] == pytest.approx(1.0)
     assert kind > 2.0 * known and precision > 0.3 > 3.0 * known
@@ -271,18 +271,21 @@ def test_training_and_inference_have_models_of_their_own(device, monkeypatch):
     """Given enough of both; each predicts its phase, whatever was observed of the other."""
     monkeypatch.setattr(phases, "_MIN_OWN_ENERGIES", 20)
     networks, inference = draw_networks(6, seed=8), replace(SETUP, phase="inference")
-    training = observe_blocks(device, networks)
+    idle, training = observe_idle(device), observe_blocks(device, networks)
     forward = observe_blocks(device, networks, inference)
-    both, some = ADDITIVE.fit([*training, *forward]), networks[:3]
+    assert ADDITIVE.fit([*training, idle, *forward[:19]]).inference is None
+    both, some = ADDITIVE.fit([*training, idle, *forward]), networks[:3]
     assert both.inference is not None
     restored = ADDITIVE.load(both.to_dict())
     for setup, own in ((SETUP, training), (inference, forward)):
-        alone_j = predict(ADDITIVE.fit(own), some, setup).energy_j
+        alone_j = predict(ADDITIVE.fit([*own, idle]), some, setup).energy_j
         for fitted in (both, restored):
             assert predict(fitted, some, setup).energy_j == pytest.approx(alone_j)
     mixed = both.predict(some, [SETUP, inference, SETUP], joint=True)
     assert mixed.energy_cov is not None and mixed.energy_cov[0, 1] == 0.0
-    assert ADDITIVE.fit([*training, *forward], both).observation_count == both.observation_count
+    assert (
+        ADDITIVE.fit([*training, idle, *forward], both).observation_count == both.observation_count
+    )
 
 
 STEPS, OVERHEAD_J, OVERHEAD_S = 100, 60.0, 0.3
@@ -609,6 +612,7 @@ def test_sources_are_named_and_stored(transferred, few):
 def test_source_without_a_posterior_mean_is_conditioned(model, monkeypatch):
     """Fits of very many observations keep no weights of all of them."""
     monkeypatch.setattr(relinearisation, "_MAX_JOINT_ROWS", 10)
+    monkeypatch.setattr(relinearisation, "_BATCH", 5)
     large = relinearisation.keep_linearisation(model.duration)
     assert large.row_weights is None
     inputs = model.encoder.encode_durations(list_operators(draw_networks(2, seed=1)))
@@ -640,14 +644,6 @@ def test_network_and_isolated_blocks_have_the_same_layers(device, network, run):
     assert whole.energy_relative_var - blocks[0].energy_relative_var == pytest.approx(sum_var)
 
 
-def test_imported_run_is_per_step_and_pays_its_overhead_once(network):
-    trial = Trial(network, SETUP, Execution(steps=50))
-    run = Observation(trial, energy_j=100.0, duration_s=5.0, provenance="imported", source="log")
-    (one,) = decompose_observations([run])
-    assert (one.energy_j, one.duration_s) == (2.0, 0.1)
-    assert one.counts[make_overhead("log")] == 1 / 50 and one.is_imported
-
-
 def test_sum_error_is_larger_if_a_host_runs_ahead_without_graphs(device, network):
     eager = decompose_observations(observe_blocks(device, [network], mode="eager"))
     ahead = [replace(one, issue_s=0.1 * one.duration_s) for one in eager]
@@ -667,18 +663,6 @@ def test_observations_are_decomposed_once(observations):
     first, second = decompose_observations(observations), decompose_observations(observations)
     assert all(one is two for one, two in zip(first, second, strict=True))
     assert decompose_observations([replace(one) for one in observations]) == first
-
-
-def test_phases_with_many_energies_are_apart_and_share_the_idle_device(device, network):
-    training, inferences = (
-        [replace(observe_step(device, trial), run=str(at)) for at in range(60)]
-        for trial in (Trial(network, replace(SETUP, phase=one)) for one in ("train", "inference"))
-    )
-    idle = observe_idle(device)
-    found = split_phases([*training, idle, *inferences])
-    assert found == ([*training, idle], [idle, *inferences])
-    few = [*training, *inferences[1:]]
-    assert split_phases(few) == (few, [])
 
 
 @pytest.fixture(scope="module")
