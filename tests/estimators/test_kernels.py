@@ -23,13 +23,50 @@ from joulecast.estimators.kernels import (
     read_points,
 )
 from joulecast.families import draw_family, make_family
-from joulecast.onnx_nets.fusion import find_fusion_table, list_kernels
-from joulecast.operators import make_layer
+from joulecast.onnx_nets.fusion import FUSION_TABLES, find_fusion_table, list_kernels
+from joulecast.operators import make_layer, make_op
 from joulecast.records import Execution, Input, Network, Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
 from joulecast.testing.estimators import EstimatorContract, observe, run_short_campaign
 from joulecast.variants import REPEATED, Block, make_isolated_trial
-from kernel_examples import SETUP, TABLE, draw_convs, find_durations, make_conv, make_linear
+
+SETUP = Setup(batch=1, phase="inference")
+TABLE = FUSION_TABLES["onnxruntime"]
+
+
+def make_conv(cin, cout, side, kernel=3):
+    """Return a convolution with an activation as one kernel."""
+    sizes = {"cin": cin, "cout": cout, "space": (side, side), "kernel": kernel}
+    relu = make_op("elementwise", fn="relu")
+    return fuse(make_layer("conv2d", (relu,), padding=kernel // 2, **sizes), cin, side, side)
+
+
+def make_linear(cin, cout):
+    return fuse(make_layer("linear", cin=cin, cout=cout), cin)
+
+
+def fuse(layer, *shape):
+    (found,) = list_kernels(Network((layer,), Input(shape)), SETUP, TABLE)
+    return found
+
+
+def draw_convs(count, seed=0):
+    """Return convolutions of random sizes."""
+    draw = random.Random(seed)
+    return [
+        make_conv(
+            draw.randint(4, 128), draw.randint(4, 128), draw.randint(4, 56), draw.choice((1, 3, 5))
+        )
+        for _ in range(count)
+    ]
+
+
+def find_durations(kernels):
+    """Return a smooth law: rates that depend on the channels, and the start of a kernel."""
+    rates = [1e9 * (1.0 - np.exp(-one.features["C_out"] / 60.0)) for one in kernels]
+    work = zip(kernels, rates, strict=True)
+    return np.array([one.flops / rate + one.size_bytes / 5e9 + 2e-6 for one, rate in work])
+
 
 SHAPE = (3, 64, 64)
 ESTIMATOR = KernelProcessEstimator()
