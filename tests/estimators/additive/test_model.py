@@ -5,6 +5,7 @@ import math
 import random
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -312,11 +313,6 @@ def test_priors_have_the_costs_of_the_roofline_and_the_idle_power(encoder):
 
 START_S = 400e-6
 CALLS_S = (20e-6, 55e-6, 90e-6, 70e-6, 12e-6, 25e-6)
-SETUPS = [
-    Setup(phase=phase, precision=precision)
-    for phase in ("train", "inference")
-    for precision in ("tf32", "bf16")
-]
 OPERATORS = [
     ("linear", {"cin": 64, "cout": 64}),
     ("linear", {"cin": 64, "cout": 64, "bias": 0}),
@@ -331,12 +327,14 @@ def list_layers():
     """Return layers of many structures, single layers and blocks."""
     layers = [
         make_layer(kind, tuple(make_op("elementwise", fn=fn) for fn in tail), **sizes)
-        for kind, sizes in OPERATORS
-        for tail in TAILS
+        for (kind, sizes), tail in product(OPERATORS, TAILS)
     ]
     blocks = [Block("hidden", (layer,)) for layer in layers]
     blocks += [Block(REPEATED, tuple(layers[at : at + 5])) for at in range(0, len(layers), 3)]
-    return [set_up_layer(block, setup) for block in blocks for setup in SETUPS]
+    return [
+        set_up_layer(block, Setup(phase=phase, precision=precision))
+        for block, phase, precision in product(blocks, ("train", "inference"), ("tf32", "bf16"))
+    ]
 
 
 LAYERS = list_layers()
