@@ -350,7 +350,7 @@ def test_covariances_of_observations_are_exact(fitted):
     exact = weights @ fitted.prior.covariance(fitted.inputs, fitted.inputs) @ weights.T
     exact += fitted.prior.discrepancy_covariance(sums, sums)
     # As many on both sides, but others; 30 and 31 are the same sum.
-    left, right = np.array([2, 20, 31]), np.array([0, 25, 30])
+    left, right = np.array([2, 20, 31]), np.array([0, 30, 25])
     found = fitted.narrow(left).covary_rows(fitted.narrow(right))
     assert found == pytest.approx(exact[np.ix_(left, right)], abs=1e-10)
 
