@@ -26,7 +26,7 @@ def observe_step(device, trial, energy=True):
 
 
 def observe_blocks(device, networks, setup=SETUP, mode="graph", energy=True):
-    """Return an observation of every distinct part of some networks in isolation."""
+    """Return an observation of every distinct block of some networks in isolation."""
     trials = {}
     for network in networks:
         for placed in split_blocks(network):
@@ -48,6 +48,12 @@ def list_probes(target, observations):
 
 def observe_idle(device):
     return observe_step(device, Trial(Network(), Setup()))
+
+
+def observe_device(device, networks, setup=SETUP):
+    """Return graphs of the blocks of some networks, eager durations of two, and the idle device."""
+    eager = [observe_step(device, Trial(one, setup), energy=False) for one in networks[:2]]
+    return [*observe_blocks(device, networks, setup), *eager, observe_idle(device)]
 
 
 def observe_on_unit(observations, unit, factor, start_s):

@@ -1,5 +1,7 @@
 """A small estimator as a third party could write it: every call of a layer costs the same."""
 
+from dataclasses import asdict, dataclass, fields
+
 import numpy as np
 
 from joulecast.estimators.base import Prediction, Proposal
@@ -33,13 +35,15 @@ class CallEstimator:
         )
 
     def load(self, data):
-        return FittedCalls(data["j"], data["s"], data["setups"], data["seen"])
+        return FittedCalls(*(data[one.name] for one in fields(FittedCalls)))
 
 
+@dataclass
 class FittedCalls:
-    def __init__(self, energy_j, duration_s, setups, observation_count):
-        self.energy_j, self.duration_s, self.setups = energy_j, duration_s, setups
-        self.observation_count = observation_count
+    energy_j: float
+    duration_s: float
+    setups: list[str]
+    observation_count: int
 
     def predict(self, networks, setups, *, joint=False, per_layer=False):
         counts = np.array([sum(layer.calls for layer in one.layers) for one in networks], float)
@@ -63,8 +67,7 @@ class FittedCalls:
         return ()
 
     def to_dict(self):
-        costs = {"j": self.energy_j, "s": self.duration_s, "setups": self.setups}
-        return {"version": CallEstimator.version, "seen": self.observation_count, **costs}
+        return {"version": CallEstimator.version, **asdict(self)}
 
 
 def _count(seen):

@@ -1,4 +1,4 @@
-"""Test the helpers that estimators share: grouping by setup, covariances, energies by layer."""
+"""What estimators share: grouping by setup, covariances, energies by layer, plausibility."""
 
 from dataclasses import replace
 
@@ -13,10 +13,19 @@ from joulecast.estimators.base import (
     predict_means,
     split_energy_by_bytes,
 )
+from joulecast.estimators.plausibility import (
+    FIT_Z,
+    agree,
+    drop_contradicted,
+    list_implausible,
+    score_by_neighbours,
+)
 from joulecast.families import make_family
-from joulecast.operators import layer_work
-from joulecast.records import Network, Setup
+from joulecast.operators import layer_work, make_layer
+from joulecast.records import OWN_NET, Network, Observation, Setup, Trial
+from joulecast.simulation import make_simulated_device
 from joulecast.testing.estimators import draw_networks
+from joulecast.variants import Block, make_isolated_trial
 
 ONE, TWO = Setup(batch=1), Setup(batch=2)
 
@@ -47,28 +56,23 @@ def test_predictions_by_setup_come_in_the_given_order():
 
     def predict(networks, setup):
         calls.append(setup)
-        return make_prediction(networks, setup)
+        notes = (("far",),) * len(networks) if setup == TWO else ()
+        return replace(make_prediction(networks, setup, with_device=setup == ONE), notes=notes)
 
-    found = predict_by_setup(predict, make_networks(1, 2, 3, 4), [ONE, TWO, ONE, TWO])
-    expected = np.array([11.0, 22.0, 31.0, 42.0])
+    networks = make_networks(1, 2, 3)
+    found = predict_by_setup(predict, networks, [ONE, TWO, ONE])
+    expected = np.array([11.0, 22.0, 31.0])
     assert calls == [ONE, TWO]
     assert (found.energy_j == expected).all() and (found.duration_s == 2 * expected).all()
     assert found.unseen_share == tuple(expected)
-    assert (found.device_energy_j == 0.5 * expected).all()
     assert [list(shares) for shares in found.uncertainty_sources] == [[str(e)] for e in expected]
-
-
-def test_errors_of_different_setups_are_independent():
-    found = predict_by_setup(make_prediction, make_networks(1, 2, 3), [ONE, TWO, ONE])
+    assert found.notes == ((), ("far",), ())
+    # Errors of different setups are independent.
     assert (found.energy_cov == [[121, 0, 341], [0, 484, 0], [341, 0, 961]]).all()
-
-
-def test_values_that_one_setup_lacks_are_unknown_for_all():
-    def predict(networks, setup):
-        return make_prediction(networks, setup, with_device=setup == ONE)
-
-    found = predict_by_setup(predict, make_networks(1, 2), [ONE, TWO])
+    # Values that one setup lacks are unknown for all.
     assert found.device_energy_j is None and found.duration_sd_s is not None
+    every = predict_by_setup(make_prediction, networks, [ONE, TWO, ONE])
+    assert (every.device_energy_j == 0.5 * expected).all() and every.notes == ()
 
 
 def test_fast_means_are_used_if_a_fit_has_them():
@@ -98,26 +102,96 @@ def test_energy_is_divided_by_the_bytes_that_layers_move():
     assert [row.kind for row in rows] == [layer.kind for layer in layers]
 
 
-def test_notes_follow_their_networks():
-    def predict(networks, setup):
-        notes = (("far",),) * len(networks) if setup == TWO else ()
-        return replace(make_prediction(networks, setup), notes=notes)
-
-    found = predict_by_setup(predict, make_networks(1, 2, 3), [ONE, TWO, ONE])
-    assert found.notes == ((), ("far",), ())
-    assert predict_by_setup(make_prediction, make_networks(1, 2), [ONE, TWO]).notes == ()
-
-
-RATES = np.array([3e-12, 2e-10, 5e-6])
-
-
-def draw_work(count, seed=0):
-    rng = np.random.default_rng(seed)
-    return rng.uniform(0.1, 1.0, (count, 3)) * [1e10, 1e7, 20.0]
-
-
 def test_rates_are_recovered_although_they_differ_by_orders_of_magnitude():
-    work = draw_work(20)
-    rates, error_share = fit_work_rates(work, work @ RATES, work @ RATES)
-    assert rates == pytest.approx(RATES, rel=1e-6)
+    expected = np.array([3e-12, 2e-10, 5e-6])
+    work = np.random.default_rng(0).uniform(0.1, 1.0, (20, 3)) * [1e10, 1e7, 20.0]
+    rates, error_share = fit_work_rates(work, work @ expected, work @ expected)
+    assert rates == pytest.approx(expected, rel=1e-6)
     assert error_share == pytest.approx(0.0, abs=1e-6)
+
+
+# Durations far from those of similar trials are implausible, unless a fit judges.
+
+DEVICE = make_simulated_device(3, noise=0.0)
+
+
+def observe_linears(count=40, slower=()):
+    """Return isolated linear layers of growing widths; some take so many times as long."""
+    found = []
+    for place in range(count):
+        width = 64 + 24 * place
+        block = Block("hidden", (make_layer("linear", cin=width, cout=2 * width),))
+        trial = make_isolated_trial(block, Setup(batch=64 + place), "graph")
+        duration_s = dict(slower).get(place, 1.0) * DEVICE.true_cost(trial).duration_s
+        found.append(Observation(trial, duration_s=duration_s))
+    return found
+
+
+def test_slow_observations_stand_out_and_the_worst_comes_first():
+    assert not list_implausible(observe_linears())
+    observations = observe_linears(slower={5: 4.0, 30: 9.0})
+    assert list_implausible(observations) == [observations[30], observations[5]]
+
+
+def test_few_similar_trials_tell_nothing():
+    untimed = [replace(one, duration_s=None) for one in observe_linears()]
+    for observations in (observe_linears(5, {2: 100.0}), untimed):
+        assert not score_by_neighbours(observations).any()
+
+
+def test_fit_that_judges_is_asked():
+    class Judge:
+        def score_observations(self, observations):
+            return np.array([0.0, 2 * FIT_Z, 3 * FIT_Z])
+
+    observations = observe_linears(count=3)
+    assert list_implausible(observations, Judge()) == [observations[2], observations[1]]
+    assert list_implausible(observations, object()) == []
+
+
+TRIAL = Trial(make_family("lenet5:4,6,24,16"), Setup(batch=10))
+OTHER = Trial(make_family("lenet5:4,6,24,17"), Setup(batch=10))
+
+
+def observe(duration_s, energy_j=None, trial=TRIAL, **facts):
+    return Observation(trial, energy_j=energy_j, duration_s=duration_s, **facts)
+
+
+@pytest.mark.parametrize(
+    ("durations_s", "believed"),
+    [
+        ([1.0], [1.0]),
+        ([1.0, 1.2], [1.0, 1.2]),
+        ([4.0, 1.0, 1.1], [1.0, 1.1]),
+        ([1.0, 1.1, 4.0], [1.0, 1.1]),
+        ([4.0, 1.0], [1.0]),
+        ([1.0, 4.0], [4.0]),
+        ([4.0, 1.0, 9.0], [9.0]),
+        ([4.0, 4.1, 1.0, 1.1], [1.0, 1.1]),
+    ],
+)
+def test_majority_is_believed_then_the_latest(durations_s, believed):
+    found = drop_contradicted([observe(duration_s) for duration_s in durations_s])
+    assert [one.duration_s for one in found] == believed
+
+
+def test_energies_are_compared_too():
+    found = drop_contradicted([observe(1.0, 5.0), observe(1.0, 50.0), observe(1.1, 5.1)])
+    assert [one.energy_j for one in found] == [5.0, 5.1]
+    assert agree(observe(1.0), observe(1.0, 50.0))
+    assert not agree(observe(1.0, 5.0), observe(1.0, 50.0))
+
+
+def test_other_trials_sources_and_imported_runs_are_kept_in_order():
+    kept = [
+        observe(1.0),
+        observe(9.0, trial=OTHER),
+        observe(9.0, trial=replace(TRIAL, setup=Setup(batch=11))),
+        observe(9.0, source=OWN_NET),
+        observe(9.0, provenance="imported"),
+        observe(1.0, 1.0, Trial(Network(), Setup())),
+        observe(1.1),
+    ]
+    # Refused trials are left out.
+    refused = Observation(OTHER, refusal="it does not fit")
+    assert drop_contradicted([refused, *kept]) == tuple(kept)

@@ -51,35 +51,36 @@ class TestConstant(EstimatorContract):
         assert twice_j == once_j > 0
 
 
-def make_proportional(j_per_flop, execution=Execution(), setup=SETUP):
+def make_proportional(j_per_flop, setup=SETUP):
     """Return observations whose energy is proportional to FLOPs."""
-    seen = []
-    for network in draw_networks(6):
-        flops = network_work(network, setup).total.flops * execution.steps
-        seen.append(Observation(Trial(network, setup, execution), j_per_flop * flops, 0.0, flops))
-    return seen
+    return [
+        Observation(Trial(network, setup), j_per_flop * flops, 0.0, flops)
+        for network in draw_networks(6)
+        for flops in (count_flops(network, setup),)
+    ]
+
+
+def count_flops(network, setup=SETUP):
+    return network_work(network, setup).total.flops
 
 
 def test_flops_does_not_use_stages_of_a_step():
-    seen = make_proportional(1e-9, Execution(stage="forward"))[0]
-    assert not FlopsEstimator().uses(seen)
-    assert FlopsEstimator().uses(replace(seen, trial=replace(seen.trial, execution=Execution())))
+    seen = make_proportional(1e-9)[0]
+    forward = replace(seen.trial, execution=Execution(stage="forward"))
+    assert FlopsEstimator().uses(seen)
+    assert not FlopsEstimator().uses(replace(seen, trial=forward))
 
 
 def test_each_setup_has_its_own_factor():
-    other = Setup(batch=64)
-    fitted = FlopsEstimator().fit(make_proportional(1e-9) + make_proportional(5e-9, setup=other))
-    network = draw_networks(1)[0]
-    expected = [
-        factor * network_work(network, setup).total.flops
-        for setup, factor in ((SETUP, 1e-9), (other, 5e-9))
-    ]
+    other, network = Setup(batch=64), draw_networks(1)[0]
+    fitted = FlopsEstimator().fit(make_proportional(1e-9) + make_proportional(5e-9, other))
+    expected = [1e-9 * count_flops(network), 5e-9 * count_flops(network, other)]
     assert fitted.predict([network] * 2, [SETUP, other]).energy_j == pytest.approx(expected)
 
 
 def test_setup_with_too_few_networks_uses_the_line_of_all():
     other = Setup(batch=64)
-    few = make_proportional(5e-9, setup=other)[:1]
+    few = make_proportional(5e-9, other)[:1]
     fitted = LinearFlopsEstimator().fit(make_proportional(1e-9) + few)
     alone = LinearFlopsEstimator().fit(few)
     assert fitted.lines[setup_key(other)] == fitted.lines["*"] != alone.lines["*"]
@@ -90,19 +91,18 @@ def test_setup_with_too_few_networks_uses_the_line_of_all():
 @pytest.mark.parametrize("estimator", [LinearFlopsEstimator(), LinearWorkEstimator()])
 def test_coefficients_are_never_negative(estimator):
     seen = [replace(one, energy_j=one.energy_j**1.3) for one in make_proportional(3e-6)]
-    fitted = estimator.fit(seen)
-    for line in fitted.lines.values():
-        assert min(line.energy) >= 0
-        assert line.energy[-1] == 0
+    for line in estimator.fit(seen).lines.values():
+        assert min(line.energy) >= line.energy[-1] == 0
 
 
 def test_work_line_recovers_four_coefficients():
     expected = np.array([2e-9, 5e-10, 1e-3, 0.2])
     networks = [*draw_networks(5), make_family("cnn5"), make_family("har")]
-    seen = []
-    for network in networks:
-        energy_j = float(count_columns(network) @ expected)
-        seen.append(Observation(Trial(network, SETUP), energy_j, 0.0, 2 * energy_j))
+    energies_j = [float(count_columns(network) @ expected) for network in networks]
+    seen = [
+        Observation(Trial(network, SETUP), energy_j, 0.0, 2 * energy_j)
+        for network, energy_j in zip(networks, energies_j, strict=True)
+    ]
     fitted = LinearWorkEstimator().fit(seen)
     assert fitted.lines["*"].energy == pytest.approx(expected, rel=1e-6)
     assert fitted.lines["*"].duration == pytest.approx(2 * expected, rel=1e-6)
@@ -132,10 +132,7 @@ def test_few_networks_for_the_coefficients_widen_the_interval():
         for one, factor in zip(make_proportional(3e-9)[:4], (0.8, 1.1, 1.2, 0.9), strict=True)
     ]
     line = FlopsEstimator().fit(seen).lines["*"]
-    errors = [
-        line.energy[0] * network_work(one.trial.network, SETUP).total.flops / one.energy_j - 1
-        for one in seen
-    ]
+    errors = [line.energy[0] * count_flops(one.trial.network) / one.energy_j - 1 for one in seen]
     assert line.sd_share == pytest.approx((np.sum(np.square(errors)) / 3) ** 0.5)
 
 

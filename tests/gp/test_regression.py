@@ -31,16 +31,19 @@ def cost(widths):
     return 0.05 + 1e-3 * a + 2e-3 * b + 1e-4 * a * b
 
 
+def fit(name="matern", factor=1.0):
+    values = factor * cost(WIDTHS)
+    return fit_gaussian_process(WIDTHS, values, (0.01 * values) ** 2, ProcessOptions(name))
+
+
 @pytest.fixture(scope="module")
 def process():
-    values = cost(WIDTHS)
-    return fit_gaussian_process(WIDTHS, values, (0.01 * values) ** 2)
+    return fit()
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_prediction_equals_that_of_scikit_learn(name):
-    values = cost(WIDTHS)
-    process = fit_gaussian_process(WIDTHS, values, (0.01 * values) ** 2, ProcessOptions(name))
+    process = fit(name)
     scales = process.length_scales
     shape = RBF(scales) if name == "rbf" else Matern(scales, nu=2.5)
     kernel = ConstantKernel(process.signal_variance) * shape + WhiteKernel(process.nugget)
@@ -57,29 +60,27 @@ def test_prediction_equals_that_of_scikit_learn(name):
     # scikit-learn includes the nugget of new points; ours is separate.
     with_nugget = cov + process.nugget_variance * np.eye(3)
     assert with_nugget == pytest.approx(process.scale**2 * expected_cov, rel=1e-5, abs=1e-12)
-
-
-def test_standard_deviations_are_the_diagonal_of_the_covariance(process):
-    _, cov = process.predict(NEW_WIDTHS)
     assert process.standard_deviations(NEW_WIDTHS) == pytest.approx(np.sqrt(np.diag(cov)), rel=1e-6)
 
 
-def test_kernel_is_stored_and_defaults_to_matern(process):
+@pytest.mark.parametrize("options", [ProcessOptions("rbf"), ProcessOptions(roots=False)], ids=str)
+def test_json_says_what_differs_from_the_defaults(process, options):
+    own = fit_gaussian_process(WIDTHS, cost(WIDTHS), [1e-6] * len(WIDTHS), options)
+    data = own.to_dict()
+    assert (data["kernel"], data.get("warped", True)) == (options.kernel, options.roots)
+    restored = GaussianProcess.from_dict(json.loads(json.dumps(data)))
+    assert (restored.predict(NEW_WIDTHS)[0] == own.predict(NEW_WIDTHS)[0]).all()
     old = {name: value for name, value in process.to_dict().items() if name != "kernel"}
     assert GaussianProcess.from_dict(old).kernel == process.kernel == "matern"
-    smooth = fit_gaussian_process(WIDTHS, cost(WIDTHS), [1e-6] * len(WIDTHS), ProcessOptions("rbf"))
-    restored = GaussianProcess.from_dict(smooth.to_dict())
-    assert restored.predict(NEW_WIDTHS)[0] == pytest.approx(smooth.predict(NEW_WIDTHS)[0])
+    assert "warped" not in old
     with pytest.raises(InputError, match="'linear'; choose one of matern, rbf"):
         ProcessOptions("linear")
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 def test_prediction_scales_with_the_unit(process, factor):
-    values = factor * cost(WIDTHS)
-    scaled = fit_gaussian_process(WIDTHS, values, (0.01 * values) ** 2)
     expected = factor * process.predict(NEW_WIDTHS)[0]
-    assert scaled.predict(NEW_WIDTHS)[0] == pytest.approx(expected, rel=1e-3)
+    assert fit(factor=factor).predict(NEW_WIDTHS)[0] == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -146,18 +147,6 @@ def compute_log_likelihood(process):
     z = (process.values - process.mean) / process.scale
     _, log_det = np.linalg.slogdet(cov)
     return -0.5 * (z @ np.linalg.solve(cov, z) + log_det)
-
-
-def test_json_says_whether_points_are_warped():
-    points, values = [(1,), (9,), (4,)], [1.0, 2.0, 1.5]
-    options = ProcessOptions(roots=False)
-    process = fit_gaussian_process(points, values, [0.0] * 3, options)
-    data = process.to_dict()
-    assert data["warped"] is False
-    assert "warped" not in fit_gaussian_process(points, values, [0.0] * 3).to_dict()
-    restored = GaussianProcess.from_dict(data)
-    new = np.array([[2.0], [20.0]])
-    assert (restored.predict(new)[0] == process.predict(new)[0]).all()
 
 
 def draw_data(count=60, seed=0):

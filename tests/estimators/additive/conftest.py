@@ -2,10 +2,9 @@
 
 import pytest
 
-from additive_examples import SETUP, draw_networks, observe_blocks, observe_idle, observe_step
+from additive_examples import draw_networks, observe_device
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.fit import fit_model
-from joulecast.records import Trial
 from joulecast.simulation import make_simulated_device
 
 
@@ -16,10 +15,7 @@ def device():
 
 @pytest.fixture(scope="session")
 def observations(device):
-    """Graphs of the parts of eight networks, eager durations of two, and the idle device."""
-    networks = draw_networks(8, seed=1)
-    eager = [observe_step(device, Trial(one, SETUP), energy=False) for one in networks[:2]]
-    return [*observe_blocks(device, networks), *eager, observe_idle(device)]
+    return observe_device(device, draw_networks(8, seed=1))
 
 
 @pytest.fixture(scope="session")

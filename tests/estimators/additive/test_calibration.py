@@ -84,29 +84,23 @@ def judged():
     return {way: np.concatenate(rows) for way, rows in found.items()}
 
 
-def covered_share(scores):
-    return float(np.mean(np.abs(scores) < HALF_WIDTH))
-
-
-def root_mean_square(scores):
-    return float(np.sqrt(np.mean(scores**2)))
+def assert_honest(scores, shares, rms):
+    """Compare coverage, and the root mean square of errors in standard deviations."""
+    assert shares[0] <= np.mean(np.abs(scores) < HALF_WIDTH) <= shares[1]
+    assert rms[0] <= np.sqrt(np.mean(scores**2)) <= rms[1]
 
 
 def test_energy_intervals_have_about_their_level(judged):
     scores = np.concatenate([rows[:, 0, 0] for rows in judged.values()])
-    assert 0.90 <= covered_share(scores) <= 0.995
-    assert 0.6 <= root_mean_square(scores) <= 1.3
+    assert_honest(scores, (0.90, 0.995), (0.6, 1.3))
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_energy_intervals_hold_whatever_was_observed(judged, way):
-    assert covered_share(judged[way][:, 0, 0]) >= 0.85
-    assert 0.35 <= root_mean_square(judged[way][:, 0, 0]) <= 1.6
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_duration_intervals_have_at_least_about_their_level(judged, way):
-    assert covered_share(judged[way][:, 1, 0]) >= 0.85
+def test_intervals_hold_whatever_was_observed(judged, way):
+    """Those of durations may be wider than they need to be."""
+    energies, durations = judged[way][:, :, 0].T
+    assert_honest(energies, (0.85, 1.0), (0.35, 1.6))
+    assert_honest(durations, (0.85, 1.0), (0.0, np.inf))
 
 
 def test_probes_narrow_intervals_without_raising_errors(judged):

@@ -1,6 +1,7 @@
 """Layers of networks and their operators: layouts, blocks, calls, tails, passes, fusion."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -26,13 +27,13 @@ from joulecast.operators import Work, layer_work, make_layer, make_op, output_sh
 from joulecast.records import Input, Network, Setup
 from joulecast.variants import Block, curve_key, describe_block, split_network
 
-CONV = make_layer(
-    "conv2d", (make_op("batch_norm"),), cin=8, cout=16, space=(9, 9), kernel=3, padding=1
-)
-RELU = make_op("elementwise", fn="relu")
+SETUP, INFERENCE = Setup(4), Setup(4, phase="inference")
+NORM, RELU = make_op("batch_norm"), make_op("elementwise", fn="relu")
+CONV = make_layer("conv2d", (NORM,), cin=8, cout=16, space=(9, 9), kernel=3, padding=1)
 
 
-SETUP = Setup(4)
+def set_up(layer, setup=SETUP, role="hidden"):
+    return set_up_layer(Block(role, (layer,)), setup)
 
 
 @pytest.mark.parametrize(
@@ -44,18 +45,17 @@ SETUP = Setup(4)
     ],
 )
 def test_layout_makes_another_kind_and_curve(layer, change, name):
-    setup = Setup()
     default, other = Block("hidden", (layer,)), Block("hidden", (replace(layer, **change),))
-    one, two = set_up_layer(default, setup), set_up_layer(other, setup)
+    one, two = set_up_layer(default, SETUP), set_up_layer(other, SETUP)
     assert two.kind == f"{one.kind} {name}"
     assert one.key != two.key and one.structure != two.structure
-    assert curve_key(default, setup) != curve_key(other, setup)
+    assert curve_key(default, SETUP) != curve_key(other, SETUP)
     assert name in describe_block(other)
 
 
 def test_keys_of_default_layouts_are_stable():
     """Profiles that were measured before layouts were distinguished keep their meaning."""
-    layer = set_up_layer(Block("hidden", (CONV,)), Setup())
+    layer = set_up(CONV, Setup())
     assert (layer.key, layer.structure) == ("2630feb9bb0f23ee", "968ab81f7392bbf9")
     assert curve_key(Block("hidden", (CONV,)), Setup()) == "f4bf6bcc8dc7b264"
 
@@ -64,27 +64,26 @@ def test_blocks_are_sums_of_the_operators_of_their_layers():
     network, setup = make_family("transformer:64,2"), Setup(batch=32)
     blocks = [one.layer for one in split_layers(network, setup) if one.layer.is_block]
     assert len(blocks) == 2
-    opened: dict[str, float] = {}
+    opened, inside = Counter(), Counter()
     for placed in split_network(network):
-        if set_up_layer(placed.block, setup).flops and placed.block.role == "hidden":
-            for operator, count in set_up_layer(placed.block, setup).own_operators:
-                opened[operator.kind] = opened.get(operator.kind, 0.0) + count
-    inside: dict[str, float] = {}
+        layer = set_up_layer(placed.block, setup)
+        if layer.flops and placed.block.role == "hidden":
+            for operator, count in layer.own_operators:
+                opened[operator.kind] += count
     for block in blocks:
         for operator, count in block.operators:
             assert not operator.operators
-            inside[operator.kind] = inside.get(operator.kind, 0.0) + count
+            inside[operator.kind] += count
     assert inside["linear"] == opened["linear"]
     assert inside["sdpa"] == opened["sdpa"] == 2
 
 
 def test_operators_of_a_layer_and_the_loss_are_operators():
-    block = Block("output", (replace(make_layer("linear", cin=8, cout=4), tail=(RELU,)),))
-    layer = set_up_layer(block, Setup(batch=2))
-    inference = set_up_layer(block, Setup(batch=2, phase="inference"))
+    layer = make_layer("linear", (RELU,), cin=8, cout=4)
     kinds = ["linear", "relu", "cross_entropy loss"]
-    assert [operator.kind for operator, _ in layer.own_operators] == kinds
-    assert [operator.kind for operator, _ in inference.own_operators] == kinds[:2]
+    for setup, expected in ((SETUP, kinds), (INFERENCE, kinds[:2])):
+        found = set_up(layer, setup, "output").own_operators
+        assert [operator.kind for operator, _ in found] == expected
 
 
 def test_weights_that_are_called_again_are_updated_once():
@@ -135,33 +134,25 @@ def test_blocks_written_in_another_order_are_the_same_layer():
 
 
 def test_networks_with_the_same_kinds_of_layers_are_one_group():
+    lenet, transformer = make_family("lenet5"), make_family("transformer")
     bf16 = replace(SETUP, precision="bf16")
-    pairs = [
-        (make_family("lenet5"), SETUP),
-        (make_family("transformer"), SETUP),
-        (make_family("lenet5"), SETUP),
-        (make_family("lenet5"), bf16),
-    ]
+    pairs = (lenet, SETUP), (transformer, SETUP), (lenet, SETUP), (lenet, bf16)
     assert group_alike([split_layers(*pair) for pair in pairs]) == [[0, 2], [1], [3]]
 
 
 def test_own_cross_entropy_is_the_loss_of_other_networks():
-    layer = make_layer("elementwise", fn="cross_entropy", shape=(7, 50), out=(1,))
-    own = set_up_layer(Block("hidden", (layer,)), SETUP)
-    head = make_layer("linear", cin=8, cout=50, lead=(7,))
-    loss = set_up_layer(Block("output", (head,)), SETUP).operators[-1][0]
-    assert own.label == loss.label
-    assert own.point[:3] == loss.point[:3]
+    own = set_up(make_layer("elementwise", fn="cross_entropy", shape=(7, 50), out=(1,)))
+    head = set_up(make_layer("linear", cin=8, cout=50, lead=(7,)), role="output")
+    loss = head.operators[-1][0]
+    assert (own.label, own.point[:3]) == (loss.label, loss.point[:3])
 
 
 def test_accumulated_batches_update_weights_once():
-    network = make_family("cnn5:4,8,8,16")
-    one = split_layers(network, Setup(8))
-    four = split_layers(network, Setup(8, accumulate=4))
+    one, four = (split_layers(make_family("cnn5:4,8,8,16"), Setup(8, accumulate=n)) for n in (1, 4))
     updating = {placed.layer.key: placed.count for placed in one}
-    counts: dict[str, float] = {}
+    counts = Counter()
     for placed in four:
-        counts[placed.layer.key] = counts.get(placed.layer.key, 0.0) + placed.count
+        counts[placed.layer.key] += placed.count
     assert sum(counts.values()) == pytest.approx(4 * sum(updating.values()))
     for key, count in updating.items():
         has_weights = counts[key] == count
@@ -183,15 +174,11 @@ LARGE = {
 }
 
 
-def list_alone(layer, setup):
-    layer = set_up_layer(Block("hidden", (layer,)), setup)
-    return [operator for operator, _ in layer.operators_alone]
-
-
 @pytest.mark.parametrize("name", LARGE)
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_passes_have_the_flops_and_bytes_of_their_operator(name, precision):
-    for operator in list_alone(LARGE[name], Setup(batch=16, precision=precision)):
+    setup = Setup(batch=16, precision=precision)
+    for operator, _ in set_up(LARGE[name], setup).operators_alone:
         passes = split_passes(operator)
         moved = sum(n * one.size_bytes for one, n in passes)
         assert moved == pytest.approx(operator.size_bytes, rel=0.02)
@@ -202,29 +189,24 @@ def test_passes_have_the_flops_and_bytes_of_their_operator(name, precision):
             # Backward of a product is two products.
             assert sum(n for one, n in passes if one.flops) == 3.0
             assert {one.phase for one, _ in passes} == {"inference"}
-    for operator in list_alone(LARGE[name], Setup(16, phase="inference", precision=precision)):
+    for operator, _ in set_up(LARGE[name], replace(setup, phase="inference")).operators_alone:
         assert split_passes(operator) == ((operator, 1.0),)
 
 
 PLAIN = make_layer("conv2d", cin=3, cout=8, space=6, kernel=3)
-NORM, RELU = make_op("batch_norm"), make_op("elementwise", fn="relu")
 ADD = replace(make_layer("elementwise", fn="add", inputs=2, shape=(4, 8)), reads=(1, 1), join="add")
 
 
-def test_operators_have_the_shapes_of_the_tail():
-    layer = replace(PLAIN, tail=(NORM, RELU, make_op("flatten")))
-    operators = [one for one, _ in list_operators(layer, half=False)]
+def test_operators_of_a_tail_have_its_shapes_and_half_precision_and_a_gradient():
+    layer = replace(PLAIN, tail=(NORM, RELU, make_op("flatten")), input_grad=False)
+    layer = replace(layer, channels_last_weights=True)
+    operators, halves = zip(*list_operators(layer, half=False), strict=True)
+    conv, norm, *_ = operators
     assert [one.kind for one in operators] == ["conv2d", "batch_norm", "elementwise", "flatten"]
     assert [output_shape(one) for one in operators] == [(8, 4, 4)] * 3 + [(128,)]
     assert not any(one.tail for one in operators)
-
-
-def test_tail_gets_half_precision_and_a_gradient_from_its_layer():
-    layer = replace(PLAIN, tail=(NORM,), input_grad=False, channels_last_weights=True)
-    (conv, conv_half), (norm, norm_half) = list_operators(layer, half=False)
-    assert (conv_half, norm_half) == (False, True)
-    assert not conv.input_grad and norm.input_grad
-    assert norm.channels_last
+    assert halves[:2] == (False, True)
+    assert not conv.input_grad and norm.input_grad and norm.channels_last
 
 
 CONV_LAYER = make_layer("conv2d", cin=8, cout=16, space=(8, 8), kernel=3, padding=1)
@@ -253,7 +235,7 @@ def test_an_operator_inside_a_chain_moves_less_than_at_its_start():
 
 
 @pytest.mark.parametrize("operator", [RELU_LAYER, NORM_LAYER], ids=lambda layer: layer.kind)
-@pytest.mark.parametrize("setup", [SETUP, Setup(4, phase="inference"), Setup(4, precision="bf16")])
+@pytest.mark.parametrize("setup", [SETUP, INFERENCE, Setup(4, precision="bf16")])
 def test_fusing_never_adds_bytes(operator, setup):
     for previous in (None, CONV_LAYER, NORM_LAYER):
         moved_bytes = count_moved_bytes(operator, previous, setup)
@@ -262,33 +244,27 @@ def test_fusing_never_adds_bytes(operator, setup):
 
 def test_compiled_layers_have_eager_operators_of_libraries_and_fused_ones():
     layer = replace(CONV_LAYER, tail=(NORM, RELU))
-    eager = set_up_layer(Block("hidden", (layer,)), SETUP)
-    compiled = set_up_layer(Block("hidden", (layer,)), Setup(batch=4, compiled=True))
+    eager, compiled = set_up(layer), set_up(layer, replace(SETUP, compiled=True))
     classes = [operator.operator_class for operator, _ in compiled.operators]
     assert classes == ["convolution", FUSED, FUSED]
-    alone = set_up_layer(Block("hidden", (run_as_library(CONV_LAYER),)), SETUP)
-    assert compiled.operators[0][0].key == alone.key
+    assert compiled.operators[0][0].key == set_up(run_as_library(CONV_LAYER)).key
     assert compiled.launches < eager.launches
     assert compiled.key != eager.key and compiled.structure != eager.structure
-    shares = [count for _, count in compiled.own_operators]
-    assert shares == [0.6, 0.79, 0.79]
+    assert [count for _, count in compiled.own_operators] == [0.6, 0.79, 0.79]
 
 
-def test_no_layer_of_a_network_costs_more_bytes_when_compiled():
-    network = make_family("resnet18")
+def test_compiled_networks_move_fewer_bytes():
     eager, compiled = (
-        split_layers(network, Setup(batch=8, precision="bf16", compiled=flag))
-        for flag in (False, True)
-    )
-
-    def count_bytes(layers):
-        return sum(
+        sum(
             operator.size_bytes * count * one.count
-            for one in layers
+            for one in split_layers(
+                make_family("resnet18"), Setup(8, precision="bf16", compiled=flag)
+            )
             for operator, count in one.layer.own_operators
         )
-
-    assert count_bytes(compiled) < 0.7 * count_bytes(eager)
+        for flag in (False, True)
+    )
+    assert compiled < 0.7 * eager
 
 
 def point_of(layer):
@@ -354,7 +330,7 @@ def mul(**sizes):
     ],
 )
 def test_kinds_that_run_other_kernels_have_names_of_their_own(layer, kind, operator_class):
-    found = set_up_layer(Block("hidden", (layer,)), SETUP)
+    found = set_up(layer)
     assert (found.kind, found.operator_class) == (kind, operator_class)
 
 

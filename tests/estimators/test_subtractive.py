@@ -1,0 +1,510 @@
+"""The paper's method: subtract, fit, add up, and report what was never measured."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from joulecast.estimators import find_estimator
+from joulecast.estimators.base import Target
+from joulecast.estimators.subtractive.curves import fit_curves, read_point
+from joulecast.estimators.subtractive.estimator import (
+    BlockSubtractiveEstimator,
+    PaperEstimator,
+    SubtractiveEstimator,
+    _compare_with_data,
+    _fit_process,
+    list_candidates,
+)
+from joulecast.estimators.subtractive.network_sums import (
+    ProfiledBlock,
+    estimate_block,
+    estimate_update_share,
+    fit_rates,
+)
+from joulecast.estimators.subtractive.options import (
+    DEVIATIONS,
+    OURS,
+    PAPER,
+    SubtractiveOptions,
+    change_options,
+)
+from joulecast.families import draw_family, make_family
+from joulecast.gp.regression import fit_gaussian_process
+from joulecast.operators import layer_work, make_layer
+from joulecast.records import Execution, Observation, Setup, StepTotals, Trial
+from joulecast.simulation import make_simulated_device
+from joulecast.system.errors import InputError
+from joulecast.testing.estimators import (
+    FAMILY,
+    SETUP,
+    EstimatorContract,
+    draw_networks,
+    make_observations,
+    observe,
+    run_short_campaign,
+)
+from joulecast.variants import block_widths, curve_key, plan_curves, read_variant, split_network
+
+TARGET = Target(make_family(FAMILY), SETUP)
+ORDER = ["output", "input", "hidden"]
+
+
+class AdditiveDevice:
+    """A device whose costs add up; its time is a tenth of its energy."""
+
+    def true_cost(self, trial):
+        energy_j = self.energy_j(trial.network)
+        return type("Cost", (), {"energy_j": energy_j, "duration_s": energy_j / 10})
+
+    def energy_j(self, network):
+        """Return one joule per block, and a little for every width."""
+        return sum(
+            placed.calls * (1.0 + 0.02 * sum(block_widths(placed.block)))
+            for placed in split_network(network)
+        )
+
+
+@pytest.fixture(scope="module")
+def additive():
+    """Return the observations of a campaign on the additive device."""
+    return run_short_campaign(SubtractiveEstimator(), TARGET, 45, AdditiveDevice())
+
+
+@pytest.fixture(scope="module")
+def device():
+    return make_simulated_device(11, noise=0.0)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return SubtractiveEstimator().fit(make_observations())
+
+
+@pytest.fixture(scope="module")
+def campaign(device):
+    """Return the whole campaign of the paper's method on a device without noise."""
+    return run_short_campaign(PaperEstimator(), TARGET, 300, device)
+
+
+def predict(fitted, *networks, **options):
+    return fitted.predict(networks, [SETUP] * len(networks), **options)
+
+
+def true_energies(device, networks, setup=SETUP):
+    return np.array([device.true_cost(Trial(network, setup)).energy_j for network in networks])
+
+
+def change_layer(network, at, **change):
+    layers = list(network.layers)
+    layers[at] = replace(layers[at], **change)
+    return replace(network, layers=tuple(layers))
+
+
+class TestSubtractive(EstimatorContract):
+    estimator = SubtractiveEstimator
+
+    def make_estimator(self):
+        # Every fit of the contract is made anew.
+        _fit_process.cache_clear()
+        return self.estimator()
+
+
+class TestBlockSubtractive(TestSubtractive):
+    estimator = BlockSubtractiveEstimator
+
+
+class TestPaper(TestSubtractive):
+    estimator = PaperEstimator
+
+
+def test_blocks_need_fewer_measurements_and_err_less(device):
+    """Of ten curves of layers, six are left: what a block does inside is not subtracted."""
+    setup, rng = Setup(batch=64), random.Random(2)
+    target = Target(make_family("transformer:width=64,depth=3"), setup)
+    networks = [draw_family("transformer", lambda low, high: rng.randint(low, min(high, 16)))]
+    networks += [make_family(f"transformer:width={width},depth=2") for width in (12, 28, 48, 60)]
+    truth, errors = true_energies(device, networks, setup), {}
+    for estimator in (SubtractiveEstimator(), BlockSubtractiveEstimator()):
+        fitted = estimator.fit(run_short_campaign(estimator, target, 20, device))
+        found = fitted.predict(networks, [setup] * len(networks), per_layer=True)
+        assert [len(rows) for rows in found.layers] == [len(one.layers) for one in networks]
+        errors[estimator.name] = float(np.mean(np.abs(found.energy_j / truth - 1)))
+    assert errors["subtractive-blocks"] < min(0.1, errors["subtractive"])
+
+
+def test_additive_costs_are_recovered(additive):
+    networks = draw_networks(10)
+    found = predict(SubtractiveEstimator().fit(additive), *networks)
+    truth = [AdditiveDevice().energy_j(network) for network in networks]
+    assert found.energy_j == pytest.approx(truth, rel=0.02)
+    assert found.duration_s == pytest.approx(found.energy_j / 10, rel=0.02)
+    assert found.unseen_share == (0.0,) * 10
+
+
+def test_intervals_cover_networks_on_a_simulated_device(fitted, device):
+    networks = draw_networks(30, seed=5)
+    found, truth = predict(fitted, *networks), true_energies(device, networks)
+    assert np.mean(np.abs(found.energy_j / truth - 1)) < 0.1
+    assert (np.abs(found.energy_j - truth) < 1.96 * found.energy_sd_j).mean() > 0.85
+
+
+def test_setups_are_fitted_separately(fitted):
+    target = replace(TARGET, setup=Setup(batch=64))
+    other = run_short_campaign(SubtractiveEstimator(), target, 20, make_simulated_device(11))
+    both = SubtractiveEstimator().fit([*make_observations(), *other])
+    networks = draw_networks(3)
+    assert predict(both, *networks).energy_j == pytest.approx(predict(fitted, *networks).energy_j)
+
+
+TOTALS = StepTotals(1.0, 1.0, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": "own net"},
+        {"totals": replace(TOTALS, unattributed_flops_share=0.02)},
+        {"totals": replace(TOTALS, unattributed_bytes_share=0.02)},
+        {"buildable": False},
+        {"loss": "own"},
+    ],
+    ids=str,
+)
+def test_networks_whose_energy_is_not_that_of_their_layers_are_not_used(fitted, change):
+    seen, estimator = make_observations()[0], SubtractiveEstimator()
+    wrong = replace(seen, energy_j=50 * seen.energy_j, duration_s=50 * seen.duration_s)
+    trial = wrong.trial
+    if "source" in change:
+        wrong = replace(wrong, **change)
+    elif "loss" in change:
+        wrong = replace(wrong, trial=replace(trial, setup=replace(trial.setup, **change)))
+    else:
+        wrong = replace(wrong, trial=replace(trial, network=replace(trial.network, **change)))
+    networks = draw_networks(3)
+    after = estimator.fit([*make_observations(), wrong])
+    assert not estimator.uses(wrong)
+    assert (predict(after, *networks).energy_j == predict(fitted, *networks).energy_j).all()
+    # Nor does it replace a point that has to be measured.
+    assert estimator.propose(TARGET, [wrong]) == estimator.propose(TARGET, [])
+
+
+def test_bounds_are_proposed_first_in_the_order_of_subtraction():
+    spans = {curve_key(found.block, SETUP): found for found in plan_curves(TARGET.network)}
+    corners = sum(2 ** len(found.lows) for found in spans.values())
+    seen = run_short_campaign(SubtractiveEstimator(), TARGET, corners, make_simulated_device(11))
+    subjects = [read_variant(one.trial.network)[0] for one in seen]
+    bounds = [ORDER.index(block.role) for block in subjects]
+    assert bounds == sorted(bounds)
+    for block in subjects:
+        found = spans[curve_key(block, SETUP)]
+        ends = zip(block_widths(block), found.lows, found.highs, strict=True)
+        assert all(width in (low, high) for width, low, high in ends)
+
+
+def test_uncertainty_decreases_until_every_curve_is_known(additive):
+    keys = [seen.trial.key for seen in additive]
+    assert len(set(keys)) == len(keys), "nothing is proposed twice"
+    early, late = (SubtractiveEstimator().propose(TARGET, additive[:n]) for n in (20, None))
+    assert late.uncertainty_share < early.uncertainty_share
+    assert (early.points, late.points) == (20, len(additive))
+    easy = replace(TARGET, uncertainty_share=0.6)
+    proposal = SubtractiveEstimator().propose(easy, additive)
+    assert proposal.trial is None and proposal.uncertainty_share < 0.6
+    assert "known within 60 %" in proposal.reason
+
+
+def follow_proposals(target, measure, limit):
+    """Answer proposals until there is none; no trial is proposed twice."""
+    seen = []
+    while len(seen) < limit:
+        trial = SubtractiveEstimator().propose(target, seen).trial
+        if trial is None:
+            break
+        seen.append(measure(trial))
+    assert len({one.trial.key for one in seen}) == len(seen)
+    return seen
+
+
+def test_durations_suffice_for_the_acquisition_time(device):
+    by_time = replace(TARGET, acquisition="time", uncertainty_share=0.0)
+    seen = follow_proposals(by_time, lambda trial: observe(device, trial, with_energy=False), 24)
+    assert SubtractiveEstimator().propose(by_time, seen).points == 24
+    # A campaign for energy cannot use them.
+    assert SubtractiveEstimator().propose(TARGET, seen).points == 0
+
+
+def test_refused_trials_are_left_out_and_the_bound_decreases(device):
+    limit = 12  # the device refuses wider layers
+
+    def measure(trial):
+        fits = max(block_widths(read_variant(trial.network)[0])) <= limit
+        return observe(device, trial) if fits else Observation(trial)
+
+    seen = follow_proposals(TARGET, measure, 60)
+    measured = [read_variant(one.trial.network)[0] for one in seen if one.energy_j]
+    planned = {curve_key(found.block, SETUP) for found in plan_curves(TARGET.network)}
+    assert {curve_key(block, SETUP) for block in measured} == planned
+    assert len(seen) - len(measured) < 40
+    # A curve that is always refused is given up.
+    refused = follow_proposals(TARGET, Observation, 300)
+    assert len(refused) <= 4 * len(planned)
+
+
+def test_only_whole_eager_steps_of_variants_are_used():
+    seen = make_observations()[0]
+    assert SubtractiveEstimator().uses(seen)
+    changes = {"stage": "forward"}, {"mode": "graph"}, {"copies": 2}, {"upstream": "random"}
+    others = [replace(seen.trial, execution=Execution(**change)) for change in changes]
+    for trial in (*others, Trial(make_family(FAMILY), SETUP)):
+        assert not SubtractiveEstimator().uses(replace(seen, trial=trial))
+
+
+def test_energy_of_many_steps_counts_per_step():
+    seen = make_observations()[4]
+    many = replace(
+        seen,
+        trial=replace(seen.trial, execution=Execution(steps=10)),
+        energy_j=10 * seen.energy_j,
+        energy_sd_j=10 * seen.energy_sd_j,
+    )
+    one, ten = read_point(seen, "energy"), read_point(many, "energy")
+    assert ten.value == pytest.approx(one.value)
+    assert ten.variance == pytest.approx(one.variance)
+
+
+def test_layer_wider_than_profiled_is_extrapolated_and_unseen(fitted):
+    narrow, wide = make_family(FAMILY), make_family("lenet5:4,6,24,64")
+    found = predict(fitted, narrow, wide, joint=True, per_layer=True)
+    assert [row.seen for row in found.layers[1]] == [True, True, True, False, True]
+    assert found.energy_j[1] > found.energy_j[0]
+    assert found.energy_cov[1, 1] > found.energy_cov[0, 0]
+    assert 0 < found.unseen_share[1] < 1
+
+
+def test_unseen_kind_is_estimated_from_rates(fitted):
+    network, unseen = make_family(FAMILY), make_layer("layer_norm", shape=(24,))
+    layers = (*network.layers[:3], unseen, *network.layers[3:])
+    found = predict(fitted, network, replace(network, layers=layers), joint=True, per_layer=True)
+    rows = found.layers[1]
+    assert [row.seen for row in rows] == [True, True, True, False, True, True]
+    assert rows[3].energy_j > 0
+    assert found.energy_j[1] == pytest.approx(found.energy_j[0] + rows[3].energy_j)
+    assert found.energy_cov[1, 1] > found.energy_cov[0, 0]
+
+
+def test_networks_that_share_layers_have_correlated_errors(fitted):
+    names = ("lenet5:4,6,24,10", "lenet5:4,6,24,11", "lenet5:1,1,2,2")
+    cov = predict(fitted, *map(make_family, names), joint=True).energy_cov
+    sds = np.sqrt(np.diag(cov))
+    correlation = cov / np.outer(sds, sds)
+    assert correlation[0, 1] > correlation[0, 2]
+
+
+def blur(fitted, energy):
+    """Return a fit whose hidden curves are ``energy`` and noise as large as their old values."""
+    curves = {}
+    for key, curve in fitted.curves.items():
+        gp = dict(curve["energy"])
+        if curve["role"] == "hidden":
+            scale = float(np.mean(np.abs(gp["values"])))
+            gp |= {"values": [energy] * len(gp["values"]), "mean": energy, "scale": scale}
+            gp["variances"] = [scale**2] * len(gp["values"])
+        curves[key] = {**curve, "energy": gp}
+    return replace(fitted, curves=curves)
+
+
+@pytest.mark.parametrize("energy", [-1e-6, 0.0, 1e-9])
+def test_layer_whose_curve_is_noise_is_not_free(fitted, energy):
+    network = make_family(FAMILY)
+    found = predict(blur(fitted, energy), network, joint=True, per_layer=True)
+    for placed, row in zip(split_network(network), found.layers[0], strict=True):
+        if placed.block.role == "hidden":
+            from_rates = estimate_block(fitted.rates["energy"], placed.block, SETUP)
+            assert 0 < row.energy_j <= from_rates.value
+    assert found.energy_sd_j[0] > predict(fitted, network).energy_sd_j[0]
+
+
+CALLED = [{}, {"tied": True}, {"calls": 3}, {"calls": 3, "tied": True}]
+
+
+def test_weights_are_updated_once_per_step_unless_every_call_costs_the_same(fitted):
+    networks = [change_layer(make_family(FAMILY), 2, **change) for change in CALLED]
+    plain = find_estimator("subtractive:updates").fit(make_observations())
+    (once, tied, calls, tied_calls), (own, _, own_calls, _) = (
+        [rows[2].energy_j for rows in predict(one, *networks, per_layer=True).layers]
+        for one in (fitted, plain)
+    )
+    assert 0 < tied < once
+    assert calls == pytest.approx(once + 2 * tied)
+    assert tied_calls == pytest.approx(3 * tied)
+    assert own_calls == pytest.approx(3 * own)
+
+
+BLOCKS = [placed.block for placed in split_network(make_family(FAMILY))]
+
+
+def make_points(blocks=BLOCKS, setup=SETUP, j_per_byte=2e-9):
+    """Return blocks whose energy is proportional to the bytes they move."""
+    points = []
+    for block in blocks:
+        size = sum(layer_work(layer, setup).total.size_bytes for layer in block.layers)
+        points.append(ProfiledBlock(block, setup, j_per_byte * size, 0.0))
+    return points
+
+
+def test_rates_recover_costs_proportional_to_bytes():
+    points = make_points()
+    rates = fit_rates(points)
+    for point in points:
+        found = estimate_block(rates, point.block, SETUP)
+        assert found.value == pytest.approx(point.value, rel=1e-3)
+        assert 0 < found.sd_share < 1
+    # The update takes a share of the cost.
+    assert 0 < estimate_update_share(rates, BLOCKS[2], SETUP) < 1
+    assert estimate_update_share(rates, BLOCKS[2], replace(SETUP, phase="inference")) == 0.0
+
+
+def test_most_specific_row_is_used():
+    own, other = Setup(batch=10), Setup(batch=20)
+    blocks = [block for block in BLOCKS if block.layers[0].kind == "linear"]
+    cheap, dear = make_points(blocks * 4, own), make_points(blocks * 4, other, j_per_byte=8e-9)
+    rates = fit_rates([*cheap, *dear])
+    assert estimate_block(rates, blocks[0], own).value == pytest.approx(cheap[0].value, rel=1e-3)
+    assert estimate_block(rates, blocks[0], other).value == pytest.approx(dear[0].value, rel=1e-3)
+    unseen = estimate_block(rates, blocks[0], Setup(batch=40))
+    assert unseen.group.startswith("kind:")
+
+
+def list_points(observations, options=PAPER):
+    return [read_point(one, "energy", options.partition) for one in observations]
+
+
+def test_the_paper_has_none_of_our_deviations():
+    for name in DEVIATIONS:
+        assert getattr(OURS, name) != getattr(PAPER, name), name
+    assert {field.name for field in fields(SubtractiveOptions)} == {"kernel", *DEVIATIONS}
+    assert SubtractiveEstimator().options == OURS and PaperEstimator().options == PAPER
+    assert change_options(OURS, DEVIATIONS) == PAPER
+    assert change_options(PAPER, DEVIATIONS) == OURS
+    assert SubtractiveEstimator().repeats_doubtful and not PaperEstimator().repeats_doubtful
+
+
+def test_single_deviations_are_part_of_the_name():
+    estimator = find_estimator("subtractive:stop:order")
+    assert estimator.name == "subtractive:stop:order"
+    assert estimator.options == replace(OURS, stop="variance", order=False)
+    assert find_estimator("ampere:stop").options == replace(PAPER, stop="sd")
+    assert find_estimator("subtractive-blocks:stop").options.layers is False
+    with pytest.raises(InputError, match=r"no deviation 'stopp'.*stop, limit"):
+        find_estimator("subtractive:stopp")
+    with pytest.raises(InputError, match="no estimator 'additive:stop'"):
+        find_estimator("additive:stop")
+    with pytest.raises(InputError, match="unknown rule"):
+        SubtractiveOptions(stop="never")
+
+
+def test_one_curve_is_finished_before_the_next_begins(campaign):
+    ours = run_short_campaign(SubtractiveEstimator(), TARGET, 40, make_simulated_device(11))
+    for points, is_sorted in ((list_points(campaign), True), (list_points(ours, OURS), False)):
+        roles = [point.block.role for point in points]
+        assert (roles == sorted(roles, key=ORDER.index)) == is_sorted
+
+
+def test_a_curve_starts_at_both_bounds_and_has_a_limited_number_of_points(campaign):
+    curves = {}
+    for point in list_points(campaign):
+        layer = point.block.layers[0]
+        key = point.block.role, layer.kind, layer.sizes.get("space")
+        sizes = tuple(layer.sizes[name] for name in ("cin", "cout") if name in layer.sizes)
+        curves.setdefault(key, []).append(sizes)
+    planned = plan_curves(TARGET.network, PAPER.partition.split, PAPER.partition.make_variant)
+    assert len(curves) == len(planned)
+    for sizes in curves.values():
+        assert len(sizes) <= PAPER.limit
+        low, high = sizes[:2]
+        assert all(a <= b for a, b in zip(low, high, strict=True))
+    final = PaperEstimator().propose(TARGET, campaign)
+    assert final.trial is None and "every curve is known within 5 %" in final.reason
+
+
+def test_mixed_corners_are_ours():
+    hidden = [one for one in plan_curves(TARGET.network) if len(one.lows) == 2]
+    counts = []
+    for estimator in map(find_estimator, ("subtractive", "subtractive:corners")):
+        seen = run_short_campaign(estimator, TARGET, 60, make_simulated_device(11))
+        reasons = [estimator.propose(TARGET, seen[:at]).reason for at in range(len(seen))]
+        counts.append(sum("bound" in reason for reason in reasons))
+    assert counts[0] - counts[1] == 2 * len(hidden)
+
+
+def test_the_variance_is_compared_with_the_data_as_numbers():
+    """500 batches of 1 J with a standard deviation of 1 %: 25 J² are 5 % of 500 J."""
+
+    class Curve:
+        mean_abs_value = 1.0
+        process = type("Process", (), {"values": np.array([0.5, 1.5])})
+
+    assert _compare_with_data(0.01, Curve, "sd") == pytest.approx(0.01)
+    assert _compare_with_data(0.01, Curve, "variance") == pytest.approx(0.05)
+    assert _compare_with_data(0.1, Curve, "variance share") == pytest.approx(0.04)
+
+
+def test_candidates_are_every_channel_count():
+    found = next(one for one in plan_curves(make_family("lenet5")) if one.highs == (6, 16))
+    assert len(list_candidates(found, is_coarse=False)) == 6 * 16
+    wide = next(one for one in plan_curves(make_family("cnn5")) if one.highs == (256, 512))
+    assert len(list_candidates(wide)) == 24 * 24
+    assert len(list_candidates(wide, is_coarse=False)) == 128 * 128
+
+
+def test_the_output_alone_computes_no_gradient_of_its_input(campaign):
+    alone = [one.trial.network for one in campaign if len(one.trial.network.layers) == 1]
+    assert alone and not any(network.layers[0].input_grad for network in alone)
+    whole = next(one.trial.network for one in campaign if len(one.trial.network.layers) > 2)
+    assert whole.layers[-1].input_grad, "after another layer it does"
+    blocks = PAPER.partition.read_variant(whole)
+    assert not any(layer.input_grad for layer in blocks[-1].layers), "one curve for both"
+
+
+def test_variance_of_what_is_subtracted_is_carried_over():
+    seen = make_observations()
+    with_it, without = (
+        fit_curves(seen, "energy", fit_gaussian_process, OURS.partition, carried)
+        for carried in (True, False)
+    )
+    key = next(key for key, curve in with_it.items() if curve.block.role == "hidden")
+    assert (with_it[key].process.variances > without[key].process.variances).all()
+    # Curves that were subtracted from others differ a little too.
+    assert with_it[key].process.values == pytest.approx(without[key].process.values, rel=0.01)
+
+
+def test_a_noisy_curve_counts_as_it_is():
+    """Subtraction may leave less than nothing; the paper adds it up all the same."""
+    lowered = [
+        replace(one, energy_j=0.2 * one.energy_j) if len(one.trial.network.layers) == 3 else one
+        for one in make_observations()[:30]
+    ]
+    ours, paper = (
+        predict(find_estimator(name).fit(lowered), make_family(FAMILY), per_layer=True).layers[0]
+        for name in ("subtractive", "subtractive:blend")
+    )
+    assert min(row.energy_j for row in ours) >= 0 > min(row.energy_j for row in paper)
+
+
+def test_beyond_the_profiled_widths_the_process_itself_counts(fitted):
+    own = find_estimator("subtractive:extrapolation").fit(make_observations())
+    ours, paper = (predict(one, make_family("lenet5:8,12,48,32")) for one in (fitted, own))
+    assert paper.unseen_share[0] > 0.5 and ours.unseen_share[0] > 0.5
+    assert not math.isclose(ours.energy_j[0], paper.energy_j[0], rel_tol=0.01)
+
+
+def test_the_papers_method_estimates_within_its_10_percent(campaign, device):
+    """On a device whose costs nearly add up."""
+    networks = [make_family("lenet5:2,3,9,7"), make_family("lenet5:4,5,20,9")]
+    found = predict(PaperEstimator().fit(campaign), *networks)
+    assert found.energy_j == pytest.approx(true_energies(device, networks), rel=0.1)
