@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from virtual_instruments import VirtualClock, VirtualContract
 
 from joulecast.meters import make_meter
-from joulecast.meters.command import (
-    CommandMeter,
-    Quantity,
-    read_quantity,
-    run_program,
-)
+from joulecast.meters.command import CommandMeter, Quantity, read_quantity, run_program
 from joulecast.system.errors import InputError, MeasurementError, MissingError
 
 

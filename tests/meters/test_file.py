@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 from virtual_instruments import VirtualClock, VirtualContract
 
 from joulecast.meters import make_meter
-from joulecast.meters.file import (
-    STAND_IN_W,
-    FileMeter,
-    LaterMeter,
-    parse_sample,
-    read_samples,
-)
+from joulecast.meters.file import STAND_IN_W, FileMeter, LaterMeter, parse_sample, read_samples
 from joulecast.system.errors import FileError, MissingError
 
 POWER_W = 40.0

@@ -354,8 +354,7 @@ def test_unknown_fields_are_left_out_at_every_depth():
 
 
 @pytest.mark.parametrize(
-    "data",
-    [[], {}, {"name": 1}, *({"name": "a", **one} for one in ({"one": 3}, {"many": [{}]}))],
+    "data", [[], {}, {"name": 1}, *({"name": "a", **one} for one in ({"one": 3}, {"many": [{}]}))]
 )
 def test_what_does_not_fit_is_refused(data):
     with pytest.raises(FileError, match="it is damaged"):
