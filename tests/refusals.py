@@ -6,7 +6,7 @@ import pytest
 
 
 @contextmanager
-def refusal(error, pattern=""):
+def refusal(error, pattern=r"\S"):
     """Expect an error of one line that matches a pattern."""
     with pytest.raises(error, match=pattern) as caught:
         yield caught
