@@ -19,11 +19,18 @@ import pytest
 import sqlalchemy as sa
 
 from benchmarks.robustness.hostile_inputs import damage_bytes
-from joulecast.records import Observation, Trial, find_fit_count, load_record
+from joulecast.records import LazyObservations, Observation, Trial, find_fit_count, load_record
 from joulecast.store import open_store, profile_key
 from joulecast.store.database import VERSION_TABLE, find_file, find_url
 from joulecast.store.files import write_profile
-from joulecast.system.errors import InputError, JoulecastError, MissingError, StoreError
+from joulecast.store.profiles import (
+    SHIPPED,
+    ShippedProfiles,
+    find_shipped_folder,
+    join_observations,
+    summarise_shipped,
+)
+from joulecast.system.errors import FileError, InputError, JoulecastError, MissingError, StoreError
 from joulecast.testing.stores import make_observation, make_profile
 from refusals import refusal
 from store_properties import StoreProperties, open_bare
@@ -496,8 +503,9 @@ def test_profile_of_the_store_comes_before_a_shipped_one(place, shipped):
             store.remove_profile(profile_key(own))
 
 
-def refuse(*args):
-    raise AssertionError("an observation was parsed")
+def refuse(cls=Observation, *args):
+    assert cls is not Observation, "an observation was parsed"
+    return load_record(cls, *args)
 
 
 def test_finding_a_profile_parses_no_observation(place, shipped, monkeypatch):
@@ -507,7 +515,7 @@ def test_finding_a_profile_parses_no_observation(place, shipped, monkeypatch):
         store.save_fit(profile_key(own), "forest", {"trees": 3})
         with monkeypatch.context() as patch:
             patch.setattr(Observation, "from_dict", refuse)
-            patch.setattr("joulecast.store.profile_database.load_record", refuse_observations)
+            patch.setattr("joulecast.store.profile_database.load_record", refuse)
             found = store.find_profile("H200")
             assert len(found.observations) == 2
             assert found.fits["forest"] == {"trees": 3}
@@ -515,16 +523,10 @@ def test_finding_a_profile_parses_no_observation(place, shipped, monkeypatch):
         assert found.observations == (make_observation(board="H200"), own)
 
 
-def refuse_observations(cls, *args):
-    return refuse() if cls is Observation else load_record(cls, *args)
-
-
 def test_shipped_fits_stand_in_for_those_the_store_lacks(place, shipped):
     own = make_observation(4, board="H200", run="run 2")
-    write_profile(
-        make_profile(make_observation(board="H200")).add_fits({"flops": {}, "forest": {}}),
-        shipped / "H200.json",
-    )
+    known = make_profile(make_observation(board="H200")).add_fits({"flops": {}, "forest": {}})
+    write_profile(known, shipped / "H200.json")
     with open_store(place, shipped=shipped) as store:
         store.add_observation(own)
         fits = store.find_profile("H200").fits
@@ -559,6 +561,52 @@ def test_profiles_of_the_package_can_be_read():
         for one in store.list_profiles():
             assert one.shipped and one.provenance == "measured"
             assert store.find_profile(one.key).key == one.key
+
+
+OWN = (make_observation(1, run="run 2"), make_observation(2, run="run 2"))
+
+
+def test_variable_names_another_folder(monkeypatch, tmp_path):
+    monkeypatch.delenv("JOULECAST_PROFILES", raising=False)
+    assert find_shipped_folder() == SHIPPED
+    monkeypatch.setenv("JOULECAST_PROFILES", str(tmp_path))
+    assert find_shipped_folder() == tmp_path
+    monkeypatch.setenv("JOULECAST_PROFILES", str(tmp_path / "none"))
+    with pytest.raises(StoreError, match="not a folder: create it"):
+        find_shipped_folder()
+
+
+def test_profiles_of_a_folder_are_read_and_marked(tmp_path):
+    profile = make_profile(make_observation(3), flops={}, forest={})
+    write_profile(profile, tmp_path / "board.json")
+    ((key, found),) = ShippedProfiles(tmp_path).by_key.items()
+    assert (key, found) == (profile.key, profile) and found.shipped
+    summary = summarise_shipped(found)
+    assert (summary.key, summary.device, summary.shipped) == (key, "board", True)
+    assert (summary.observation_count, summary.estimators) == (1, ("flops", "forest"))
+    assert summary.changed_at_s == make_observation(3).taken_at_s
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(FileError, match=r"bad\.json"):
+        ShippedProfiles(tmp_path).by_key  # noqa: B018
+
+
+def test_a_file_is_read_again_only_if_it_changed(tmp_path):
+    profile = make_profile(make_observation(3))
+    write_profile(profile, tmp_path / "board.json")
+    first, again = (ShippedProfiles(tmp_path).by_key[profile.key] for _ in range(2))
+    assert again is first
+    write_profile(make_profile(make_observation(3), make_observation(4)), tmp_path / "board.json")
+    changed = ShippedProfiles(tmp_path).by_key[profile.key]
+    assert len(changed.observations) == 2
+
+
+def test_observations_are_joined_once_and_unparsed_if_of_other_runs():
+    shipped = (make_observation(), make_observation(5))
+    joined = join_observations(shipped, LazyObservations(2, refuse), {"run 2"})
+    assert len(joined) == 4
+    assert join_observations(shipped, OWN, {"run 2"}) == (*shipped, *OWN)
+    shipped = (make_observation(), OWN[0])
+    assert join_observations(shipped, OWN, {"run 2"}) == (*shipped, OWN[1])
 
 
 # ---------------------------------------------------------------------------------------------
@@ -596,14 +644,12 @@ def let_write(*writers):
 def test_two_processes_can_create_and_write_a_store_at_once(place):
     writers = [start_writer(place, first, 25) for first in (0, 100)]
     let_write(*writers)
-    for writer in writers:
-        writer.communicate()
-        assert writer.returncode == 0
+    assert [writer.communicate() and writer.returncode for writer in writers] == [0, 0]
     with open_bare(place) as store:
         seen = store.load_observations(KEY)
     numbers = [one.trial.setup.batch - 1 for one in seen]
-    assert [number for number in numbers if number < 100] == list(range(25))
-    assert [number for number in numbers if number >= 100] == list(range(100, 125))
+    # A stable sort: each writer's own stay in order.
+    assert sorted(numbers, key=lambda number: number >= 100) == [*range(25), *range(100, 125)]
 
 
 def test_added_observations_survive_a_kill(place):
