@@ -147,12 +147,10 @@ def test_weakest_provenance_is_the_last_in_the_list(provenances):
     assert weakest in (provenances or ["measured"])
 
 
-@pytest.mark.parametrize(
-    ("mode", "limit_w"),
-    [("limit 700W", 700.0), ("MIG 1g, limit 62.5 W", 62.5), ("performance", None), ("", None)],
-)
-def test_a_power_mode_may_have_a_power_limit(mode, limit_w):
-    assert Device("gpu", power_mode=mode).power_limit_w == limit_w
+def test_a_power_mode_may_have_a_power_limit():
+    modes = {"limit 700W": 700.0, "MIG 1g, limit 62.5 W": 62.5, "performance": None, "": None}
+    for mode, limit_w in modes.items():
+        assert Device("gpu", power_mode=mode).power_limit_w == limit_w
 
 
 SEEN = tuple(
@@ -300,13 +298,11 @@ ESTIMATE = Estimate(
 )
 
 
-@pytest.mark.parametrize(
-    ("needed", "available", "fits"),
-    [(100, 100, True), (101, 100, False), (100, 0, None), (0, 100, None)],
-)
-def test_whether_a_step_fits_is_known_if_both_sizes_are(needed, available, fits):
-    estimate = replace(ESTIMATE, peak_memory_bytes=needed, device_memory_bytes=available)
-    assert estimate.fits_memory is fits
+def test_whether_a_step_fits_is_known_if_both_sizes_are():
+    sizes = [(100, 100, True), (101, 100, False), (100, 0, None), (0, 100, None)]
+    for needed, available, fits in sizes:
+        estimate = replace(ESTIMATE, peak_memory_bytes=needed, device_memory_bytes=available)
+        assert estimate.fits_memory is fits
 
 
 def test_an_estimate_survives_json_and_may_lack_newer_fields():

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import tempfile
 import zlib
 from dataclasses import replace
@@ -272,21 +273,21 @@ def test_size_is_limited_when_written_read_and_unpacked(path, monkeypatch):
     assert "larger than 1 MiB" in read_error(read_network, path)
 
 
-@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 5000])
-def test_number_that_is_too_large_is_damage(path, number):
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        *(("[", f"[{number}, ", "damaged") for number in ("1e999", "-1e999", "1" * 5000)),
+        ("sha256", "sha255", "'sha255'|sha256 is missing"),
+    ],
+)
+def test_changed_text_is_damage(path, old, new, reason):
     for write, read, record in (
         (write_profile, read_profile, PROFILE),
         (write_network, read_network, make_family("lenet5")),
     ):
         write(record, path)
-        path.write_text(path.read_text().replace("[", f"[{number}, ", 1))
-        assert "damaged" in read_error(read, path)
-
-
-def test_damaged_name_of_the_checksum_is_noticed(path):
-    write_network(make_family("lenet5"), path)
-    path.write_text(path.read_text().replace("sha256", "sha255", 1))
-    assert "unknown field 'sha255'" in read_error(read_network, path)
+        path.write_text(path.read_text().replace(old, new, 1))
+        assert re.search(reason, read_error(read, path))
 
 
 @pytest.mark.parametrize("count", [-1, "one", None, True])
