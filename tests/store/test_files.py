@@ -320,6 +320,8 @@ BAD_LINEAR = {"kind": "linear", "sizes": {"cin": 3, "cout": "x", "lead": [], "bi
         (("layers",), [{"kind": "pool", "sizes": {"fn": "max"}}], "kernel"),
         (("layers",), [{"kind": "dropout", "sizes": {"p": 0.5}}], "shape"),
         (("layers",), [{"sizes": {}}], "kind"),
+        (("layers", 0, "sizes"), [7], "layers[0].sizes is [7]: give an object"),
+        (("layers", 0), 3, "layers[0] is 3: give an object"),
         (("layers", 0, "sizes", "cin"), 0, "layer 1 (conv1, conv2d) is invalid: cin is 0"),
         (("layers", 0, "sizes", "cin"), -3, "cin is -3"),
         (("layers", 0, "sizes", "cin"), 1.5, "cin is 1.5"),
