@@ -33,8 +33,7 @@ def nvmlInit():
     pass
 
 
-def nvmlShutdown():
-    pass
+nvmlShutdown = nvmlInit
 
 
 def nvmlSystemGetDriverVersion():
@@ -128,8 +127,7 @@ def nvmlDeviceGetCurrentClocksEventReasons(handle):
     return 0x4
 
 
-def nvmlDeviceGetCurrentClocksThrottleReasons(handle):
-    return 0x4
+nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
 
 
 def nvmlDeviceGetComputeRunningProcesses(handle):

@@ -7,7 +7,7 @@ survive JSON, files and stores.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -128,3 +128,13 @@ def profiles(draw: st.DrawFn) -> Profile:
     seen = observations.map(lambda one: Observation(**{**one.__dict__, **same}))
     unique = st.lists(seen, max_size=3, unique_by=lambda one: one.taken_at_s)
     return Profile(device, runtime, covers, provenance, tuple(draw(unique)), draw(fits))
+
+
+def put(data: Any, place: Sequence[Any], value: Any) -> Any:
+    """Return a copy of JSON with another value at a place."""
+    if not place:
+        return value
+    first, *rest = place
+    copy = data.copy()
+    copy[first] = put(data.get(first) if isinstance(data, dict) else data[first], rest, value)
+    return copy

@@ -1,13 +1,21 @@
 """Properties of any store: profiles of every kind survive it."""
 
 import json
+import os
 from dataclasses import replace
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 import record_strategies as draw
+from joulecast.store import open_store
 from joulecast.testing.stores import SHARED, StoreContract
+
+
+def open_bare(place=None, **options):
+    """Open a store without shipped profiles."""
+    return open_store(place, shipped=Path(os.devnull) / "nothing", **options)
 
 
 class StoreProperties(StoreContract):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from joulecast.devices.data_sheets import (
 from joulecast.records import DataSheet
 from joulecast.store.files import read_profile, write_profile
 from joulecast.system.errors import FileError, InputError
+from refusals import refusal
 
 CARD = """
 name = "my-card"
@@ -86,13 +88,11 @@ def test_missing_figures_are_named_with_what_they_are_for(tmp_path):
     ("old", "new", "part"),
     [
         ("power_limit_w = 220", "power_limit_w = 0", "power_limit_w is 0: give a number from 0.1"),
-        ("power_limit_w = 220", "power_limit_w = -5", "power_limit_w is -5"),
         ("power_limit_w = 220", "power_limit_w = nan", "power_limit_w is nan"),
         ("power_limit_w = 220", "power_limit_w = 0.2", "more than any chip can do"),
         ("power_limit_w = 220", 'power_limit_w = "220 W"', "without a unit"),
         ("power_limit_w = 220", "power_limit_w = 220\nidle_w = 220", "less than the power limit"),
         ("bf16 = 40.6", "bf16 = 10001", "bf16 is 10001: give a number from 0.001 to 10000"),
-        ("bf16 = 40.6", "bf16 = inf", "bf16 is inf"),
         ("bf16 = 40.6", "fp8 = 40.6", "tflops: unknown key 'fp8'"),
         ("bandwidth_gb_s = 448", "bandwidth_gb_s = 100001", "bandwidth_gb_s is 100001"),
         ("bandwidth_gb_s = 448", "bandwidth_gb_s = 90000", "more than any memory can do"),
@@ -100,13 +100,11 @@ def test_missing_figures_are_named_with_what_they_are_for(tmp_path):
         ("clock_mhz = 1725", "clock_mhz = 1.725", "FLOP per unit and cycle"),
         ("units = 46", "units = 46.5", "whole number"),
         ("units = 46", "units = true", "whole number"),
-        ("memory_gib = 8", "memory_gib = 0", "memory_gib is 0"),
         ("memory_gib = 8", "memory_gb = 8", "memory_gib is missing"),
         ("units = 46", "units = 46\nsms = 46", "unknown key 'sms'"),
         ('"my-card"', '"all"', "like my-card"),
         ('"my-card"', '"My Card"', "lower-case"),
         ('"my-card"', '"../../card"', "lower-case"),
-        ('"my-card"', '"card.json"', "lower-case"),
         ("tflops = {", "aliases = 5\ntflops = {", "list of texts"),
         ("source =", "sources =", "table of keys"),
         ("source =", '[sources]\nspeed = "x"\n#', "unknown key 'speed'"),
@@ -114,36 +112,37 @@ def test_missing_figures_are_named_with_what_they_are_for(tmp_path):
 )
 def test_impossible_figures_are_refused_in_one_line(tmp_path, old, new, part):
     path = write(tmp_path, CARD.replace(old, new))
-    with pytest.raises(InputError) as caught:
+    with refusal(InputError, f"{re.escape(path)}.*{re.escape(part)}"):
         read_data_sheet(path)
-    assert part in str(caught.value) and path in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_files_that_are_no_toml_are_refused(tmp_path):
-    with pytest.raises(FileError, match="no file"):
-        read_data_sheet(tmp_path / "missing.toml")
-    with pytest.raises(FileError, match="not valid TOML"):
-        read_data_sheet(write(tmp_path, "name = "))
 
 
 # ---------------------------------------------------------------------------------------------
 # Names
 
 
+RTX_4090 = ("nvidia-rtx-4090", "rtx-4090", "RTX 4090", "4090", "NVIDIA GeForce RTX 4090")
+TESLAS = ("P4", "T4", "P100-PCIE-16GB", "V100-PCIE-32GB", "V100-SXM2-16GB")
+
+
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("nvidia-rtx-4090", "nvidia-rtx-4090"),
-        ("rtx-4090", "nvidia-rtx-4090"),
-        ("RTX 4090", "nvidia-rtx-4090"),
-        ("4090", "nvidia-rtx-4090"),
-        ("NVIDIA GeForce RTX 4090", "nvidia-rtx-4090"),
+        *((name, "nvidia-rtx-4090") for name in RTX_4090),
         ("l4", "nvidia-l4"),
-        ("Tesla V100-SXM2-16GB", "nvidia-v100-sxm2-16gb"),
         ("nvidia-h100-80gb-hbm3", "nvidia-h100-sxm"),
-        ("Quadro RTX 6000", "nvidia-quadro-rtx-6000"),
         ("MI250X", "amd-mi250x"),
         ("orin-nano", "nvidia-jetson-orin-nano"),
+        # As drivers report them.
+        ("AMD Instinct MI100", "amd-mi100"),
+        ("AMD Instinct MI210", "amd-mi210"),
+        ("AMD Instinct MI250", "amd-mi250"),
+        ("NVIDIA A100-PCIE-40GB", "nvidia-a100-pcie-40gb"),
+        ("NVIDIA A100-SXM4-40GB", "nvidia-a100-sxm4-40gb"),
+        ("NVIDIA A100 80GB PCIe", "nvidia-a100-pcie-80gb"),
+        ("NVIDIA H100 80GB HBM3", "nvidia-h100-sxm"),
+        *((f"NVIDIA {chip}", f"nvidia-{chip.lower()}") for chip in ("L4", "H200")),
+        ("Quadro RTX 6000", "nvidia-quadro-rtx-6000"),
+        *((f"Tesla {chip}", f"nvidia-{chip.lower()}") for chip in TESLAS),
     ],
 )
 def test_spelling_does_not_matter(name, found):
@@ -202,7 +201,9 @@ def test_two_files_of_one_device_are_refused(tmp_path):
         list_data_sheets()
 
 
-def test_a_folder_that_cannot_be_made_is_reported(tmp_path):
+def test_a_file_that_cannot_be_read_or_kept_is_reported(tmp_path):
+    with pytest.raises(FileError, match="not valid TOML"):
+        read_data_sheet(write(tmp_path, "name = "))
     (tmp_path / "config").write_text("not a folder")
     with pytest.raises(FileError, match="cannot be created"):
         add_data_sheet(write(tmp_path))
@@ -293,71 +294,50 @@ def choose(sheet: DataSheet, table: dict[str, int]) -> int:
 
 
 @each_sheet
-def test_fp32_peaks_follow_from_units_and_clocks(sheet):
-    clock_hz = FP32_CLOCKS_MHZ.get(sheet.name, sheet.clock_hz / 1e6) * 1e6
+def test_peaks_follow_from_units_and_clocks(sheet):
+    peaks, known = sheet.flops_per_s, sheet.clock_hz / 1e6
+    clock_hz = FP32_CLOCKS_MHZ.get(sheet.name, known) * 1e6
     computed = sheet.units * choose(sheet, FP32_PER_UNIT) * 2 * clock_hz
     # Makers round to two digits: the P4's 5.5 TFLOP/s are 5.44.
-    assert sheet.flops_per_s["fp32"] == pytest.approx(computed, rel=0.011)
-
-
-@each_sheet
-def test_fp16_peaks_follow_from_units_and_clocks(sheet):
-    if "fp16" not in sheet.flops_per_s:
+    assert peaks["fp32"] == pytest.approx(computed, rel=0.011)
+    if "fp16" not in peaks:
         assert sheet.architecture == "Pascal"
         return
-    clock_hz = FP16_CLOCKS_MHZ.get(sheet.name, sheet.clock_hz / 1e6) * 1e6
+    clock_hz = FP16_CLOCKS_MHZ.get(sheet.name, known) * 1e6
     computed = sheet.units * choose(sheet, FP16_PER_UNIT) * 2 * clock_hz
     if sheet.name in WITHOUT_FP16_CLOCK:
-        assert 0.86 <= sheet.flops_per_s["fp16"] / computed <= 1
+        assert 0.86 <= peaks["fp16"] / computed <= 1
     else:
         # The L40S's data sheet prints the L40's figure, 1.2 % too low.
-        assert sheet.flops_per_s["fp16"] == pytest.approx(computed, rel=0.0125)
+        assert peaks["fp16"] == pytest.approx(computed, rel=0.0125)
 
 
 @each_sheet
-def test_precisions_came_with_generations(sheet):
+def test_precisions_came_with_generations_as_multiples_of_fp16(sheet):
+    peaks, is_old_amd = sheet.flops_per_s, sheet.architecture in ("CDNA", "CDNA 2")
     has_bf16 = sheet.architecture not in ("Pascal", "Volta", "Turing")
-    assert ("bf16" in sheet.flops_per_s) == has_bf16
-    assert ("tf32" in sheet.flops_per_s) == (
-        has_bf16 and sheet.architecture not in ("CDNA", "CDNA 2")
-    )
+    assert ("bf16" in peaks) == has_bf16
+    assert ("tf32" in peaks) == (has_bf16 and not is_old_amd)
+    factors = {
+        "bf16": (0.5 if sheet.name == "amd-mi100" else 1, 0.01),
+        "tf32": (0.5, 0.03),
+        "int8": (4 if "GeForce" in sheet.title else 1 if is_old_amd else 2, 0.03),
+    }
+    for precision in set(factors) & set(peaks) if "fp16" in peaks else ():
+        factor, tolerance = factors[precision]
+        assert peaks[precision] == pytest.approx(peaks["fp16"] * factor, rel=tolerance)
 
 
 @each_sheet
-def test_other_peaks_are_multiples_of_fp16(sheet):
-    peaks = sheet.flops_per_s
-    is_slow_bf16 = sheet.name == "amd-mi100"
-    if "bf16" in peaks:
-        assert peaks["bf16"] == pytest.approx(peaks["fp16"] / (2 if is_slow_bf16 else 1), rel=0.01)
-    if "tf32" in peaks:
-        assert peaks["tf32"] == pytest.approx(peaks["fp16"] / 2, rel=0.03)
-    if "int8" in peaks and "fp16" in peaks:
-        factor = (
-            4 if "GeForce" in sheet.title else 1 if sheet.architecture in ("CDNA", "CDNA 2") else 2
-        )
-        assert peaks["int8"] == pytest.approx(peaks["fp16"] * factor, rel=0.03)
-
-
-@each_sheet
-def test_bandwidths_follow_from_buses(sheet):
+def test_bandwidths_and_caches_follow_from_buses(sheet):
     bits, gbit_per_s = BUSES[sheet.name]
     assert sheet.bytes_per_s == pytest.approx(bits / 8 * gbit_per_s * 1e9, rel=0.005)
-
-
-@pytest.mark.parametrize(
-    "sheet",
-    [
-        pytest.param(sheet, id=name)
-        for name, sheet in SHEETS.items()
-        # Two chips with a cache each, of which NVIDIA does not say how much is switched off.
-        if name != "nvidia-b200"
-    ],
-)
-def test_caches_follow_from_buses(sheet):
-    full = BUSES[sheet.name][0] / 32 * choose(sheet, L2_KIB_PER_32_BITS) * 2**10
-    expected = full * (0.75 if sheet.name in CUT_L2 else 1)
-    # The H100 NVL's cache is whole, though 2 % of its bus are off.
-    assert sheet.l2_bytes == pytest.approx(expected, rel=0.025)
+    # Two chips with a cache each, of which NVIDIA does not say how much is switched off.
+    if sheet.name != "nvidia-b200":
+        full = bits / 32 * choose(sheet, L2_KIB_PER_32_BITS) * 2**10
+        # The H100 NVL's cache is whole, though 2 % of its bus are off.
+        share = 0.75 if sheet.name in CUT_L2 else 1
+        assert sheet.l2_bytes == pytest.approx(full * share, rel=0.025)
 
 
 @each_sheet
@@ -377,17 +357,3 @@ def test_names_are_unique_and_plain():
     # The same memory and form may be sold in several sizes, never under one name.
     assert len(SHEETS) == len(list_data_sheets()) >= 35
     assert all(sheet.name.startswith((sheet.vendor.lower(), "nvidia")) for sheet in SHEETS.values())
-
-
-def test_names_that_drivers_report_are_found():
-    names = {
-        "AMD Instinct MI100": "amd-mi100", "AMD Instinct MI210": "amd-mi210",
-        "AMD Instinct MI250": "amd-mi250", "NVIDIA A100-PCIE-40GB": "nvidia-a100-pcie-40gb",
-        "NVIDIA A100-SXM4-40GB": "nvidia-a100-sxm4-40gb",
-        "NVIDIA A100 80GB PCIe": "nvidia-a100-pcie-80gb",
-        "NVIDIA H100 80GB HBM3": "nvidia-h100-sxm",
-        "NVIDIA L4": "nvidia-l4", "Tesla P100-PCIE-16GB": "nvidia-p100-pcie-16gb",
-        "Tesla P4": "nvidia-p4", "Tesla T4": "nvidia-t4",
-        "Tesla V100-PCIE-32GB": "nvidia-v100-pcie-32gb", "NVIDIA H200": "nvidia-h200",
-    }  # fmt: skip
-    assert {name: find_data_sheet(name).name for name in names} == names

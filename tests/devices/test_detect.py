@@ -6,16 +6,20 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from virtual_sysfs import write_files
 
 import fake_pynvml
 from joulecast.devices.detect import (
     detect_device,
     find_gpu,
+    has_amd_gpus,
+    list_amd_gpus,
     make_slug,
     multiplies_bf16,
     parse_on,
     visible_gpu,
 )
+from joulecast.meters import METERS, MeterSpec, make_meter
 from joulecast.records import Profile
 from joulecast.system.errors import InputError, MissingError
 
@@ -26,23 +30,31 @@ def nvml(monkeypatch):
     return fake_pynvml
 
 
+SLICE, OTHER_SLICE = fake_pynvml.MIGS
+OLD_SLICE = f"MIG-{fake_pynvml.UUIDS[1]}"
+
+
+@pytest.fixture
+def split(nvml, monkeypatch):
+    """Split the second GPU into slices."""
+    monkeypatch.setattr(nvml, "MIG_MODES", [0, 1])
+    return nvml
+
+
 @given(st.text())
 def test_slug_is_safe_in_files_and_commands(name):
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", make_slug(name))
 
 
-@pytest.mark.parametrize(
-    ("name", "slug"),
-    [
-        ("NVIDIA H200", "nvidia-h200"),
-        ("AMD EPYC 9R14 96-Core Processor", "amd-epyc-9r14"),
-        ("Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz", "intel-xeon-e5-2680-v4"),
-        ("AMD Ryzen 7 5800H with Radeon Graphics", "amd-ryzen-7-5800h"),
-        ("Intel(R) Xeon(R) Processor", "intel-xeon"),
-    ],
-)
-def test_slugs_of_known_processors(name, slug):
-    assert make_slug(name) == slug
+def test_slugs_of_known_processors():
+    slugs = {
+        "NVIDIA H200": "nvidia-h200",
+        "AMD EPYC 9R14 96-Core Processor": "amd-epyc-9r14",
+        "Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz": "intel-xeon-e5-2680-v4",
+        "AMD Ryzen 7 5800H with Radeon Graphics": "amd-ryzen-7-5800h",
+        "Intel(R) Xeon(R) Processor": "intel-xeon",
+    }
+    assert {name: make_slug(name) for name in slugs} == slugs
 
 
 def test_one_device_is_named_at_a_time():
@@ -72,10 +84,9 @@ def test_processor_is_read_from_the_system(tmp_path):
     write(tmp_path / "proc/meminfo", "MemFree: 1 kB\nMemTotal:       24682416 kB\n")
     write(tmp_path / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n")
     device = detect_device("cpu", proc=tmp_path / "proc", system=tmp_path / "sys")
-    assert device.name == "amd-epyc-9r14"
+    assert (device.name, device.power_mode) == ("amd-epyc-9r14", "performance")
     assert device.processor == "AMD EPYC 9R14 96-Core Processor"
     assert device.memory_bytes == 24682416 * 1024
-    assert device.power_mode == "performance"
     assert device.driver == "", "a new kernel is not a new device"
 
 
@@ -100,8 +111,8 @@ def test_system_without_information_still_has_a_name(tmp_path):
 
 
 def write_xavier(root, mode="pmode:0002 fmode:quiet\n"):
-    write(root / "proc/device-tree/model", "Jetson-AGX\0")
-    write(root / "proc/device-tree/compatible", "nvidia,p2822-0000+p2888-0004\0nvidia,tegra194\0")
+    soc = "nvidia,p2822-0000+p2888-0004\0nvidia,tegra194\0"
+    write_files(root / "proc/device-tree", model="Jetson-AGX\0", compatible=soc)
     write(root / "proc/meminfo", "MemTotal:       32682416 kB\n")
     write(
         root / "etc/nvpmodel.conf",
@@ -115,9 +126,8 @@ def write_xavier(root, mode="pmode:0002 fmode:quiet\n"):
 
 
 def clock(folder, prefix, low, high, governor):
-    write(folder / f"{prefix}min_freq", f"{low}\n")
-    write(folder / f"{prefix}max_freq", f"{high}\n")
-    write(folder / f"{prefix}governor", f"{governor}\n")
+    shown = {"min_freq": low, "max_freq": high, "governor": governor}
+    write_files(folder, **{f"{prefix}{name}": value for name, value in shown.items()})
 
 
 def detect_jetson(root, on="cpu"):
@@ -127,26 +137,15 @@ def detect_jetson(root, on="cpu"):
 def test_jetson_is_known_by_mode_clocks_and_governors(tmp_path):
     write_xavier(tmp_path)
     device = detect_jetson(tmp_path)
-    assert device.name == "jetson-agx"
     expected = "MODE_15W, cpu 1190 MHz schedutil, gpu 115-676 MHz nvhost_podgov"
-    assert device.power_mode == expected
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda root: write(root / "var/lib/nvpmodel/status", "pmode:0000\n"),
-        lambda root: write(root / "sys/class/devfreq/17000000.gv11b/min_freq", "675750000\n"),
-        lambda root: write(
-            root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n"
-        ),
-    ],
-)
-def test_mode_clock_or_governor_makes_another_jetson(tmp_path, change):
-    write_xavier(tmp_path)
-    before = detect_jetson(tmp_path).power_mode
-    change(tmp_path)
-    assert detect_jetson(tmp_path).power_mode != before
+    assert (device.name, device.power_mode) == ("jetson-agx", expected)
+    for file, text, shown in (
+        ("var/lib/nvpmodel/status", "pmode:0000", "MAXN, "),
+        ("sys/class/devfreq/17000000.gv11b/min_freq", "675750000", "gpu 676 MHz nvhost"),
+        ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance", "MHz performance"),
+    ):
+        write(tmp_path / file, f"{text}\n")
+        assert shown in detect_jetson(tmp_path).power_mode
 
 
 def test_jetson_has_one_gpu_that_needs_no_nvml(tmp_path, monkeypatch):
@@ -169,18 +168,11 @@ def test_jetson_without_the_files_of_its_mode_is_still_a_device(tmp_path):
     assert detect_jetson(tmp_path).power_mode == "nvpmodel 7"
 
 
-@pytest.mark.parametrize(
-    ("line", "has_bf16"),
-    [
-        ("flags\t\t: fpu avx2 avx512_bf16", True),
-        ("Features\t: fp asimd bf16", True),
-        ("flags\t\t: fpu avx2", False),
-        ("", False),
-    ],
-)
-def test_products_of_bf16_are_found_in_the_flags(tmp_path, line, has_bf16):
-    write(tmp_path / "cpuinfo", f"processor\t: 0\n{line}\n")
-    assert multiplies_bf16(tmp_path) is has_bf16
+def test_products_of_bf16_are_found_in_the_flags(tmp_path):
+    with_bf16 = ["flags\t\t: fpu avx2 avx512_bf16", "Features\t: fp asimd bf16"]
+    for line in (*with_bf16, "flags\t\t: fpu avx2", ""):
+        write(tmp_path / "cpuinfo", f"processor\t: 0\n{line}\n")
+        assert multiplies_bf16(tmp_path) is (line in with_bf16)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -221,31 +213,23 @@ def test_hidden_gpu_is_missing(shown):
         ("cuda:1", None, 1),
         ("cuda:0", "1", 1),
         ("cuda:1", "1,0", 0),
-        ("cuda:0", "GPU-1a2b3c4d-0000-1111-2222-333344445555", 1),
-        ("cuda:0", "GPU-1a2b", 1),
-        ("cuda:0", "MIG-77777777-0000-0000-0000-000000000000", 1),
-        ("cuda:0", "MIG-GPU-1a2b3c4d-0000-1111-2222-333344445555/7/0", 1),
+        *(("cuda:0", shown, 1) for shown in (fake_pynvml.UUIDS[1], "GPU-1a2b")),
+        *(("cuda:0", shown, 1) for shown in (SLICE, f"{OLD_SLICE}/7/0")),
     ],
 )
-def test_find_gpu_returns_the_uuid(nvml, monkeypatch, on, shown, number):
-    monkeypatch.setattr(nvml, "MIG_MODES", [0, 1])
+def test_find_gpu_returns_the_uuid(split, on, shown, number):
     environ = {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
-    assert find_gpu(on, environ) == (None if number is None else nvml.UUIDS[number])
+    assert find_gpu(on, environ) == (None if number is None else split.UUIDS[number])
 
 
-SLICE = "MIG-77777777-0000-0000-0000-000000000000"
-OTHER_SLICE = "MIG-88888888-0000-0000-0000-000000000000"
-OLD_SLICE = "MIG-GPU-1a2b3c4d-0000-1111-2222-333344445555"
-
-
-def detect_shown(nvml, shown):
+def detect_shown(shown):
     return detect_device("cuda:0", environ={"CUDA_VISIBLE_DEVICES": shown})
 
 
 def test_slice_of_a_gpu_is_a_device_of_its_own(nvml, monkeypatch):
-    whole = detect_shown(nvml, "1")
+    whole = detect_shown("1")
     monkeypatch.setattr(nvml, "MIG_MODES", [0, 1])
-    one, other = (detect_shown(nvml, shown) for shown in (SLICE, OTHER_SLICE))
+    one, other = (detect_shown(shown) for shown in (SLICE, OTHER_SLICE))
     assert (one.name, one.processor) == ("nvidia-h200-mig-1g-18gb", "NVIDIA H200 MIG 1g.18gb")
     assert one.memory_bytes == 19_000_000_000
     keys = {Profile(one, "torch", "gpu", "measured").key for one in (whole, one, other)}
@@ -254,21 +238,17 @@ def test_slice_of_a_gpu_is_a_device_of_its_own(nvml, monkeypatch):
 
 
 @pytest.mark.parametrize(("shown", "number"), [(f"{OLD_SLICE}/9/0", 9), ("1", 7), ("GPU-1a2b", 7)])
-def test_slice_is_found_however_it_is_shown(nvml, monkeypatch, shown, number):
-    monkeypatch.setattr(nvml, "MIG_MODES", [0, 1])
-    assert detect_shown(nvml, shown).processor == nvml.MIG_NAMES[number]
+def test_slice_is_found_however_it_is_shown(split, shown, number):
+    assert detect_shown(shown).processor == split.MIG_NAMES[number]
 
 
-def test_slice_is_named_by_its_sizes_where_the_driver_does_not(nvml, monkeypatch):
-    monkeypatch.setattr(nvml, "MIG_MODES", [0, 1])
-    monkeypatch.setattr(nvml, "MIG_NAMES", dict.fromkeys((7, 9), "NVIDIA H200"))
-    assert detect_shown(nvml, SLICE).processor == "NVIDIA H200 MIG 1g.18gb"
-    assert detect_shown(nvml, OTHER_SLICE).processor == "NVIDIA H200 MIG 3g.54gb"
-
-
-def test_gpu_that_cannot_be_split_is_whole(nvml, monkeypatch):
-    monkeypatch.setattr(nvml, "nvmlDeviceGetMigMode", nvml.fail)
-    assert detect_shown(nvml, "1").processor == "NVIDIA H200"
+def test_slice_is_named_by_its_sizes_where_the_driver_does_not(split, monkeypatch):
+    monkeypatch.setattr(split, "MIG_NAMES", dict.fromkeys((7, 9), "NVIDIA H200"))
+    assert detect_shown(SLICE).processor == "NVIDIA H200 MIG 1g.18gb"
+    assert detect_shown(OTHER_SLICE).processor == "NVIDIA H200 MIG 3g.54gb"
+    # A GPU that cannot be split is whole.
+    monkeypatch.setattr(split, "nvmlDeviceGetMigMode", split.fail)
+    assert detect_shown("1").processor == "NVIDIA H200"
 
 
 @pytest.mark.parametrize(
@@ -294,3 +274,89 @@ def test_gpu_without_a_driver_or_its_package_is_missing(nvml, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(MissingError, match="pip install nvidia-ml-py"):
         find_gpu("cuda:0")
+
+
+# ---------------------------------------------------------------------------------------------
+# AMD GPUs in the files of their driver. Nodes follow kfd_topology.c of Linux and topology.c of
+# ROCm/ROCR-Runtime; the files of a card follow
+# https://docs.kernel.org/gpu/amdgpu/driver-misc.html, and its power limit, in µW,
+# https://docs.kernel.org/gpu/amdgpu/thermal.html.
+
+CPU_NODE = "cpu_cores_count 96\nsimd_count 0\ngfx_target_version 0\ndrm_render_minor 0\n"
+
+
+@pytest.fixture
+def amd_system(tmp_path):
+    """Return a /sys with a processor and two GPUs, of which one has no product name."""
+    nodes = tmp_path / "class/kfd/kfd/topology/nodes"
+    write(nodes / "0/properties", CPU_NODE)
+    # Numbers, not texts: node 10 comes after node 2.
+    add_gpu(tmp_path, 2, 129, 90402, 7788, name="AMD Instinct MI300X", vram=206_141_652_992)
+    add_gpu(tmp_path, 10, 128, 110000, 0, vram=25_753_026_560, cap=327_000_000)
+    write(tmp_path / "module/amdgpu/version", "6.12.12\n")
+    return tmp_path
+
+
+def add_gpu(system, node, minor, version, unique_id, name="", vram=0, cap=750_000_000):
+    write(
+        system / f"class/kfd/kfd/topology/nodes/{node}/properties",
+        f"cpu_cores_count 0\nsimd_count 1216\nvendor_id 4098\ndrm_render_minor {minor}\n"
+        f"gfx_target_version {version}\nunique_id {unique_id}\n",
+    )
+    card = system / f"class/drm/renderD{minor}/device"
+    write_files(card, mem_info_vram_total=vram, **{"product_name": name} if name else {})
+    write_files(card / "hwmon/hwmon3", power1_cap=cap)
+
+
+def test_gpus_come_in_the_order_of_their_nodes(amd_system):
+    found = [
+        (one.processor, one.memory_bytes, one.power_mode) for one in list_amd_gpus(amd_system, {})
+    ]
+    assert found == [
+        ("AMD Instinct MI300X", 206_141_652_992, "limit 750W"),
+        ("AMD gfx1100", 25_753_026_560, "limit 327W"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("environ", "names"),
+    [
+        ({"HIP_VISIBLE_DEVICES": "1"}, ["AMD gfx1100"]),
+        ({"HIP_VISIBLE_DEVICES": "1,0"}, ["AMD gfx1100", "AMD Instinct MI300X"]),
+        ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"}, ["AMD gfx1100"]),
+        ({"CUDA_VISIBLE_DEVICES": "0,7,1"}, ["AMD Instinct MI300X"]),
+        ({"HIP_VISIBLE_DEVICES": ""}, []),
+    ],
+)
+def test_only_visible_gpus_are_listed(amd_system, environ, names):
+    assert [gpu.processor for gpu in list_amd_gpus(amd_system, environ)] == names
+
+
+def test_cuda_is_an_amd_gpu_where_there_is_no_other(amd_system, tmp_path):
+    proc = tmp_path / "proc"
+    device = detect_device("cuda:0", {}, proc, amd_system)
+    assert (device.name, device.processor) == ("amd-instinct-mi300x", "AMD Instinct MI300X")
+    assert (device.memory_bytes, device.driver) == (206_141_652_992, "6.12.12")
+    assert device.unit and "7788" not in device.unit
+    assert detect_device("cuda:1", {}, proc, amd_system).unit == ""
+    assert find_gpu("cuda:0", {}, proc, amd_system) is None
+    with pytest.raises(MissingError, match=r"cuda:2 was not found: ROCm shows 2 GPUs"):
+        detect_device("cuda:2", {}, proc, amd_system)
+
+
+def test_gpus_of_nvidia_come_first(amd_system, tmp_path):
+    assert has_amd_gpus(tmp_path / "proc", amd_system)
+    assert not has_amd_gpus(tmp_path / "proc", tmp_path / "none")
+    assert list_amd_gpus(tmp_path / "none", {}) == []
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    assert not has_amd_gpus(tmp_path / "proc", amd_system)
+
+
+def test_automatic_meter_of_an_amd_gpu_is_amd(monkeypatch):
+    requests = []
+    spec = MeterSpec("amd[:INDEX]", lambda request: requests.append(request) or make_meter("later"))
+    monkeypatch.setitem(METERS, "amd", spec)
+    monkeypatch.setattr("joulecast.meters.has_amd_gpus", lambda: True)
+    make_meter("auto", on="cuda:1")
+    assert [request.on for request in requests] == ["cuda:1"]
+    assert make_meter("auto").name != "amd"

@@ -39,12 +39,11 @@ class AmdSmiLibraryException(AmdSmiException):
         return f"error {self.code}"
 
 
-def amdsmi_init(flags):
+def amdsmi_init(flags=None):
     pass
 
 
-def amdsmi_shut_down():
-    pass
+amdsmi_shut_down = amdsmi_init
 
 
 def amdsmi_get_processor_handles():

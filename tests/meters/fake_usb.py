@@ -78,17 +78,13 @@ class Device:
         header = struct.pack("<HBB", DROPPED * self.sent, 0, _OBSERVATIONS)
         return array("B", header + _OBSERVATIONS * pack_sample(kind))
 
-    def set_configuration(self):
-        pass
-
-    def detach_kernel_driver(self, interface):
-        pass
-
     def get_active_configuration(self):
         return {(0, 0): ()}
 
-    def reset(self):
+    def reset(self, interface=None):
         pass
+
+    set_configuration = detach_kernel_driver = reset
 
 
 def pack_sample(kind):

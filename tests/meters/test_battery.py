@@ -1,9 +1,11 @@
 """Batteries: slow updates, what Linux machines show, chargers, several batteries, faults."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual_instruments import VirtualClock, VirtualContract
+from virtual_instruments import VirtualClock, VirtualContract, read_through
 from virtual_sysfs import Battery, add_charger, write_files
 
 from joulecast.meters.base import UnavailableError
@@ -44,28 +46,17 @@ class TestPower(BatteryContract):
             assert self.read(meter).power_w == pytest.approx(12.0, rel=0.01)
 
     def test_charger_within_a_window_is_a_fault(self):
-        with self.make_meter() as meter:
-            meter.begin()
-            self.load(10.0)
-            add_charger(self.root)
-            self.load(3.0)
-            add_charger(self.root, online=0)
-            self.load(10.0)
-            assert meter.end().faults == ("charging: AC is online",)
-            assert self.read(meter).faults == ()
+        plug, unplug = (partial(add_charger, self.root, online) for online in (1, 0))
+        reading = self.read_through(10.0, plug, 3.0, unplug, 10.0)
+        assert reading.faults == ("charging: AC is online",)
 
     def test_battery_that_shows_nothing_new_is_stuck(self):
-        with self.make_meter() as meter:
-            self.clock.hooks.remove(self.battery.update)
-            assert self.read(meter).faults[0].startswith("stuck")
+        assert self.read_through(self.battery.stop, 40.0).faults[0].startswith("stuck")
 
     def test_vanished_battery_is_an_error(self):
-        with self.make_meter() as meter:
-            meter.begin()
-            self.clock.hooks.remove(self.battery.update)
-            (self.battery.folder / "power_now").unlink()
-            with pytest.raises(MeasurementError, match="can no longer be read"):
-                self.load(1.0)
+        power = self.battery.folder / "power_now"
+        with pytest.raises(MeasurementError, match="can no longer be read"):
+            self.read_through(self.battery.stop, power.unlink, 1.0)
 
 
 class TestCurrent(BatteryContract):
@@ -81,12 +72,9 @@ class TestEnergy(BatteryContract):
     EVERY_S = 6.0
 
     def test_counter_that_rises_is_a_fault(self):
-        with self.make_meter() as meter:
-            meter.begin()
-            self.load(20.0)
-            self.battery.left_j += 5000.0
-            self.load(40.0)
-            assert meter.end().faults == ("reset: what is left in the battery rose",)
+        charge = partial(setattr, self.battery, "left_j", self.battery.left_j + 5000.0)
+        reading = self.read_through(20.0, charge, 40.0)
+        assert reading.faults == ("reset: what is left in the battery rose",)
 
 
 class TestCharge(BatteryContract):
@@ -111,9 +99,8 @@ def open_meter(root, clock):
 
 def check_power(root, clock, power_w):
     with open_meter(root, clock) as meter:
-        meter.begin()
-        clock.sleep(meter.window_s)
-        assert meter.end().power_w == pytest.approx(power_w, rel=0.02)
+        reading = read_through(clock, meter, meter.window_s)
+    assert reading.power_w == pytest.approx(power_w, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +120,7 @@ def test_battery_that_does_not_discharge_is_refused(tmp_path, clock, change, rea
         open_meter(tmp_path, clock).open()
     assert caught.value.advice == "unplug the charger"
     (row,) = detect_battery(tmp_path)
-    assert not row.available
-    assert reason in row.reason
+    assert not row.available and reason in row.reason
 
 
 def test_batteries_add_up_while_one_rests(tmp_path, clock):
@@ -155,12 +141,6 @@ def test_peripherals_and_a_power_of_zero_are_ignored(tmp_path, clock):
     check_power(tmp_path, clock, 12.0)
 
 
-def test_gauge_without_updates_is_refused(tmp_path, clock):
-    Battery(tmp_path, clock, ("power",), every_s=1e6)
-    with pytest.raises(UnavailableError, match="no new number in 180 s"):
-        open_meter(tmp_path, clock).open()
-
-
 def test_machine_without_a_battery_is_explained(tmp_path, clock):
     add_charger(tmp_path)
     with pytest.raises(UnavailableError, match="no battery under"):
@@ -169,15 +149,16 @@ def test_machine_without_a_battery_is_explained(tmp_path, clock):
     with pytest.raises(UnavailableError, match="BAT0 do not all show"):
         open_meter(tmp_path, clock)
     (row,) = detect_battery(tmp_path)
-    assert not row.available
-    assert row.advice
+    assert not row.available and row.advice
 
 
-def test_detect_shows_the_power(tmp_path, clock):
-    Battery(tmp_path, clock, ("power",))
+def test_detect_shows_the_power_also_of_a_gauge_without_updates(tmp_path, clock):
+    Battery(tmp_path, clock, ("power",), every_s=1e6)
     (row,) = detect_battery(tmp_path)
     assert (row.available, row.covers) == (True, "battery")
     assert row.idle_power_w == pytest.approx(12.0, rel=0.01)
+    with pytest.raises(UnavailableError, match="no new number in 180 s"):
+        open_meter(tmp_path, clock).open()
 
 
 def test_batteries_that_differ_are_read_by_what_both_show(tmp_path, clock):
@@ -187,8 +168,7 @@ def test_batteries_that_differ_are_read_by_what_both_show(tmp_path, clock):
     (other.folder / "energy_now").unlink()
     clock.hooks.clear()
     (row,) = detect_battery(tmp_path)
-    assert not row.available
-    assert "BAT0 and BAT1" in row.reason
+    assert not row.available and "BAT0 and BAT1" in row.reason
 
 
 class Gauge:
@@ -212,20 +192,15 @@ def test_slow_updates_are_met_by_longer_windows(every_s, wait_s):
     clock = VirtualClock(step_s=0.5)
     with Gauge(clock, every_s).make_meter() as meter:
         clock.sleep(wait_s)
-        meter.begin()
-        clock.sleep(meter.window_s)
-        reading = meter.end()
-    assert reading.faults == ()
-    assert reading.power_w == pytest.approx(5.0, rel=1e-3)
+        reading = read_through(clock, meter, meter.window_s)
+    assert (reading.faults, reading.power_w) == ((), pytest.approx(5.0, rel=1e-3))
     assert meter.window_s >= 8 * every_s
 
 
 def test_window_of_few_updates_is_too_short_and_nothing_can_be_added():
     clock = VirtualClock(step_s=0.5)
     with Gauge(clock, 2.0).make_meter() as meter:
-        meter.begin()
-        clock.sleep(5.0)
-        assert meter.end().faults[0].startswith("too short")
+        assert read_through(clock, meter, 5.0).faults[0].startswith("too short")
     meter.name = "battery"
     with pytest.raises(InputError, match="twice"):
         SumMeter([ModelledMeter(), meter])
@@ -239,7 +214,5 @@ def test_charger_is_accepted_if_forced_and_covered_by_name():
     meter = gauge.make_meter()
     meter.force()
     with meter:
-        meter.begin()
-        clock.sleep(30.0)
-        assert meter.end().faults == ()
+        assert read_through(clock, meter, 30.0).faults == ()
     assert meter.covers == "battery while charging"

@@ -7,15 +7,10 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual_instruments import VirtualClock, VirtualContract
+from virtual_instruments import VirtualClock, VirtualContract, read_through
 
 from joulecast.meters import make_meter
-from joulecast.meters.command import (
-    CommandMeter,
-    Quantity,
-    read_quantity,
-    run_program,
-)
+from joulecast.meters.command import CommandMeter, Quantity, read_quantity, run_program
 from joulecast.system.errors import InputError, MeasurementError, MissingError
 
 
@@ -52,9 +47,7 @@ def make_scripted(*outputs, now=time.monotonic):
 def test_counter_that_does_not_increase_is_a_fault(end, duration_s, fault):
     clock = VirtualClock()
     with make_scripted("100 J", "100 J", end, now=clock.now) as meter:
-        meter.begin()
-        clock.sleep(duration_s)
-        reading = meter.end()
+        reading = read_through(clock, meter, duration_s)
     assert (reading.energy_j, reading.faults[0].partition(":")[0]) == (0, fault)
 
 
@@ -95,9 +88,6 @@ def test_program_that_does_not_finish_is_an_error(monkeypatch):
 def test_missing_program_is_refused(tmp_path):
     with pytest.raises(MissingError, match="cannot be run"):
         run_program([str(tmp_path / "none")])
-    for spec in ("command", "command:", "command:no-such-program-anywhere -x"):
-        with pytest.raises(MissingError, match="no program"):
-            make_meter(spec)
 
 
 def test_quoted_arguments_are_kept_and_the_folder_is_not_shown():
@@ -134,13 +124,14 @@ def test_units_and_prefixes(text, value, unit):
     assert (quantity.value, quantity.unit) == (pytest.approx(value), unit)
 
 
-@pytest.mark.parametrize("text", ["", "42", "5 V", "12 Wx", "v1.2J3", "9 Jack", "W 7"])
-def test_number_without_a_unit_is_ignored(text):
-    with pytest.raises(InputError, match="no joules or watts"):
-        read_quantity(text)
-
-
-@pytest.mark.parametrize("text", ["1e999 W", "1e999 J", "1e308 GWh"])
-def test_too_large_a_number_is_shown_as_printed(text):
-    with pytest.raises(InputError, match=f"'{text}' is too large"):
-        read_quantity(f"power {text}")
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        (("", "42", "5 V", "12 Wx", "v1.2J3", "9 Jack", "W 7"), "no joules or watts"),
+        (("1e999 W", "1e999 J", "1e308 GWh"), "'{}' is too large"),
+    ],
+)
+def test_other_texts_are_refused_as_printed(texts, reason):
+    for text in texts:
+        with pytest.raises(InputError, match=reason.format(text)):
+            read_quantity(text)

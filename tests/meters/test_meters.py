@@ -5,12 +5,15 @@ import subprocess
 import sys
 
 import pytest
-from virtual_instruments import PowercapTree, VirtualContract, VirtualPoller
+from hypothesis import given
+from hypothesis import strategies as st
+from virtual_instruments import VirtualClock, VirtualContract, VirtualPoller, read_through
+from virtual_sysfs import PowercapTree
 
 from joulecast import meters
 from joulecast.meters import METERS, GuardedMeter, Reading, detect_meters, make_meter
 from joulecast.meters.base import METER_CHECKS, Meter, UnavailableError
-from joulecast.meters.modelled import ModelledMeter
+from joulecast.meters.modelled import CORE_W, ModelledMeter, cpu_time_s, detect_modelled
 from joulecast.meters.nvml import NvmlMeter
 from joulecast.meters.rapl import make_rapl
 from joulecast.meters.sum import SumMeter
@@ -51,12 +54,13 @@ def test_auto_does_not_fall_back_for_a_gpu(no_gpu):
 
 
 def test_meters_are_joined_by_plus(tmp_path):
-    for name in ("a+b.csv", "c.csv"):
+    for name in ("a+b+raplx.csv", "c.csv"):
         (tmp_path / name).write_text("1,2\n")
-    text = f"file:{tmp_path}/a+b.csv+modelled:8W"
-    assert make_meter(text).name == text
-    meter = make_meter(f"file:{tmp_path}/a+b.csv+file:{tmp_path}/c.csv")
-    assert meter.covers == "board by a+b.csv+board by c.csv"
+    text = f"file:{tmp_path}/a+b+raplx.csv"
+    assert make_meter(text).covers == "board by a+b+raplx.csv"
+    assert make_meter(f"{text}+modelled:8W").name == f"{text}+modelled:8W"
+    meter = make_meter(f"{text}+file:{tmp_path}/c.csv")
+    assert meter.covers == "board by a+b+raplx.csv+board by c.csv"
 
 
 @pytest.mark.parametrize(
@@ -82,8 +86,7 @@ def test_one_instrument_is_not_counted_twice(tmp_path, monkeypatch, text):
 def test_error_for_an_unknown_meter_lists_all_forms(text):
     with pytest.raises(InputError, match="there is no meter") as caught:
         make_meter(text)
-    for spec in METERS.values():
-        assert spec.form in str(caught.value)
+    assert all(spec.form in str(caught.value) for spec in METERS.values())
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,9 @@ def test_wrong_argument_is_named(text, named):
         ("termux", "pkg install termux-api"),
         ("rapl:/nowhere", "no RAPL packages under /nowhere; on bare Linux"),
         ("file:/nowhere", "no file '/nowhere' .*; start the instrument"),
+        *((text, "start the instrument") for text in ("file", "file:", "file:/")),
         ("command:no-such-program -x", "no program 'no-such-program'; give one"),
+        *((text, "no program") for text in ("command", "command:")),
     ],
 )
 def test_error_for_an_unavailable_meter_says_what_to_do(no_gpu, monkeypatch, text, advice):
@@ -225,15 +230,14 @@ class TestSumMeter(VirtualContract):
 class RecordingMeter(Meter):
     """A meter that records its calls."""
 
-    def __init__(self, name, covers, window_s=1.0, log=None, fails=False, instrument=""):
+    def __init__(self, name, covers, instrument="", window_s=1.0, log=None, reading=None):
         self.name, self.covers, self.window_s = name, covers, window_s
-        self.instrument = instrument
-        self.log = [] if log is None else log
-        self.fails = fails
+        self.instrument, self.log = instrument, [] if log is None else log
+        self.reading = reading or Reading(1.0, window_s, (f"gap: {name}",))
 
     def open(self):
-        if self.fails:
-            raise UnavailableError(f"{self.name} is broken", "mend it")
+        if self.name == "broken":
+            raise UnavailableError("it is broken", "mend it")
         self.log.append(f"open {self.name}")
 
     def close(self):
@@ -244,16 +248,12 @@ class RecordingMeter(Meter):
 
     def end(self):
         self.log.append(f"end {self.name}")
-        return Reading(1.0, self.window_s, (f"gap: {self.name}",))
+        return self.reading
 
 
 def test_slowest_meter_begins_first_and_ends_last():
-    log = []
-    meters = [
-        RecordingMeter("quick", "a", 0.1, log),
-        RecordingMeter("slow", "b", 9.0, log),
-        RecordingMeter("mid", "c", 1.0, log),
-    ]
+    log, windows_s = [], {"quick": 0.1, "slow": 9.0, "mid": 1.0}
+    meters = [RecordingMeter(name, name, "", windows_s[name], log) for name in windows_s]
     with SumMeter(meters) as meter:
         log.clear()
         meter.begin()
@@ -265,11 +265,8 @@ def test_slowest_meter_begins_first_and_ends_last():
 
 def test_others_are_closed_if_one_does_not_open():
     log = []
-    meter = SumMeter(
-        [RecordingMeter("one", "a", log=log), RecordingMeter("two", "b", log=log, fails=True)]
-    )
-    with pytest.raises(MissingError, match="two is broken"):
-        meter.open()
+    with pytest.raises(MissingError, match="it is broken"):
+        SumMeter([RecordingMeter(name, name, log=log) for name in ("one", "broken")]).open()
     assert log == ["open one", "close one"]
 
 
@@ -286,37 +283,65 @@ def test_others_are_closed_if_one_does_not_open():
 )
 def test_meters_that_cover_the_same_part_are_refused(one, other):
     with pytest.raises(InputError, match="twice"):
-        SumMeter([make_recorder(*one), make_recorder(*other)])
-
-
-def make_recorder(name, covers, instrument=""):
-    return RecordingMeter(name, covers, instrument=instrument)
+        SumMeter([RecordingMeter(*one), RecordingMeter(*other)])
 
 
 def test_two_gpus_can_be_added_and_cover_more_than_one():
-    gpus = [make_recorder("nvml:0", "gpu", "GPU-a"), make_recorder("nvml:1", "gpu", "GPU-b")]
+    gpus = [RecordingMeter("nvml:0", "gpu", "GPU-a"), RecordingMeter("nvml:1", "gpu", "GPU-b")]
     both = SumMeter(gpus)
     assert both.covers == "gpu+gpu"
-    assert SumMeter([both, make_recorder("rapl", "cpu+dram")]).covers == "gpu+gpu+cpu+dram"
+    assert SumMeter([both, RecordingMeter("rapl", "cpu+dram")]).covers == "gpu+gpu+cpu+dram"
     with pytest.raises(InputError, match="two meters"):
         SumMeter(gpus[:1])
-
-
-class ReadingMeter(RecordingMeter):
-    """A meter that returns a given reading."""
-
-    def __init__(self, name, covers, reading):
-        super().__init__(name, covers)
-        self.reading = reading
-
-    def end(self):
-        return self.reading
 
 
 def test_sum_is_unchecked_where_one_of_its_meters_is():
     gpu = Reading(5.0, 1.0, busy_share=0.4, unchecked=("second sensor",))
     cpu = Reading(3.0, 1.0, unchecked=("other load", "second sensor"))
-    with SumMeter([ReadingMeter("a", "gpu", gpu), ReadingMeter("b", "cpu", cpu)]) as meter:
+    one, other = RecordingMeter("a", "gpu", reading=gpu), RecordingMeter("b", "cpu", reading=cpu)
+    with SumMeter([one, other]) as meter:
         meter.begin()
-        reading = meter.end()
-    assert reading == Reading(8.0, 1.0, (), 0.4, ("other load", "second sensor"))
+        assert meter.end() == Reading(8.0, 1.0, (), 0.4, ("other load", "second sensor"))
+
+
+# ---------------------------------------------------------------------------------------------
+# The modelled meter: CPU time x watts
+
+
+class TestModelledMeter(VirtualContract):
+    def make_meter(self):
+        return ModelledMeter(8.0, 1.0, now=self.clock.now, cpu_time=lambda: 2 * self.clock.now())
+
+
+@given(st.floats(0.1, 500), st.floats(0, 100), st.floats(0, 64), st.floats(0.1, 100))
+def test_energy_is_busy_time_plus_idle_time(power_w, idle_w, cores, window_s):
+    clock = VirtualClock(0.0)
+    meter = ModelledMeter(power_w, idle_w, clock.now, lambda: cores * clock.now())
+    with meter:
+        reading = read_through(clock, meter, lambda: setattr(clock, "time_s", window_s))
+    assert reading.energy_j == pytest.approx((cores * power_w + idle_w) * window_s)
+    assert (reading.duration_s, reading.faults) == (window_s, ())
+
+
+def test_work_of_this_process_counts():
+    with ModelledMeter() as meter:
+        meter.begin()
+        begin_s = cpu_time_s()
+        while cpu_time_s() == begin_s:
+            pass
+        assert meter.end().energy_j > 0
+
+
+def test_provenance_is_modelled():
+    (row,) = detect_modelled()
+    assert row.available
+    assert row.provenance == ModelledMeter().provenance == "modelled"
+    assert "not measured" in row.reason
+
+
+def test_watts_are_parsed_and_part_of_what_is_covered():
+    for text, power_w in (("", CORE_W), (":65W", 65.0), (":2.5", 2.5), (":800mW", 0.8)):
+        meter = make_meter(f"modelled{text}")
+        assert meter.power_w == pytest.approx(power_w)
+        assert meter.covers == f"cpu at {power_w:g} W a core"
+    assert ModelledMeter(8.0, 1.5).covers == "cpu at 8 W a core and 1.5 W always"

@@ -6,6 +6,7 @@ import sys
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
+from unittest.mock import PropertyMock
 
 import pytest
 from virtual_instruments import LinePoller, VirtualContract
@@ -25,18 +26,9 @@ from joulecast.system.errors import InputError, MeasurementError
 FAKE = Path(__file__).with_name("fake_usb.py")
 UTIL = """
 ENDPOINT_IN, ENDPOINT_OUT = 0x80, 0x00
-
-
-def find_descriptor(descriptor, custom_match=None):
-    return None
-
-
-def endpoint_direction(address):
-    return address & 0x80
-
-
-def dispose_resources(device):
-    pass
+find_descriptor = lambda descriptor, custom_match=None: None
+endpoint_direction = lambda address: address & 0x80
+dispose_resources = lambda device: None
 """
 
 
@@ -68,12 +60,8 @@ class TestMonsoonMeter(VirtualContract):
             assert self.read(meter, 2.0).energy_j == pytest.approx(8.0, rel=1e-6)
 
     def test_lost_samples_are_a_gap(self):
-        with self.make_meter() as meter:
-            meter.begin()
-            self.load(1.0)
-            self.poller.dropped = 7
-            self.load(1.0)
-            assert meter.end().faults == ("gap: the monitor lost 7 samples",)
+        reading = self.read_through(1.0, lambda: setattr(self.poller, "dropped", 7), 1.0)
+        assert reading.faults == ("gap: the monitor lost 7 samples",)
 
     def test_monitor_that_stops_is_an_error(self):
         with self.make_meter() as meter:
@@ -135,10 +123,6 @@ def poll_here(blocks):
     return status, lines
 
 
-def read_powers_w(lines):
-    return [json.loads(line.removeprefix("event "))[1] for line in lines]
-
-
 @pytest.mark.parametrize(
     ("values", "power_w"),
     [
@@ -153,7 +137,8 @@ def test_ranges_and_models_have_their_scales(connect, values, power_w):
     connect(**values)
     status, lines = poll_here(2)
     assert (status, lines[0]) == (0, "ready 0.02 samples")
-    assert read_powers_w(lines[1:]) == pytest.approx(2 * [power_w], rel=1e-3)
+    powers_w = [json.loads(line.removeprefix("event "))[1] for line in lines[1:]]
+    assert powers_w == pytest.approx(2 * [power_w], rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +152,7 @@ def test_ranges_and_models_have_their_scales(connect, values, power_w):
 def test_monitor_that_cannot_measure_says_why(connect, values, message):
     connect(**values)
     status, lines = poll_here(100)
-    assert status == 1
-    assert lines[-1].startswith(message)
+    assert status == 1 and lines[-1].startswith(message)
 
 
 def test_monitors_are_detected_and_chosen_by_serial_number(connect, monkeypatch):
@@ -193,16 +177,9 @@ def test_missing_permission_says_what_to_do(connect):
     connect()
     import usb.core
 
-    class Locked(usb.core.Device):
-        @property
-        def serial_number(self):
-            raise ValueError("The device has no langid (permission issue, no string descriptors)")
-
-        @serial_number.setter
-        def serial_number(self, value):
-            pass
-
-    usb.core.DEVICES[:] = [Locked()]
+    error = ValueError("The device has no langid (permission issue, no string descriptors)")
+    locked = type("Locked", (usb.core.Device,), {"__init__": lambda self: None})
+    locked.serial_number = PropertyMock(side_effect=error)
+    usb.core.DEVICES[:] = [locked()]
     (row,) = detect_monsoon()
-    assert row.reason == "no permission to use the Monsoon"
-    assert "udev rule" in row.advice
+    assert row.reason == "no permission to use the Monsoon" and "udev rule" in row.advice

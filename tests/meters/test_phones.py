@@ -5,7 +5,7 @@ import shutil
 from functools import partial
 
 import pytest
-from virtual_instruments import VirtualClock, VirtualContract
+from virtual_instruments import VirtualClock, VirtualContract, read_through
 from virtual_phone import AdbServer, Phone
 
 from joulecast.meters import make_meter
@@ -59,20 +59,12 @@ class TestPhoneCurrent(PhoneContract):
     """A phone whose shell may read the files of the battery."""
 
     def test_charging_within_a_window_is_a_fault(self):
-        with self.make_meter() as meter:
-            meter.begin()
-            self.load(15.0)
-            self.phone.powered = {"USB": True}
-            self.load(15.0)
-            assert meter.end().faults == ("charging: USB powered",)
+        plug_in = partial(setattr, self.phone, "powered", {"USB": True})
+        assert self.read_through(15.0, plug_in, 15.0).faults == ("charging: USB powered",)
 
     def test_current_that_is_missing_at_times_is_a_fault(self):
-        with self.make_meter() as meter:
-            meter.begin()
-            self.load(15.0)
-            self.phone.has_nodes = False
-            self.load(30.0)
-            assert "gap: the battery showed its power only at times" in meter.end().faults
+        reading = self.read_through(15.0, partial(setattr, self.phone, "has_nodes", False), 30.0)
+        assert "gap: the battery showed its power only at times" in reading.faults
 
 
 class TestPhoneCharge(PhoneContract):
@@ -196,9 +188,7 @@ def test_adb_measures_the_phone_without_a_cable(server):
     clock = server.phone.clock
     meter = make_phone(partial(read_adb, chosen), clock)
     with meter:
-        meter.begin()
-        clock.sleep(meter.window_s)
-        reading = meter.end()
+        reading = read_through(clock, meter, meter.window_s)
     assert (reading.faults, reading.power_w) == ((), pytest.approx(3.0, rel=0.02))
     assert set(server.commands) == {next(iter(server.commands))}
     assert server.commands[0].startswith("dumpsys battery")
@@ -233,12 +223,6 @@ def test_charge_is_used_without_a_current():
     phone.has_nodes = False
     state = parse_termux(phone.termux())
     assert (state.power_w, state.left, state.voltage_v) == (None, pytest.approx(10800.0), 4.0)
-
-
-def test_charging_is_noticed():
-    phone = Phone(VirtualClock())
-    phone.powered = {"USB": True}
-    assert parse_termux(phone.termux()).charger == "PLUGGED_USB"
 
 
 def test_real_program_is_run(monkeypatch, tmp_path):

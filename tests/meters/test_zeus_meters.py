@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import fake_amdsmi
 import pytest
 from click.testing import CliRunner
-from virtual_instruments import PowercapTree, VirtualClock, VirtualContract
+from virtual_instruments import VirtualClock, VirtualContract
+from virtual_sysfs import PowercapTree
 
 import fake_pynvml
 from joulecast.cli.main import cli
@@ -69,18 +70,10 @@ class VirtualApple:
     """
 
     POWERS_W = {"cpu_total_mj": 9.0, "gpu_mj": 6.0, "dram_mj": 2.0, "ane_mj": 0.5}
+    KINDS = ("efficiency", "performance")
     FIELDS = [
-        "cpu_total_mj",
-        "efficiency_cores_mj",
-        "performance_cores_mj",
-        "efficiency_cluster_mj",
-        "performance_cluster_mj",
-        "efficiency_core_manager_mj",
-        "performance_core_manager_mj",
-        "dram_mj",
-        "gpu_mj",
-        "gpu_sram_mj",
-        "ane_mj",
+        *("cpu_total_mj", "dram_mj", "gpu_mj", "gpu_sram_mj", "ane_mj"),
+        *(f"{kind}_{part}_mj" for kind in KINDS for part in ("cores", "cluster", "core_manager")),
     ]
 
     def __init__(self, clock):
@@ -191,8 +184,7 @@ def test_detect_lists_amd_gpus(amdsmi, monkeypatch):
     # Zeus trusts a counter only if it fits the power.
     monkeypatch.setattr(amdsmi, "HAS_POWER", False)
     row = detect_amd()[0]
-    assert not row.available
-    assert "not supported" in row.reason
+    assert not row.available and "not supported" in row.reason
     with pytest.raises(UnavailableError, match="not supported"):
         open_amd(0)
 
@@ -204,8 +196,9 @@ def fail(*args):
 def test_amd_without_a_driver_says_what_to_do(amdsmi, monkeypatch):
     monkeypatch.setattr(amdsmi, "amdsmi_init", fail)
     (row,) = detect_amd()
-    assert not row.available
-    assert "ROCm" in row.advice
+    assert not row.available and "ROCm" in row.advice
+    monkeypatch.setitem(sys.modules, "zeus.device.gpu.amd", None)
+    assert detect_amd()[0].advice == "run: pip install 'joulecast[zeus]'"
 
 
 def test_gpu_that_fails_is_an_error(amdsmi, monkeypatch):
@@ -220,24 +213,15 @@ def test_emulation_has_the_names_of_amdsmi():
     text = distribution("amdsmi").locate_file("amdsmi/amdsmi_interface.py").read_text()
     names = set(re.findall(r"^def (amdsmi_\w+)\(", text, re.MULTILINE))
     emulated = {name for name in vars(fake_amdsmi) if name.startswith("amdsmi_")}
-    assert len(emulated) > 5
-    assert emulated <= names
+    assert len(emulated) > 5 and emulated <= names
 
 
-def test_detect_finds_the_processor_of_a_mac(mac):
-    (row,) = detect_apple()
-    assert (row.available, row.covers) == (True, "cpu+gpu+dram+ane")
-
-
-def test_apple_needs_a_mac():
+def test_detect_finds_the_processor_of_a_mac(request):
     (row,) = detect_apple()
     assert (row.available, row.reason) == (False, "this machine is not a Mac")
-
-
-def test_missing_zeus_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "zeus.device.gpu.amd", None)
-    (row,) = detect_amd()
-    assert row.advice == "run: pip install 'joulecast[zeus]'"
+    request.getfixturevalue("mac")
+    (row,) = detect_apple()
+    assert (row.available, row.covers) == (True, "cpu+gpu+dram+ane")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -249,12 +233,12 @@ def tree(tmp_path, monkeypatch):
     """Return counters as Linux shows them, which Zeus and Joulecast read."""
     rapl = zeus.device.cpu.rapl
     nested = PowercapTree(tmp_path / "intel-rapl")
-    nested.add("intel-rapl:0", "package-0").add("intel-rapl:0/intel-rapl:0:0", "core")
-    nested.add("intel-rapl:0/intel-rapl:0:2", "dram")
-    nested.add("intel-rapl:1", "package-1").add("intel-rapl:2", "psys")
-    for folder, path in nested.zones.items():
+    nested.add("intel-rapl:0", "package-0", 60.0).add("intel-rapl:1", "package-1", 40.0)
+    nested.add("intel-rapl:0/intel-rapl:0:0", "core", 30.0)
+    nested.add("intel-rapl:0/intel-rapl:0:2", "dram", 5.0).add("intel-rapl:2", "psys", 500.0)
+    for folder in nested.powers_w:
         # Linux links all zones into one folder.
-        (tmp_path / folder.rpartition("/")[2]).symlink_to(path.parent)
+        (tmp_path / folder.rpartition("/")[2]).symlink_to(nested.root / folder)
     # Each tracker of Zeus is a process; how it counts wraps is not what is tested here.
     tracker = SimpleNamespace(get_num_wraparounds=lambda: 0)
     monkeypatch.setattr(rapl.RAPLFile, "wraparound_tracker", tracker)
@@ -270,18 +254,11 @@ def tree(tmp_path, monkeypatch):
 
 def test_rapl_and_zeus_agree_on_the_same_counters(tree, tmp_path):
     clock = VirtualClock(step_s=0.5)
-
-    def count():
-        for folder, power_w in RAPL_POWERS_W.items():
-            tree.set(folder, power_w * clock.now() * 1e6)
-
-    count()
-    clock.hooks.append(count)
+    tree.follow(clock)
     ours = RaplMeter(tmp_path, tmp_path, now=clock.now, ticker=clock.make_ticker)
     (check,) = compare_pairs([(ours, put_on_clock(open_rapl(), clock))], 10.0, clock.sleep)
     # Packages and memory, but not cores, nor the board that includes them.
-    assert check.power_w == pytest.approx(105.0)
-    assert check.zeus_power_w == pytest.approx(105.0)
+    assert (check.power_w, check.zeus_power_w) == pytest.approx((105.0, 105.0))
     assert (check.covers, check.zeus_covers, check.faults) == ("cpu+dram", "cpu+dram", ())
 
 
@@ -320,15 +297,6 @@ def test_zeus_reads_gpus_by_the_index_of_nvml(nvml, monkeypatch):
         open_nvidia(0)
 
 
-RAPL_POWERS_W = {
-    "intel-rapl:0": 60.0,
-    "intel-rapl:0/intel-rapl:0:0": 30.0,
-    "intel-rapl:0/intel-rapl:0:2": 5.0,
-    "intel-rapl:1": 40.0,
-    "intel-rapl:2": 500.0,
-}
-
-
 def make_pair(clock, ours_w, zeus_w, zeus_covers="cpu"):
     """Return two meters of constant power on a virtual clock."""
     ours = ZeusMeter("rapl", "cpu", "ours", "J", lambda: 1e3 * ours_w * clock.now(), clock.now)
@@ -343,24 +311,18 @@ def make_pair(clock, ours_w, zeus_w, zeus_covers="cpu"):
 def test_powers_over_one_window_are_compared(zeus_w, difference_share, agrees):
     clock = VirtualClock()
     (check,) = compare_pairs([make_pair(clock, 100.0, zeus_w)], 10.0, clock.sleep)
-    assert check.power_w == pytest.approx(100.0)
-    assert check.zeus_power_w == pytest.approx(zeus_w)
-    assert check.difference_share == pytest.approx(difference_share)
+    found = (check.power_w, check.zeus_power_w, check.difference_share)
+    assert found == pytest.approx((100.0, zeus_w, difference_share))
     assert check.agrees == agrees
 
 
-def test_faults_of_either_are_named():
-    clock = VirtualClock()
-    (check,) = compare_pairs([make_pair(clock, 100.0, 0.0)], 10.0, clock.sleep)
-    assert check.faults == ("Zeus: stuck: the energy counter did not change in 10 s",)
-    assert not check.agrees
-
-
-def test_all_meters_share_one_window():
+def test_all_meters_share_one_window_and_faults_of_either_are_named():
     clock = VirtualClock(start_s=0.0)
-    pairs = [make_pair(clock, 100.0, 100.0), make_pair(clock, 50.0, 50.0)]
-    assert all(check.agrees for check in compare_pairs(pairs, 10.0, clock.sleep))
+    pairs = [make_pair(clock, 100.0, zeus_w) for zeus_w in (100.0, 101.0, 0.0)]
+    *good, bad = compare_pairs(pairs, 10.0, clock.sleep)
     assert clock.now() == pytest.approx(10.0)
+    assert all(check.agrees for check in good) and not bad.agrees
+    assert bad.faults == ("Zeus: stuck: the energy counter did not change in 10 s",)
 
 
 def test_machine_without_such_meters_says_why(monkeypatch, tmp_path):

@@ -1,7 +1,6 @@
 """Virtual clocks and instruments for tests of meters: no real time, no randomness."""
 
 import queue
-from pathlib import Path
 
 import pytest
 
@@ -52,6 +51,14 @@ class VirtualTicker:
             self.tick()
 
 
+def read_through(clock, meter, *steps):
+    """Return the reading of a window: seconds that pass, and functions that are called."""
+    meter.begin()
+    for step in steps:
+        step() if callable(step) else clock.sleep(step)
+    return meter.end()
+
+
 class VirtualContract(MeterContract):
     """The contract of a meter on a virtual clock."""
 
@@ -63,6 +70,11 @@ class VirtualContract(MeterContract):
 
     def load(self, duration_s):
         self.clock.sleep(duration_s)
+
+    def read_through(self, *steps):
+        """Return the reading of a window of a new meter."""
+        with self.make_meter() as meter:
+            return read_through(self.clock, meter, *steps)
 
 
 class LinePoller:
@@ -106,31 +118,3 @@ class VirtualPoller(LinePoller):
             time_s = self.number * self.PERIOD_S + 0.0005
             self.write(format_event(Edge(time_s, self.energy_j, 0.001, **self.shown)))
         self.write(f"beat {self.clock.now()!r}")
-
-
-class PowercapTree:
-    """A powercap folder whose counters follow a clock."""
-
-    RANGE_UJ = 262_143_328_850
-
-    def __init__(self, root: Path, range_uj=RANGE_UJ):
-        self.root, self.range_uj = root, range_uj
-        self.zones = {}
-
-    def add(self, folder, name, count_uj=0):
-        path = self.root / folder
-        path.mkdir(parents=True)
-        (path / "name").write_text(f"{name}\n")
-        (path / "max_energy_range_uj").write_text(f"{self.range_uj}\n")
-        self.zones[folder] = path / "energy_uj"
-        self.set(folder, count_uj)
-        return self
-
-    def set(self, folder, count_uj):
-        self.zones[folder].write_text(f"{int(count_uj) % self.range_uj}\n")
-
-    def set_limit(self, folder, *limits_w, enabled=1):
-        for number, limit_w in enumerate(limits_w):
-            path = self.root / folder / f"constraint_{number}_power_limit_uw"
-            path.write_text(f"{int(limit_w * 1e6)}\n")
-        (self.root / folder / "enabled").write_text(f"{enabled}\n")

@@ -135,6 +135,9 @@ class Battery:
             self.left_j -= passed_s * self.power_w
             self.show()
 
+    def stop(self):
+        self.clock.hooks.remove(self.update)
+
     def show(self):
         # Gauges are noisy: no two numbers in a row are the same.
         self.count += 1
@@ -152,3 +155,31 @@ class Battery:
 def add_charger(root, online=1, name="AC", type_="Mains"):
     """Add a charger, as Documentation/ABI/testing/sysfs-class-power describes it."""
     return write_files(root / name, type=type_, online=online)
+
+
+class PowercapTree:
+    """A powercap folder, whose counters count once they follow a clock."""
+
+    def __init__(self, root, range_uj=262_143_328_850):
+        self.root, self.range_uj = root, range_uj
+        self.counts_uj, self.powers_w = {}, {}
+
+    def add(self, folder, name, power_w=0.0):
+        write_files(self.root / folder, name=name, max_energy_range_uj=self.range_uj)
+        self.powers_w[folder] = power_w
+        return self.set(folder, 0.0)
+
+    def set(self, folder, count_uj):
+        self.counts_uj[folder] = count_uj
+        write_files(self.root / folder, energy_uj=int(count_uj) % self.range_uj)
+        return self
+
+    def follow(self, clock):
+        self.clock, self.counted_s = clock, clock.now()
+        clock.hooks.append(self.count)
+        return self
+
+    def count(self):
+        passed_s, self.counted_s = self.clock.now() - self.counted_s, self.clock.now()
+        for folder, power_w in self.powers_w.items():
+            self.set(folder, self.counts_uj[folder] + power_w * passed_s * 1e6)

@@ -1,6 +1,7 @@
 """The codec: exact round trips, options of fields, and errors that name what is wrong."""
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -38,20 +39,10 @@ from joulecast.records.codec import (
 from joulecast.records.network import MOST_LAYERS
 from joulecast.system.errors import FileError, InputError
 from joulecast.system.files import show_value
+from refusals import refusal
 
-EVERY_RECORD = st.one_of(
-    draw.ops,
-    draw.layers,
-    draw.inputs,
-    draw.totals,
-    draw.networks(),
-    draw.setups,
-    draw.executions,
-    draw.trials,
-    draw.devices,
-    draw.observations,
-    draw.profiles(),
-)
+# Profiles include all other records.
+EVERY_RECORD = draw.layers | draw.networks() | draw.observations | draw.profiles()
 
 
 def through_json(data):
@@ -181,6 +172,7 @@ def test_union_of_two_records_is_refused():
 
 
 EMPTY = Network().to_dict()
+SEEN = Observation(Trial(make_family("lenet5"), Setup()), 1.5, device=Device("board"))
 
 
 @pytest.mark.parametrize(
@@ -192,15 +184,13 @@ EMPTY = Network().to_dict()
     ],
 )
 def test_damaged_data_gives_one_line_that_names_the_file(data):
-    with pytest.raises(FileError, match=r"net\.json is damaged") as caught:
+    with refusal(FileError, r"net\.json is damaged"):
         load_record(Network, data, "net.json")
-    assert "\n" not in str(caught.value)
 
 
-@given(draw.observations, st.data())
-def test_missing_part_of_a_trial_is_damage(observation, data):
-    damaged = observation.to_dict()
-    part = data.draw(st.sampled_from(["network", "setup", "how"]))
+@pytest.mark.parametrize("part", ["network", "setup", "how"])
+def test_missing_part_of_a_trial_is_damage(part):
+    damaged = SEEN.to_dict()
     del damaged["trial"][part]
     with pytest.raises(FileError, match=part):
         load_record(Observation, damaged, "it")
@@ -212,11 +202,11 @@ def test_threads_that_convert_a_class_for_the_first_time_wait_for_each_other(mon
         name: str
         branches: tuple["Tree", ...] = ()
 
-    compile_slowly = codec._stored_fields
+    compile_fields = codec._stored_fields
 
     def wait(cls):
         time.sleep(0.02)
-        return compile_slowly(cls)
+        return compile_fields(cls)
 
     monkeypatch.setattr(
         codec, "get_type_hints", lambda cls, **_: {"name": str, "branches": tuple[Tree, ...]}
@@ -229,20 +219,8 @@ def test_threads_that_convert_a_class_for_the_first_time_wait_for_each_other(mon
     assert read == [tree] * 8
 
 
-SEEN = Observation(Trial(make_family("lenet5"), Setup()), 1.5, device=Device("board"))
 HUGE = 10**400
 TOTALS = ("trial", "network", "totals")
-
-
-def change(record, path, value):
-    """Return the JSON of a record with another value at a path."""
-    data = json.loads(json.dumps(record.to_dict()))
-    *way, last = path
-    inner = data
-    for step in way:
-        inner = inner[step]
-    inner[last] = value
-    return data
 
 
 @pytest.mark.parametrize(
@@ -285,10 +263,8 @@ def change(record, path, value):
 def test_value_of_a_wrong_type_or_range_is_named(path, value, reason):
     if path == TOTALS:
         value = {"flops": 1.0, "size_bytes": 1.0, "params": 1, **value}
-    with pytest.raises(FileError) as caught:
-        load_record(Observation, change(SEEN, path, value), "it")
-    assert reason in str(caught.value)
-    assert "\n" not in str(caught.value)
+    with refusal(FileError, re.escape(reason)):
+        load_record(Observation, draw.put(through_json(SEEN.to_dict()), path, value), "it")
 
 
 def test_number_of_layers_and_their_depth_are_limited():
@@ -331,35 +307,19 @@ def test_setup_takes_whole_numbers_only(value):
         assert len(str(caught.value)) < 200
 
 
-@dataclass(frozen=True)
-class Inner(Record):
-    size_bytes: int
-
-
-@dataclass(frozen=True)
-class Outer(Record):
-    name: str
-    one: Inner | None = None
-    many: tuple[Inner, ...] = ()
-
-
 def test_unknown_fields_are_left_out_at_every_depth():
-    data = {
-        "name": "a", "more": 1,
-        "one": {"size_bytes": 1, "x": 2},
-        "many": [{"size_bytes": 3, "y": 4}],
-    }  # fmt: skip
-    assert load_partial(Outer, data, "it") == Outer("a", Inner(1), (Inner(3),))
-    assert load_partial(Outer, {"name": "a", "one": None}, "it") == Outer("a")
+    more = {"maybe": {"x": 1.0, "z": 2}, "points": [{"x": 3.0, "z": 4}], "z": 1}
+    expected = Everything((1, Point(2.0)), maybe=Point(1.0), points=(Point(3.0),))
+    assert load_partial(Everything, EVERYTHING | more, "it") == expected
+    assert load_partial(Everything, EVERYTHING | {"maybe": None}, "it").maybe is None
 
 
 @pytest.mark.parametrize(
-    "data",
-    [[], {}, {"name": 1}, *({"name": "a", **one} for one in ({"one": 3}, {"many": [{}]}))],
+    "data", [[], {}, *(EVERYTHING | one for one in ({"maybe": 3}, {"points": [{}]}, {"pair": 1}))]
 )
 def test_what_does_not_fit_is_refused(data):
     with pytest.raises(FileError, match="it is damaged"):
-        load_partial(Outer, data, "it")
+        load_partial(Everything, data, "it")
 
 
 def test_function_runs_once_for_each_record():

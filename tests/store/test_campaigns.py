@@ -6,6 +6,8 @@ import secrets
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from unittest.mock import Mock
 
 import pytest
 
@@ -170,13 +172,12 @@ def test_claims_exclude_threads_and_other_stores(place, store):
 
 def test_claims_of_a_server_share_one_connection(postgres_url):
     with open_store(postgres_url) as store, open_store(postgres_url) as other:
-        held = [store.fleet.claim_device(str(number), 0.0) for number in range(40)]
-        assert all(one.__enter__() for one in held)
-        assert store._database.transactions.engine.pool.checkedout() == 1
-        with other.fleet.claim_device("7", 0.0) as is_held:
-            assert not is_held
-        for one in held:
-            one.__exit__(None, None, None)
+        with ExitStack() as held:
+            names = map(str, range(40))
+            assert all(held.enter_context(store.fleet.claim_device(name, 0.0)) for name in names)
+            assert store._database.transactions.engine.pool.checkedout() == 1
+            with other.fleet.claim_device("7", 0.0) as is_held:
+                assert not is_held
         assert store._database.transactions.engine.pool.checkedout() == 0
 
 
@@ -215,21 +216,16 @@ def test_claims_of_files_are_seen_through_links_and_without_being_taken(tmp_path
 @pytest.mark.parametrize("function", ["os.open", "fcntl.flock"])
 def test_claims_that_cannot_be_looked_at_are_not_called_free(monkeypatch, tmp_path, function):
     """The dashboard may belong to a user who cannot read the file, or the drive has no locks."""
-
-    def fail(*_args):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
     claims = FileClaims(tmp_path / "store.sqlite")
+    denied = PermissionError(errno.EACCES, "Permission denied")
     with claims.hold("ab", 0.0):
-        monkeypatch.setattr(function, fail)
+        monkeypatch.setattr(function, Mock(side_effect=denied))
         assert not claims.is_free("ab")
 
 
 def test_drive_without_locks_allows_every_claim(monkeypatch, tmp_path):
-    def fail(*_args):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", fail)
+    no_locks = OSError(errno.ENOLCK, "No locks available")
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=no_locks))
     with FileClaims(tmp_path / "store.sqlite").hold("ab", 0.0) as held:
         assert held
     assert list(tmp_path.iterdir()) == []

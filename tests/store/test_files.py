@@ -4,10 +4,12 @@ import base64
 import hashlib
 import json
 import os
+import re
 import tempfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -31,6 +33,7 @@ from joulecast.store import files
 from joulecast.store.files import read_network, read_profile, write_network, write_profile
 from joulecast.system.errors import FileError, InputError
 from joulecast.system.files import MOST_UNPACKED_BYTES
+from refusals import refusal
 
 SEEN = Observation(Trial(make_family("lenet5"), Setup()), 1.5, device=Device("board"), covers="cpu")
 PROFILE = Profile(Device("board"), "", "cpu", "measured", (SEEN,), {"flops": {"slope": 0.1}})
@@ -43,12 +46,10 @@ def path(tmp_path):
 
 def read_error(read, path):
     """Return the one-line error that reading raises."""
-    with pytest.raises(FileError) as caught:
+    with refusal(FileError) as caught:
         read(path)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert str(path) in message
-    return message
+    assert str(path) in str(caught.value)
+    return str(caught.value)
 
 
 def change(path, **fields):
@@ -95,13 +96,9 @@ def test_network_round_trip(path, family):
     assert read_network(path) == network
 
 
-def refuse(*args):
-    raise AssertionError("an observation was parsed")
-
-
 def test_reading_a_profile_parses_no_observation(path, monkeypatch):
     write_profile(replace(PROFILE, observations=(SEEN, replace(SEEN, energy_j=2.0))), path)
-    monkeypatch.setattr(Observation, "from_dict", refuse)
+    monkeypatch.setattr(Observation, "from_dict", Mock(side_effect=AssertionError("parsed")))
     profile = read_profile(path)
     assert len(profile.observations) == 2
     assert profile.fits["flops"] == {"slope": 0.1}
@@ -115,16 +112,10 @@ def test_reading_a_fit_decodes_no_other(path, monkeypatch):
     write_profile(replace(PROFILE, fits={"flops": {"slope": 0.1}, "forest": {"trees": 3}}), path)
     profile = read_profile(path)
     assert set(profile.fits) == {"flops", "forest"}
-    decoded = []
-
-    def decompress(data):
-        decoded.append(data)
-        return zlib.decompress(data)
-
+    decompress = Mock(side_effect=zlib.decompress)
     monkeypatch.setattr(files, "decompress", decompress)
-    assert profile.fits["forest"] == {"trees": 3}
-    assert profile.fits["forest"] == {"trees": 3}
-    assert len(decoded) == 1
+    assert profile.fits["forest"] == profile.fits["forest"] == {"trees": 3}
+    decompress.assert_called_once()
 
 
 def test_file_keeps_what_each_fit_was_made_from(path):
@@ -170,17 +161,13 @@ def test_changed_byte_is_detected(data):
     ("fields", "reason"),
     [
         ({"version": 3}, "newer version of Joulecast (format 3; this one reads 2): upgrade"),
-        ({"version": "one"}, "version"),
-        ({"version": 0}, "version"),
-        ({"version": None}, "version"),
+        *(({"version": version}, "version") for version in ("one", 0, None)),
         ({"sha256": "0" * 64}, "checksum"),
         ({"sha256": None}, "sha256 is missing"),
-        ({"profile": None}, "profile is missing"),
-        ({"profile": [1]}, "profile is missing"),
+        *(({"profile": content}, "profile is missing") for content in (None, [1])),
         ({"profile": {}}, "checksum"),
         ({"format": "joulecast-network"}, "joulecast-network"),
-        ({"format": None}, "not a joulecast-profile"),
-        ({"format": 3}, "not a joulecast-profile"),
+        *(({"format": name}, "not a joulecast-profile") for name in (None, 3)),
     ],
 )
 def test_wrong_envelope_is_explained(path, fields, reason):
@@ -239,30 +226,35 @@ def change_content(path, **fields):
     change(path, profile=content, sha256=hashlib.sha256(text.encode()).hexdigest())
 
 
+def read_fit(path):
+    return read_profile(path).fits["flops"]
+
+
+def pack_observations(data, reason):
+    return read_observations, {"observations": pack(data)}, reason
+
+
 @pytest.mark.parametrize(
-    ("packed", "reason"),
+    ("read", "fields", "reason"),
     [
-        ("no base64!", "list of observations"),
-        ("bm8gemxpYg==", "list of observations"),
-        (pack({}), "list of observations"),
-        (pack([]), "should have 1 observations"),
-        (pack([{}]), "observation 1"),
-        (pack([3]), "observation 1"),
+        (read_observations, {"observations": "no base64!"}, "list of observations"),
+        (read_observations, {"observations": "bm8gemxpYg=="}, "list of observations"),
+        pack_observations({}, "list of observations"),
+        pack_observations([], "should have 1 observations"),
+        pack_observations([{}], "observation 1"),
+        pack_observations([3], "observation 1"),
+        (read_fit, {"fits": {"flops": {"packed": "no base64!"}}}, "fit of flops"),
     ],
 )
-def test_damaged_observations_are_named_when_they_are_read(path, packed, reason):
+def test_damage_is_named_when_it_is_read(path, read, fields, reason):
     write_profile(PROFILE, path)
-    change_content(path, observations=packed)
-    assert read_profile(path).fits == PROFILE.fits
-    message = read_error(read_observations, path)
+    change_content(path, **fields)
+    if "fits" in fields:
+        assert read_profile(path).observations == (SEEN,)
+    else:
+        assert read_profile(path).fits == PROFILE.fits
+    message = read_error(read, path)
     assert reason in message and "export it again" in message
-
-
-def test_damaged_fit_is_named_when_it_is_read(path):
-    write_profile(PROFILE, path)
-    change_content(path, fits={"flops": {"packed": "no base64!"}})
-    assert read_profile(path).observations == (SEEN,)
-    assert "fit of flops" in read_error(lambda path: read_profile(path).fits["flops"], path)
 
 
 def test_size_is_limited_when_written_read_and_unpacked(path, monkeypatch):
@@ -281,21 +273,21 @@ def test_size_is_limited_when_written_read_and_unpacked(path, monkeypatch):
     assert "larger than 1 MiB" in read_error(read_network, path)
 
 
-@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 5000])
-def test_number_that_is_too_large_is_damage(path, number):
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        *(("[", f"[{number}, ", "damaged") for number in ("1e999", "-1e999", "1" * 5000)),
+        ("sha256", "sha255", "'sha255'|sha256 is missing"),
+    ],
+)
+def test_changed_text_is_damage(path, old, new, reason):
     for write, read, record in (
         (write_profile, read_profile, PROFILE),
         (write_network, read_network, make_family("lenet5")),
     ):
         write(record, path)
-        path.write_text(path.read_text().replace("[", f"[{number}, ", 1))
-        assert "damaged" in read_error(read, path)
-
-
-def test_damaged_name_of_the_checksum_is_noticed(path):
-    write_network(make_family("lenet5"), path)
-    path.write_text(path.read_text().replace("sha256", "sha255", 1))
-    assert "unknown field 'sha255'" in read_error(read_network, path)
+        path.write_text(path.read_text().replace(old, new, 1))
+        assert re.search(reason, read_error(read, path))
 
 
 @pytest.mark.parametrize("count", [-1, "one", None, True])
@@ -304,26 +296,6 @@ def test_impossible_number_of_observations_is_damage(path, count):
     summary = json.loads(path.read_text())["profile"]["summary"]
     change_content(path, summary={**summary, "count": count})
     assert "summary.count" in read_error(read_profile, path)
-
-
-@pytest.mark.parametrize(
-    ("layer", "reason"),
-    [
-        ({"kind": "teleport", "sizes": {}}, "teleport"),
-        ({"kind": "linear", "sizes": {"cin": 3}}, "layer 1 (linear)"),
-        ({"kind": "linear", "sizes": {"cin": 3, "cout": "x", "lead": [], "bias": 1}}, "layer 1"),
-        ({"kind": "pool", "sizes": {"fn": "max"}}, "kernel"),
-        ({"kind": "dropout", "sizes": {"p": 0.5}}, "shape"),
-        ({"kind": "linear", "sizes": [7]}, "layers[0].sizes is [7]: give an object"),
-        ({"sizes": {}}, "kind"),
-        (3, "layers[0] is 3: give an object"),
-    ],
-)
-def test_impossible_layer_is_named(path, layer, reason):
-    write_network(Network(), path)
-    network = {**Network().to_dict(), "layers": [layer]}
-    change(path, sha256=None, network=network)
-    assert reason in read_error(read_network, path)
 
 
 @pytest.fixture(scope="module")
@@ -336,9 +308,20 @@ def write_by_hand(path, network):
     path.write_text(json.dumps({"format": "joulecast-network", "version": 1, "network": network}))
 
 
+BAD_LINEAR = {"kind": "linear", "sizes": {"cin": 3, "cout": "x", "lead": [], "bias": 1}}
+
+
 @pytest.mark.parametrize(
     ("place", "value", "part"),
     [
+        (("layers",), [{"kind": "teleport", "sizes": {}}], "teleport"),
+        (("layers",), [{"kind": "linear", "sizes": {"cin": 3}}], "layer 1 (linear)"),
+        (("layers",), [BAD_LINEAR], "layer 1"),
+        (("layers",), [{"kind": "pool", "sizes": {"fn": "max"}}], "kernel"),
+        (("layers",), [{"kind": "dropout", "sizes": {"p": 0.5}}], "shape"),
+        (("layers",), [{"sizes": {}}], "kind"),
+        (("layers", 0, "sizes"), [7], "layers[0].sizes is [7]: give an object"),
+        (("layers", 0), 3, "layers[0] is 3: give an object"),
         (("layers", 0, "sizes", "cin"), 0, "layer 1 (conv1, conv2d) is invalid: cin is 0"),
         (("layers", 0, "sizes", "cin"), -3, "cin is -3"),
         (("layers", 0, "sizes", "cin"), 1.5, "cin is 1.5"),
@@ -356,53 +339,32 @@ def write_by_hand(path, network):
         (("layers", 0, "tail"), [{"kind": "linear", "sizes": {}}], "linear cannot be in a tail"),
         (("layers", 0, "tail", 1, "sizes", "kernel"), [2], "do not fit together"),
         (("layers", 0, "calls"), 0, "calls is 0"),
-        (("layers", 0, "calls"), "many", "calls is 'many'"),
         (("layers", 0, "join"), "glue", "join is 'glue'"),
         (("layers", 0, "reads"), [0], "layers[0].reads[0] is 0: give a whole number of at least 1"),
-        (("layers", 0, "reads"), "ab", "layers[0].reads is 'ab': give a list"),
         (("layers", 0, "reads"), [], "reads is empty"),
-        (("layers", 0, "trains"), "yes", "trains is 'yes'"),
-        (("layers", 0, "name"), 3, "name is 3"),
         (("layers", 2, "calls"), 2, "layer 3 (fc1, linear) is invalid: calls is 2"),
         (("layers", 2, "tied"), True, "tied is true"),
         (("layers", 2, "sizes", "cin"), 7, "its input is [7], but it reads [400]"),
-        (
-            ("layers", 3, "reads"),
-            [1, 2],
-            "its input is [120], but it reads [120], [400] (join none)",
-        ),
+        (("layers", 3, "reads"), [1, 2], "is [120], but it reads [120], [400] (join none)"),
         (("groups",), [[0, 0]], "group [0, 0]"),
         (("groups",), [[3, 1]], "group [3, 1]"),
         (("groups",), [[0, 6]], "group [0, 6]"),
         (("groups",), [[0, 2], [1, 3]], "group [1, 3]"),
         (("groups",), [[2, 3], [0, 1]], "group [0, 1]"),
-        (("groups",), [["a", "b"]], "groups[0][0] is 'a': give a whole number"),
         (("input", "shape"), [0, 2], "input.shape[0] is 0"),
-        (("input", "shape"), "ab", "input.shape is 'ab': give a list"),
         (("input", "shape"), [1, 32, 32], "layer 1 (conv1, conv2d) is invalid: its input is"),
         (("input", "vocabulary"), -1, "vocabulary is -1"),
-        (("name",), 3, "name is 3"),
-        (("buildable",), "no", "buildable is 'no'"),
-        (("totals",), {"flops": "x", "size_bytes": 1, "params": 1}, "totals.flops is 'x'"),
     ],
 )
 def test_impossible_value_is_named(path, plain, place, value, part):
-    network = json.loads(json.dumps(plain))
-    *way, last = place
-    inner = network
-    for step in way:
-        inner = inner[step]
-    inner[last] = value
-    write_by_hand(path, network)
+    write_by_hand(path, draw.put(plain, place, value))
     assert part in read_error(read_network, path)
 
 
 def test_depth_and_directions_of_recurrent_layers_are_limited(path):
     network = make_family("lstm").to_dict()
-    for name, value in (("depth", 10**9), ("bidirectional", 10**9)):
-        broken = json.loads(json.dumps(network))
-        broken["layers"][1]["sizes"][name] = value
-        write_by_hand(path, broken)
+    for name in ("depth", "bidirectional"):
+        write_by_hand(path, draw.put(network, ("layers", 1, "sizes", name), 10**9))
         assert f"{name} is 1000000000" in read_error(read_network, path)
 
 
@@ -450,14 +412,9 @@ def test_any_content_is_read_and_counted_or_refused(data):
 def test_failed_write_leaves_only_the_old_file(path, monkeypatch):
     write_profile(PROFILE, path)
     before = path.read_bytes()
-
-    def full(handle):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(FileError, match="No space left on device") as caught:
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
+    with refusal(FileError, "No space left on device"):
         write_profile(replace(PROFILE, fits={}), path)
-    assert "\n" not in str(caught.value)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
@@ -465,9 +422,8 @@ def test_failed_write_leaves_only_the_old_file(path, monkeypatch):
 @pytest.mark.parametrize("name", ["", "missing/some.json", "file/some.json"])
 def test_unwritable_path_is_named(tmp_path, name):
     (tmp_path / "file").touch()
-    with pytest.raises(FileError, match="give another path") as caught:
+    with refusal(FileError, "give another path"):
         write_network(Network(), tmp_path / name)
-    assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

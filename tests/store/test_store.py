@@ -1,36 +1,46 @@
-"""The SQLite store: its contract, location, schema, errors, and several processes."""
+"""Stores in SQLite and PostgreSQL: contract, location, errors, shipped profiles, processes."""
 
 import os
+import random
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
-from joulecast.records import Observation, find_fit_count, load_record
+from benchmarks.robustness.hostile_inputs import damage_bytes
+from joulecast.records import LazyObservations, Observation, Trial, find_fit_count, load_record
 from joulecast.store import open_store, profile_key
 from joulecast.store.database import VERSION_TABLE, find_file, find_url
 from joulecast.store.files import write_profile
-from joulecast.system.errors import InputError, MissingError, StoreError
+from joulecast.store.profiles import (
+    SHIPPED,
+    ShippedProfiles,
+    find_shipped_folder,
+    join_observations,
+    summarise_shipped,
+)
+from joulecast.system.errors import FileError, InputError, JoulecastError, MissingError, StoreError
 from joulecast.testing.stores import make_observation, make_profile
-from store_properties import StoreProperties
+from postgres_server import PASSWORD
+from refusals import refusal
+from store_properties import StoreProperties, open_bare
 
 NOBODY_UID = 65534
-
-
-@pytest.fixture
-def no_profiles():
-    """Return a folder without shipped profiles, which does not exist."""
-    return Path(os.devnull) / "nothing"
+KEY = profile_key(make_observation())
 
 
 @pytest.fixture
@@ -39,8 +49,8 @@ def place(tmp_path):
 
 
 @pytest.fixture
-def store(place, no_profiles):
-    with open_store(place, shipped=no_profiles) as opened:
+def store(place):
+    with open_bare(place) as opened:
         yield opened
 
 
@@ -52,15 +62,9 @@ class TestMemory(StoreProperties):
     """The contract in memory."""
 
     @pytest.fixture
-    def store(self, no_profiles):
-        with open_store(":memory:", shipped=no_profiles) as opened:
+    def store(self):
+        with open_bare(":memory:") as opened:
             yield opened
-
-
-def one_line(caught):
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 # ---------------------------------------------------------------------------------------------
@@ -69,8 +73,8 @@ def one_line(caught):
 
 def test_find_url_prefers_the_argument_to_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    monkeypatch.delenv("JOULECAST_STORE", raising=False)
+    for name in ("JOULECAST_STORE", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
     assert find_file(find_url()) == tmp_path / ".local/share/joulecast/store.sqlite"
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     assert find_file(find_url()) == tmp_path / "data/joulecast/store.sqlite"
@@ -106,9 +110,8 @@ def test_find_url_prefers_the_argument_to_the_environment(monkeypatch, tmp_path)
 )
 @pytest.mark.parametrize("create", [True, False])
 def test_error_for_an_unusable_url_hides_the_password(place, create):
-    with pytest.raises(InputError) as caught:
-        open_store(place, create=create)
-    one_line(caught)
+    with refusal(InputError) as caught:
+        open_bare(place, create=create)
     assert "secret" not in "".join(traceback.format_exception(caught.value))
 
 
@@ -116,21 +119,21 @@ def test_error_for_an_unusable_url_hides_the_password(place, create):
     "place", ["postgresql:ann:s3cret@db/lab", "postgresql//ann:s3cret@db/lab", "//ann:s3cret@db"]
 )
 def test_mistyped_url_is_refused_without_its_password(place, tmp_path):
-    with pytest.raises(StoreError, match="postgresql://USER@HOST") as caught:
-        open_store(place)
-    assert "s3" not in one_line(caught)
+    with refusal(StoreError, "postgresql://USER@HOST") as caught:
+        open_bare(place)
+    assert "s3" not in str(caught.value)
     # A folder may have a name like a URL.
     (tmp_path / "a:b@c").mkdir()
-    open_store(tmp_path / "a:b@c" / "store.sqlite").close()
+    open_bare(tmp_path / "a:b@c" / "store.sqlite").close()
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "POSTGRESQL", "postgresql+psycopg"])
 def test_error_for_a_missing_driver_hides_the_password(monkeypatch, scheme):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.delitem(sys.modules, "joulecast.store.postgres", raising=False)
-    with pytest.raises(MissingError, match=r"pip install 'joulecast\[postgres\]'") as caught:
-        open_store(f"{scheme}://me:secret@host/db")
-    assert "secret" not in one_line(caught)
+    with refusal(MissingError, r"pip install 'joulecast\[postgres\]'") as caught:
+        open_bare(f"{scheme}://me:secret@host/db")
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -140,38 +143,36 @@ def test_error_for_a_missing_driver_hides_the_password(monkeypatch, scheme):
 @pytest.mark.parametrize("create", [True, False])
 def test_paths_that_cannot_exist_are_refused(tmp_path, monkeypatch, place, reason, create):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(StoreError, match=f"(?i){reason}") as caught:
-        open_store(place, create=create)
-    assert one_line(caught)
+    with refusal(StoreError, f"(?i){reason}"):
+        open_bare(place, create=create)
 
 
-def test_only_folders_of_the_usual_store_are_created(tmp_path, no_profiles, monkeypatch):
+def test_only_folders_of_the_usual_store_are_created(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "a b" / "c%d"))
     monkeypatch.delenv("JOULECAST_STORE", raising=False)
     mistyped = tmp_path / "mistyped" / "store.sqlite"
-    with pytest.raises(StoreError, match=f"no folder {mistyped.parent}: create it") as caught:
-        open_store(mistyped)
-    assert one_line(caught)
-    with open_store(mistyped, create=False, shipped=no_profiles) as store:
+    with refusal(StoreError, f"no folder {mistyped.parent}: create it"):
+        open_bare(mistyped)
+    with open_bare(mistyped, create=False) as store:
         with pytest.raises(StoreError, match="no store at"):
             store.add_observation(make_observation())
         assert store.list_profiles() == ()
     assert list(tmp_path.iterdir()) == []
-    with open_store(shipped=no_profiles) as store:
+    with open_bare() as store:
         store.add_observation(make_observation())
-    with open_store(shipped=no_profiles) as store:
-        assert store.load_observations(profile_key(make_observation())) == (make_observation(),)
+    with open_bare() as store:
+        assert store.load_observations(KEY) == (make_observation(),)
         folder = Path(store.place).parent
     assert folder == tmp_path / "a b" / "c%d" / "joulecast"
     assert [path.name for path in folder.iterdir()] == ["store.sqlite"]
 
 
-def test_empty_file_becomes_a_store(place, no_profiles):
+def test_empty_file_becomes_a_store(place):
     place.touch()
-    with open_store(place, create=False, shipped=no_profiles) as store:
+    with open_bare(place, create=False) as store:
         assert store.list_profiles() == ()
     assert place.read_bytes() == b""
-    with open_store(place, shipped=no_profiles) as store:
+    with open_bare(place) as store:
         store.add_observation(make_observation())
         assert len(store.list_profiles()) == 1
 
@@ -181,7 +182,7 @@ def test_empty_file_becomes_a_store(place, no_profiles):
 
 
 def make_newer(place):
-    open_store(place).close()
+    open_bare(place).close()
     with closing(sqlite3.connect(place)) as connection, connection:
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
 
@@ -203,29 +204,24 @@ def make_foreign(place):
 def test_other_file_is_refused_and_unchanged(place, make, reason, create):
     make(place)
     before = place.read_bytes()
-    with pytest.raises(StoreError, match=reason) as caught:
-        open_store(place, create=create)
-    assert str(place) in one_line(caught)
+    with refusal(StoreError, f"{place}.*{reason}"):
+        open_bare(place, create=create)
     assert place.read_bytes() == before
 
 
-def test_damaged_file_is_reported(store, place, no_profiles):
+def test_damaged_file_is_reported(store, place):
     for number in range(30):
         store.add_observation(make_observation(number))
     store.close()
     content = bytearray(place.read_bytes())
     content[4096:] = os.urandom(16) * ((len(content) - 4096) // 16)
     place.write_bytes(content)
-    with (
-        pytest.raises(StoreError, match=r"damaged; .* import exported profiles") as caught,
-        open_store(place, shipped=no_profiles) as broken,
-    ):
+    with refusal(StoreError, r"damaged; .* import exported profiles"), open_bare(place) as broken:
         broken.list_profiles()
-    assert one_line(caught)
     assert place.read_bytes() == content
 
 
-def test_full_disk_loses_nothing(store, place, no_profiles):
+def test_full_disk_loses_nothing(store, place):
     kept = [make_observation(number) for number in range(3)]
     for seen in kept:
         store.add_observation(seen)
@@ -234,14 +230,13 @@ def test_full_disk_loses_nothing(store, place, no_profiles):
         pages = connection.scalar(sa.text("PRAGMA page_count"))
         connection.execute(sa.text(f"PRAGMA max_page_count = {pages}"))
     large = make_observation(9, source="x" * 100_000)
-    with pytest.raises(StoreError, match="no space left; free some") as caught:
+    with refusal(StoreError, f"{place}.*no space left; free some"):
         store.add_observation(large)
-    assert str(place) in one_line(caught)
     with pytest.raises(StoreError, match="no space left"):
         store.import_profile(make_profile(make_observation(5), large))
     assert store.load_observations(profile_key(large)) == tuple(kept)
     store.close()
-    with open_store(place, shipped=no_profiles) as again:
+    with open_bare(place) as again:
         again.add_observation(large)
         assert again.load_observations(profile_key(large)) == (*kept, large)
 
@@ -259,34 +254,31 @@ def full_disk():
     folder.rmdir()
 
 
-def test_store_on_a_full_disk_can_be_read(full_disk, no_profiles):
+def test_store_on_a_full_disk_can_be_read(full_disk):
     place = full_disk / "store.sqlite"
-    with open_store(place, shipped=no_profiles) as store:
+    with open_bare(place) as store:
         store.add_observation(make_observation())
     with (full_disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
         while True:
             filler.write(b"x" * 4096)
-    with open_store(place, shipped=no_profiles) as store:
+    with open_bare(place) as store:
         assert store.find_profile("board").observations == (make_observation(),)
-        with pytest.raises(StoreError, match="no space left; free some") as caught:
-            store.add_observation(make_observation(1))
-        assert one_line(caught)
-        with pytest.raises(StoreError, match="no space left; free some"):
-            store.check_writable()
+        for write in (partial(store.add_observation, make_observation(1)), store.check_writable):
+            with refusal(StoreError, "no space left; free some"):
+                write()
     (full_disk / "filler").unlink()
-    with open_store(place, shipped=no_profiles) as store:
+    with open_bare(place) as store:
         store.add_observation(make_observation(1))
         assert len(store.find_profile("board").observations) == 2
 
 
-def test_locked_store_is_an_error_after_waiting(store, place, no_profiles):
+def test_locked_store_is_an_error_after_waiting(store, place):
     holder = sqlite3.connect(place, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    with open_store(place, wait_s=0.0, shipped=no_profiles) as impatient:
+    with open_bare(place, wait_s=0.0) as impatient:
         assert impatient.list_profiles() == ()
-        with pytest.raises(StoreError, match="another program has locked it; wait") as caught:
+        with refusal(StoreError, "another program has locked it; wait"):
             impatient.add_observation(make_observation())
-        assert one_line(caught)
         holder.execute("COMMIT")
         impatient.add_observation(make_observation())
         assert len(impatient.list_profiles()) == 1
@@ -296,9 +288,8 @@ def test_locked_store_is_an_error_after_waiting(store, place, no_profiles):
 def test_folder_and_path_below_a_file_are_refused(tmp_path):
     (tmp_path / "file").write_text("keep me")
     for place, reason in ((tmp_path / "file/store", "cannot be created"), (tmp_path, "a folder")):
-        with pytest.raises(StoreError, match=reason) as caught:
-            open_store(place)
-        assert one_line(caught)
+        with refusal(StoreError, reason):
+            open_bare(place)
     assert (tmp_path / "file").read_text() == "keep me"
 
 
@@ -315,10 +306,10 @@ def plain_user():
 
 
 @pytest.fixture
-def locked_folder(no_profiles):
+def locked_folder():
     """Yield a folder with a store of one observation that a plain user can only read."""
     folder = Path(tempfile.mkdtemp())
-    with open_store(folder / "store.sqlite", shipped=no_profiles) as store:
+    with open_bare(folder / "store.sqlite") as store:
         store.add_observation(make_observation())
     (folder / "store.sqlite").chmod(0o444)
     folder.chmod(0o555)
@@ -328,64 +319,153 @@ def locked_folder(no_profiles):
 
 
 @pytest.mark.parametrize("create", [True, False])
-def test_read_only_store_can_be_read_but_not_written(locked_folder, no_profiles, create):
+def test_read_only_store_can_be_read_but_not_written(locked_folder, create):
     place = locked_folder / "store.sqlite"
     before = place.read_bytes()
-    with plain_user(), open_store(place, create=create, shipped=no_profiles) as store:
+    with plain_user(), open_bare(place, create=create) as store:
         assert store.find_profile("board").observations == (make_observation(),)
-        with pytest.raises(StoreError, match="read but not written; allow writing") as caught:
+        with refusal(StoreError, f"{place}.*read but not written; allow writing"):
             store.add_observation(make_observation(1))
-        assert str(place) in one_line(caught)
-        assert len(store.load_profile(profile_key(make_observation())).observations) == 1
+        with pytest.raises(StoreError, match="read but not written"):
+            store.check_writable()
+        assert len(store.load_profile(KEY).observations) == 1
     assert place.read_bytes() == before
     assert [path.name for path in locked_folder.iterdir()] == ["store.sqlite"]
 
 
-def test_reading_a_read_only_file_leaves_nothing_beside_it(locked_folder, no_profiles):
+def test_reading_a_read_only_file_leaves_nothing_beside_it(locked_folder):
     place = locked_folder / "store.sqlite"
     locked_folder.chmod(0o777)
-    with plain_user(), open_store(place, create=False, shipped=no_profiles) as store:
+    with plain_user(), open_bare(place, create=False) as store:
         assert store.find_profile("board").observations == (make_observation(),)
         assert [path.name for path in locked_folder.iterdir()] == ["store.sqlite"]
     # Its owner can go on.
     place.chmod(0o644)
-    with open_store(place, shipped=no_profiles) as store:
+    with open_bare(place) as store:
         store.add_observation(make_observation(1))
     assert [path.name for path in locked_folder.iterdir()] == ["store.sqlite"]
 
 
-def test_read_only_file_is_read_with_what_is_in_the_log(locked_folder, no_profiles):
+def test_read_only_file_is_read_with_what_is_in_the_log(locked_folder):
     place = locked_folder / "store.sqlite"
     for path, mode in ((locked_folder, 0o777), (place, 0o644)):
         path.chmod(mode)
-    with open_store(place, shipped=no_profiles) as writer:
+    with open_bare(place) as writer:
         writer.add_observation(make_observation(1))
         place.chmod(0o444)
-        with plain_user(), open_store(place, create=False, shipped=no_profiles) as store:
+        with plain_user(), open_bare(place, create=False) as store:
             assert len(store.find_profile("board").observations) == 2
 
 
-def test_store_that_cannot_be_written_or_created_is_known_before(locked_folder, no_profiles):
-    place = locked_folder / "store.sqlite"
-    with (
-        plain_user(),
-        open_store(place, shipped=no_profiles) as read_only,
-        pytest.raises(StoreError, match="read but not written"),
-    ):
-        read_only.check_writable()
+def test_store_that_cannot_be_created_or_read_is_refused(locked_folder):
     for new in (locked_folder / "new.sqlite", locked_folder / "deep" / "new.sqlite"):
-        with plain_user(), pytest.raises(StoreError, match="JOULECAST_STORE") as caught:
-            open_store(new)
-        assert one_line(caught)
+        with plain_user(), refusal(StoreError, "JOULECAST_STORE"):
+            open_bare(new)
     assert [path.name for path in locked_folder.iterdir()] == ["store.sqlite"]
-
-
-def test_unreadable_store_is_refused(locked_folder):
     place = locked_folder / "store.sqlite"
     place.chmod(0o000)
-    with plain_user(), pytest.raises(StoreError, match="permissions") as caught:
-        open_store(place)
-    assert str(place) in one_line(caught)
+    with plain_user(), refusal(StoreError, f"{place}.*permissions"):
+        open_bare(place)
+
+
+# ---------------------------------------------------------------------------------------------
+# Rows that were changed after they were written are refused, never read as something else
+
+
+@pytest.fixture
+def filled(place, store):
+    """Return the path of a store with three observations and a fit."""
+    for number in range(3):
+        store.add_observation(make_observation(number))
+    store.save_fit(KEY, "flops", {"rows": {"a": 0.25}, "version": 1})
+    store.close()
+    return place
+
+
+def read_all(place):
+    with open_bare(place, create=False, wait_s=0.2) as store:
+        profiles = [store.load_profile(one.key) for one in store.list_profiles()]
+        return [profile.to_dict() for profile in profiles]
+
+
+def execute(place, statement):
+    with closing(sqlite3.connect(place)) as connection, connection:
+        connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("UPDATE observations SET payload = replace(payload, '0.25,', '0.26,')", "observation 2"),
+        ("UPDATE observations SET payload = replace(payload, '\"batch\":3', '\"batch\":4')",
+         "observation 3"),
+        ("UPDATE observations SET payload = x'00ff'", "observation 1"),
+        ("UPDATE observations SET digest = 'x'", "observation 1"),
+        ("UPDATE fits SET payload = replace(payload, '0.25', '0.26')", "the fit of flops"),
+        ("UPDATE fits SET payload = x'7b'", "the fit of flops"),
+        ("UPDATE profiles SET covers = 'gpu'", "profile "),
+        ("UPDATE profiles SET device = replace(device, 'board', 'brand')", "profile "),
+    ],
+)  # fmt: skip
+def test_changed_row_is_damage(filled, statement, what):
+    execute(filled, statement)
+    with refusal(StoreError, f"{what}.*is damaged"):
+        read_all(filled)
+
+
+def test_text_that_cannot_be_decoded_is_damage_and_not_tried_again(filled, monkeypatch):
+    execute(filled, "UPDATE observations SET payload = CAST(x'ff' AS TEXT)")
+    monkeypatch.setattr("joulecast.store.database.time.sleep", pytest.fail)
+    with pytest.raises(StoreError, match="the database is damaged; move it away"):
+        read_all(filled)
+
+
+def test_damaged_file_never_reads_as_something_else(filled):
+    before, content = read_all(filled), filled.read_bytes()
+    rng = random.Random(14)
+    for _ in range(60):
+        for path in filled.parent.glob("store.sqlite*"):
+            path.unlink()
+        filled.write_bytes(damage_bytes(content, rng))
+        try:
+            found = read_all(filled)
+        except JoulecastError as error:
+            assert "\n" not in str(error)
+        else:
+            # An older or smaller state is possible: SQLite itself has no checksums of its pages.
+            assert all(_is_part(one, before) for one in found)
+
+
+def _is_part(profile, known):
+    """Return whether a profile has only observations and fits of one that is known."""
+    (whole,) = known
+    rest = {key: value for key, value in profile.items() if key not in ("observations", "fits")}
+    return (
+        all(whole[key] == value for key, value in rest.items())
+        and all(_bare(one) in map(_bare, whole["observations"]) for one in profile["observations"])
+        and all(whole["fits"].get(name) == fit for name, fit in profile["fits"].items())
+    )
+
+
+def _bare(observation):
+    """Return an observation without names of layers, which are labels."""
+    trial = Trial.from_dict(observation["trial"])
+    return {**observation, "trial": trial.key}
+
+
+def test_fit_of_an_earlier_version_has_no_checksum(filled):
+    execute(filled, """UPDATE fits SET payload = '{"rows": {}, "version": 1}'""")
+    assert read_all(filled)[0]["fits"] == {"flops": {"rows": {}, "version": 1}}
+
+
+@pytest.mark.parametrize("value", [float("nan"), -1.0, 1e300])
+def test_observation_that_could_not_be_read_again_is_not_stored(filled, value):
+    wrong = make_observation(9)
+    object.__setattr__(wrong, "energy_j", value)
+    with open_bare(filled) as store:
+        with pytest.raises(InputError, match="energy_j"):
+            store.add_observation(wrong)
+        assert len(store.load_observations(KEY)) == 3
 
 
 # ---------------------------------------------------------------------------------------------
@@ -404,13 +484,9 @@ def shipped(tmp_path):
 def test_shipped_profiles_are_found(place, shipped):
     with open_store(place, create=False, shipped=shipped) as store:
         assert store.find_profile("h2").observations == (make_observation(board="H200"),)
-        assert [(one.device, one.shipped) for one in store.list_profiles()] == [
-            ("H200", True),
-            ("Xavier", True),
-        ]
-        assert store.load_profile(profile_key(make_observation(board="Xavier"))).fits == {
-            "flops": {}
-        }
+        listed = [(one.device, one.shipped) for one in store.list_profiles()]
+        assert listed == [("H200", True), ("Xavier", True)]
+        assert store.find_profile("Xavier").fits == {"flops": {}}
         with pytest.raises(MissingError, match=r"H200 \(shipped\), Xavier \(shipped\).*--on"):
             store.find_profile("phone")
 
@@ -431,8 +507,9 @@ def test_profile_of_the_store_comes_before_a_shipped_one(place, shipped):
             store.remove_profile(profile_key(own))
 
 
-def refuse(*args):
-    raise AssertionError("an observation was parsed")
+def refuse(cls=Observation, *args):
+    assert cls is not Observation, "an observation was parsed"
+    return load_record(cls, *args)
 
 
 def test_finding_a_profile_parses_no_observation(place, shipped, monkeypatch):
@@ -442,7 +519,7 @@ def test_finding_a_profile_parses_no_observation(place, shipped, monkeypatch):
         store.save_fit(profile_key(own), "forest", {"trees": 3})
         with monkeypatch.context() as patch:
             patch.setattr(Observation, "from_dict", refuse)
-            patch.setattr("joulecast.store.profile_database.load_record", refuse_observations)
+            patch.setattr("joulecast.store.profile_database.load_record", refuse)
             found = store.find_profile("H200")
             assert len(found.observations) == 2
             assert found.fits["forest"] == {"trees": 3}
@@ -450,16 +527,10 @@ def test_finding_a_profile_parses_no_observation(place, shipped, monkeypatch):
         assert found.observations == (make_observation(board="H200"), own)
 
 
-def refuse_observations(cls, *args):
-    return refuse() if cls is Observation else load_record(cls, *args)
-
-
 def test_shipped_fits_stand_in_for_those_the_store_lacks(place, shipped):
     own = make_observation(4, board="H200", run="run 2")
-    write_profile(
-        make_profile(make_observation(board="H200")).add_fits({"flops": {}, "forest": {}}),
-        shipped / "H200.json",
-    )
+    known = make_profile(make_observation(board="H200")).add_fits({"flops": {}, "forest": {}})
+    write_profile(known, shipped / "H200.json")
     with open_store(place, shipped=shipped) as store:
         store.add_observation(own)
         fits = store.find_profile("H200").fits
@@ -492,9 +563,54 @@ def test_imported_fit_keeps_the_number_of_its_observations(store):
 def test_profiles_of_the_package_can_be_read():
     with open_store(":memory:") as store:
         for one in store.list_profiles():
-            assert one.shipped
-            assert one.provenance == "measured"
+            assert one.shipped and one.provenance == "measured"
             assert store.find_profile(one.key).key == one.key
+
+
+OWN = (make_observation(1, run="run 2"), make_observation(2, run="run 2"))
+
+
+def test_variable_names_another_folder(monkeypatch, tmp_path):
+    monkeypatch.delenv("JOULECAST_PROFILES", raising=False)
+    assert find_shipped_folder() == SHIPPED
+    monkeypatch.setenv("JOULECAST_PROFILES", str(tmp_path))
+    assert find_shipped_folder() == tmp_path
+    monkeypatch.setenv("JOULECAST_PROFILES", str(tmp_path / "none"))
+    with pytest.raises(StoreError, match="not a folder: create it"):
+        find_shipped_folder()
+
+
+def test_profiles_of_a_folder_are_read_and_marked(tmp_path):
+    profile = make_profile(make_observation(3), flops={}, forest={})
+    write_profile(profile, tmp_path / "board.json")
+    ((key, found),) = ShippedProfiles(tmp_path).by_key.items()
+    assert (key, found) == (profile.key, profile) and found.shipped
+    summary = summarise_shipped(found)
+    assert (summary.key, summary.device, summary.shipped) == (key, "board", True)
+    assert (summary.observation_count, summary.estimators) == (1, ("flops", "forest"))
+    assert summary.changed_at_s == make_observation(3).taken_at_s
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(FileError, match=r"bad\.json"):
+        ShippedProfiles(tmp_path).by_key  # noqa: B018
+
+
+def test_a_file_is_read_again_only_if_it_changed(tmp_path):
+    profile = make_profile(make_observation(3))
+    write_profile(profile, tmp_path / "board.json")
+    first, again = (ShippedProfiles(tmp_path).by_key[profile.key] for _ in range(2))
+    assert again is first
+    write_profile(make_profile(make_observation(3), make_observation(4)), tmp_path / "board.json")
+    changed = ShippedProfiles(tmp_path).by_key[profile.key]
+    assert len(changed.observations) == 2
+
+
+def test_observations_are_joined_once_and_unparsed_if_of_other_runs():
+    shipped = (make_observation(), make_observation(5))
+    joined = join_observations(shipped, LazyObservations(2, refuse), {"run 2"})
+    assert len(joined) == 4
+    assert join_observations(shipped, OWN, {"run 2"}) == (*shipped, *OWN)
+    shipped = (make_observation(), OWN[0])
+    assert join_observations(shipped, OWN, {"run 2"}) == (*shipped, OWN[1])
 
 
 # ---------------------------------------------------------------------------------------------
@@ -529,33 +645,34 @@ def let_write(*writers):
         writer.stdin.flush()
 
 
-def test_two_processes_can_create_and_write_a_store_at_once(place, no_profiles):
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_two_processes_can_create_and_write_a_store_at_once(request, place, kind):
+    if kind == "postgresql":
+        place = request.getfixturevalue("postgres_url")
     writers = [start_writer(place, first, 25) for first in (0, 100)]
     let_write(*writers)
-    for writer in writers:
-        writer.communicate()
-        assert writer.returncode == 0
-    with open_store(place, shipped=no_profiles) as store:
-        seen = store.load_observations(profile_key(make_observation()))
+    assert [writer.communicate() and writer.returncode for writer in writers] == [0, 0]
+    with open_bare(place) as store:
+        seen = store.load_observations(KEY)
     numbers = [one.trial.setup.batch - 1 for one in seen]
-    assert [number for number in numbers if number < 100] == list(range(25))
-    assert [number for number in numbers if number >= 100] == list(range(100, 125))
+    # A stable sort: each writer's own stay in order.
+    assert sorted(numbers, key=lambda number: number >= 100) == [*range(25), *range(100, 125)]
 
 
-def test_added_observations_survive_a_kill(place, no_profiles):
+def test_added_observations_survive_a_kill(place):
     with start_writer(place, 0, 10**9) as writer:
         let_write(writer)
         reported = [int(writer.stdout.readline()) for _ in range(20)]
         os.kill(writer.pid, signal.SIGKILL)
         reported += [int(line) for line in writer.stdout.read().split("\n")[:-1]]
     assert writer.returncode == -signal.SIGKILL
-    with open_store(place, shipped=no_profiles) as store:
-        seen = store.load_observations(profile_key(make_observation()))
+    with open_bare(place) as store:
+        seen = store.load_observations(KEY)
         # The last one may be on disk although the process could not report it.
         assert len(seen) in (len(reported), len(reported) + 1)
         assert seen == tuple(map(make_observation, range(len(seen))))
         store.add_observation(make_observation(len(seen)))
-        assert len(store.load_observations(profile_key(make_observation()))) == len(seen) + 1
+        assert len(store.load_observations(KEY)) == len(seen) + 1
 
 
 def test_slow_libraries_are_imported_only_if_they_are_needed(store, place):
@@ -567,3 +684,111 @@ def test_slow_libraries_are_imported_only_if_they_are_needed(store, place):
         "assert not {'alembic', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(place)], check=True)
+
+
+# ---------------------------------------------------------------------------------------------
+# PostgreSQL: its contract, and a server that fails
+
+
+@pytest.fixture(scope="module")
+def server_store(postgres_server):
+    with open_bare(postgres_server.empty_database("contract")) as opened:
+        yield opened
+
+
+class TestPostgres(StoreProperties):
+    """The contract with a server."""
+
+    @pytest.fixture
+    def store(self, server_store):
+        yield server_store
+        for one in server_store.list_profiles():
+            server_store.remove_profile(one.key)
+
+
+def test_fits_and_observations_are_saved_at_once_while_profiles_are_removed(postgres_url):
+    def save(number):
+        with open_bare(postgres_url) as store:
+            for _ in range(10):
+                store.save_fit(KEY, "flops", {"slope": number})
+
+    def add(first):
+        with open_bare(postgres_url) as store:
+            for number in range(first, first + 20):
+                store.add_observation(make_observation(number))
+
+    with open_bare(postgres_url) as store, ThreadPoolExecutor() as pool:
+        store.add_observation(make_observation())
+        list(pool.map(save, range(3)))
+        assert store.load_fit(KEY, "flops")["slope"] in range(3)
+        added = [pool.submit(add, first) for first in (0, 20)]
+        while not all(one.done() for one in added):
+            with suppress(MissingError):
+                store.remove_profile(KEY)
+        assert [one.result() for one in added] == [None, None]
+
+
+def test_several_hosts_may_be_named(postgres_server, postgres_url):
+    database = postgres_url.rsplit("/", 1)[1]
+    hosts = f"host=127.0.0.1:1&host=127.0.0.1:{postgres_server.port}&connect_timeout=5"
+    with open_bare(f"postgresql://joulecast:{PASSWORD}@/{database}?{hosts}") as store:
+        assert store.place.endswith("connect_timeout=5") and PASSWORD not in store.place
+        store.add_observation(make_observation())
+        assert store.load_observations(KEY) == (make_observation(),)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("joulecast:wr0ng@SERVER/postgres", "password authentication failed"),
+        (f"nobody:{PASSWORD}@SERVER/postgres", "password authentication failed"),
+        (f"joulecast:{PASSWORD}@SERVER/nothing", 'database "nothing" does not exist'),
+        (f"joulecast:{PASSWORD}@127.0.0.1:1/db", "refused"),
+        (f"joulecast:{PASSWORD}@{'x' * 300}/db", "no host"),
+    ],
+)
+def test_server_user_or_database_that_does_not_exist_is_one_line(postgres_server, url, reason):
+    server = f"127.0.0.1:{postgres_server.port}"
+    with refusal(StoreError, reason) as caught:
+        open_bare(f"postgresql://{url.replace('SERVER', server)}")
+    assert PASSWORD not in str(caught.value) and "wr0ng" not in str(caught.value)
+
+
+def test_frozen_or_restarted_server_is_waited_for(postgres_server, postgres_url):
+    with open_bare(postgres_url, wait_s=1.0) as store:
+        store.add_observation(make_observation())
+        with postgres_server.freeze():
+            with refusal(StoreError, r"not answered for 1 s|timeout expired"):
+                store.add_observation(make_observation(1))
+            with pytest.raises(StoreError), closing(open_bare(postgres_url, wait_s=1.0)):
+                raise AssertionError("a frozen server was opened")
+    with open_bare(postgres_url) as store:
+        with store.claim_trial(make_observation(1)) as stored:
+            assert stored == ()
+            postgres_server.stop()
+            later = threading.Timer(0.5, postgres_server.start)
+            later.start()
+            store.add_observation(make_observation(1))
+            later.join()
+        postgres_server.restart()
+        with store.claim_trial(make_observation(1)) as stored:
+            assert stored == (make_observation(1),)
+        assert len(store.load_observations(KEY)) == 2
+
+
+def test_read_only_and_foreign_databases_are_known_before(postgres_server, postgres_url):
+    open_bare(postgres_url).close()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    with open_bare(postgres_url) as store:
+        assert store.list_profiles() == ()
+        profile = make_profile(make_observation())
+        for write in (store.check_writable, partial(store.import_profile, profile)):
+            with pytest.raises(StoreError, match="read but not written"):
+                write()
+    postgres_server.empty_database(name)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
+    with pytest.raises(StoreError, match="another program"):
+        open_bare(postgres_url)

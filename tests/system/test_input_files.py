@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from joulecast.system.errors import FileError
+from joulecast.system.errors import FileError, InputError
 from joulecast.system.files import (
     MOST_LEVELS,
     decompress,
@@ -15,6 +15,14 @@ from joulecast.system.files import (
     read_toml,
     show_value,
 )
+from joulecast.system.toml_tables import (
+    list_tables,
+    parse_number,
+    parse_share_value,
+    parse_table,
+    parse_text,
+)
+from refusals import refusal
 
 
 @pytest.fixture
@@ -43,9 +51,8 @@ def test_file_is_read_up_to_its_limit(tmp_path):
      ("x" * 300, "cannot be read")],
 )  # fmt: skip
 def test_unreadable_file_is_named(tmp_path, name, reason):
-    with pytest.raises(FileError, match=reason) as caught:
+    with refusal(FileError, reason):
         read_limited(tmp_path / name, 10)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "{", "NaN", "[" * 10**5, b"\xff", "9" * 5000])
@@ -104,23 +111,26 @@ def test_many_shallow_values_are_parsed():
     assert parse_json("[" + '{"a": [[1], {}]}, ' * 10**4 + "{}]")[-2] == {"a": [[1], {}]}
 
 
-def test_toml_file_is_read(tmp_path):
-    path = tmp_path / "some.toml"
-    path.write_text('a = "ä"\n[b]\nc = 1\n')
-    assert read_toml(path) == {"a": "ä", "b": {"c": 1}}
+@pytest.fixture
+def toml(tmp_path):
+    """Return a function that reads a text as a TOML file."""
+
+    def read(content):
+        path = tmp_path / "some.toml"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return read_toml(path)
+
+    return read
 
 
 @pytest.mark.parametrize(
     "content",
     [b"a =", b"\xff", b"a = " + b"[" * 600 + b"]" * 600, b"a = " + b"9" * 5000, b"a" * 2**21],
 )
-def test_file_that_is_no_toml_is_refused_in_one_line(tmp_path, content):
-    path = tmp_path / "some.toml"
-    path.write_bytes(content)
-    with pytest.raises(FileError) as caught:
-        read_toml(path)
-    assert "\n" not in str(caught.value)
-    assert str(path) in str(caught.value)
+def test_file_that_is_no_toml_is_refused_in_one_line(toml, content):
+    assert toml('a = "ä"\n[b]\nc = 1\n') == {"a": "ä", "b": {"c": 1}}
+    with refusal(FileError, r"some\.toml"):
+        toml(content)
 
 
 TOML_VALUES = {
@@ -138,13 +148,10 @@ TOML_VALUES = {
 
 @pytest.mark.parametrize("value", TOML_VALUES.values(), ids=TOML_VALUES)
 @pytest.mark.usefixtures("high_recursion_limit")
-def test_toml_has_a_fixed_depth_whatever_its_strings_contain(tmp_path, value):
-    path = tmp_path / "some.toml"
-    path.write_text(f"a = {value}\nb = 1\n")
-    assert read_toml(path)["b"] == 1
-    path.write_text(f"a = {value}\nb = {nest(MOST_LEVELS + 1)}\n")
+def test_toml_has_a_fixed_depth_whatever_its_strings_contain(toml, value):
+    assert toml(f"a = {value}\nb = 1\n")["b"] == 1
     with pytest.raises(FileError, match="nested too deeply"):
-        read_toml(path)
+        toml(f"a = {value}\nb = {nest(MOST_LEVELS + 1)}\n")
 
 
 KEY = ".".join("a" * (MOST_LEVELS + 1))
@@ -156,13 +163,10 @@ KEY = ".".join("a" * (MOST_LEVELS + 1))
      "a.b.c = " + nest(10**5)],
 )  # fmt: skip
 @pytest.mark.usefixtures("high_recursion_limit")
-def test_deep_toml_is_refused_however_it_is_nested(tmp_path, deep):
-    path = tmp_path / "some.toml"
-    path.write_text(f"{KEY} = 1")
-    assert list(read_toml(path)) == ["a"]
-    path.write_text(deep)
+def test_deep_toml_is_refused_however_it_is_nested(toml, deep):
+    assert list(toml(f"{KEY} = 1")) == ["a"]
     with pytest.raises(FileError, match="nested too deeply"):
-        read_toml(path)
+        toml(deep)
 
 
 def test_long_values_are_shown_in_short():
@@ -181,3 +185,38 @@ def test_unpacked_size_is_limited():
     ):
         with pytest.raises(ValueError, match=reason):
             decompress(data, most)
+
+
+# ---------------------------------------------------------------------------------------------
+# Tables of TOML files: named tables, known keys, and values that can be used
+
+
+def test_tables_are_listed_with_what_messages_call_them():
+    rows = list_tables({"job": [{"name": "a"}, {"name": "b", "x": 1}]}, "job")
+    assert rows == [("[[job]] a", {"name": "a"}), ("[[job]] b", {"name": "b", "x": 1})]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({}, "is missing"),
+        ({"job": []}, "is missing"),
+        ({"job": [3]}, "number 1 is 3"),
+        ({"job": [{"name": "a"}, {}]}, "number 2 has no name"),
+        ({"job": [{"name": "a"}, {"name": "a"}]}, "two .* are called 'a'"),
+    ],
+)
+def test_tables_without_a_name_of_their_own_are_refused(data, words):
+    with pytest.raises(InputError, match=words):
+        list_tables(data, "job")
+
+
+def test_values_are_parsed_by_key_and_errors_name_both():
+    parsers = {"text": parse_text, "number": parse_number, "share": parse_share_value}
+    row = {"text": "a", "number": 2, "share": "60%"}
+    assert parse_table("[[job]] a", row, parsers) == {"text": "a", "number": 2.0, "share": 0.6}
+    for key, value in (("text", " "), ("number", True), ("number", -1), ("share", [1])):
+        with pytest.raises(InputError, match=rf"\[\[job\]\] a: {key} is .*give"):
+            parse_table("[[job]] a", {key: value}, parsers)
+    with pytest.raises(InputError, match="unknown key 'colour': known keys are text, number"):
+        parse_table("[[job]] a", {"colour": 1}, parsers)
