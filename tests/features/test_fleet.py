@@ -3,12 +3,10 @@
 import pytest
 
 import joulecast
-from fleet_examples import NETWORKS, REQUEST, AgentHere, make_device, run_fleet_here
+from fleet_examples import REQUEST
 from joulecast.features.fleet import follow_request, run_fleet
 from joulecast.store import open_store
 from joulecast.system.errors import DeviceAwayError, InputError, MissingError
-
-DEVICES = (make_device("phone", battery_j=50.0), make_device("board"))
 
 
 @pytest.fixture
@@ -23,23 +21,6 @@ def file(tmp_path):
     return str(path)
 
 
-def test_scheduler_learns_who_can_finish(place):
-    agents = {one.name: AgentHere(f"simulated:{seed}") for seed, one in enumerate(DEVICES)}
-    with run_fleet_here(place, DEVICES, agents) as store:
-        key = store.fleet.add_request("lenet5", REQUEST.to_dict(), list(agents))
-        seen = []
-        follow_request(key, place, seen.append)
-        assert {one.state for one in seen[-1]} == {"done"}
-        options = {"estimator": "constant", "store": place, "batch": 8}
-        found = joulecast.estimate_fleet(NETWORKS[0], steps=100, deadline_s=60.0, **options)
-        empty = joulecast.estimate_fleet(NETWORKS[0], steps=100, charges={"phone": 0.0}, **options)
-    assert {one.name for one in found.devices if one.can_finish} == {"phone", "board"}
-    assert {one.name for one in empty.devices if one.can_finish} == {"board"}
-    assert found.setup.batch == 8 and found.deadline_s == 60.0
-    with pytest.raises(InputError, match="no argument 'colour'"):
-        joulecast.estimate_fleet("lenet5", steps=10, colour="red", store=place)
-
-
 def test_fleet_starts_if_a_device_answers_or_campaigns_are_open(place, file, monkeypatch):
     class StartedError(Exception):
         pass
@@ -50,6 +31,8 @@ def test_fleet_starts_if_a_device_answers_or_campaigns_are_open(place, file, mon
     monkeypatch.setattr("joulecast.fleet.fleet_campaigns.open_cluster", start)
     monkeypatch.setattr("joulecast.features.fleet._CHECK_UP_S", 0.0)
     shown = {"on_start": print, "on_event": print}
+    with pytest.raises(InputError, match="no argument 'colour'"):
+        joulecast.estimate_fleet("lenet5", steps=10, colour="red", store=place)
     with pytest.raises(InputError, match="a store that its workers share"):
         run_fleet(file, ":memory:", **shown)
     with pytest.raises(DeviceAwayError, match="no device of the fleet is ready: phone: the agent"):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from joulecast.features.estimate_report import list_run_lines
 from joulecast.features.run import (
     EVALUATION,
     TRAINING,
@@ -138,3 +139,13 @@ def test_device_waits_for_what_no_worker_hides(
     setup = Setup(batch=4, accumulate=accumulate)
     found = find_wait(LoadingTime(batch_s, 9, workers), 0.02, setup, idle_w=7.0)
     assert found.wait_s == pytest.approx(wait_s) and found.idle_w == 7.0
+
+
+def test_hidden_and_unknown_waits_are_described() -> None:
+    loading = LoadingTime(0.002, 10, workers=4)
+    for wait_s, said in (
+        (0.0, "Loading data adds nothing: a batch takes 2.00 ms to load with 4 workers"),
+        (0.001, "Loading data adds 10.0 ms: a batch"),
+    ):
+        cost = add_up_run(STEP, SETUP, RunSchedule(10), wait=DataWait(loading, wait_s))
+        assert said in list_run_lines(cost, SETUP)[1]
