@@ -141,8 +141,7 @@ def test_a_misspelt_argument_is_an_error_with_a_suggestion(verb):
 
 
 def test_a_campaign_without_limits_ends_after_ten_minutes():
-    assert ProfileOptions().limit_s == 600
-    assert ProfileOptions(points=3).limit_s is None
+    assert ProfileOptions().limit_s == 600 and ProfileOptions(points=3).limit_s is None
     assert ProfileOptions(points=3, seconds=5).limit_s == 5
 
 

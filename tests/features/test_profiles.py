@@ -1,12 +1,14 @@
-"""A profile is found for the very device that is named, or not at all."""
+"""A profile is found for the very device that is named, or not at all; overviews of it."""
 
 from dataclasses import replace
 
 import pytest
 
 import joulecast
+from additive_examples import draw_networks, observe_parts
 from joulecast.devices.data_sheets import list_data_sheets
 from joulecast.features.catalogue import find_catalogue_device
+from joulecast.features.device_overview import read_profile_details, summarise_device
 from joulecast.features.profiles import (
     find_device,
     find_profiles,
@@ -14,8 +16,11 @@ from joulecast.features.profiles import (
     load_profile,
 )
 from joulecast.records import Device, Profile
-from joulecast.store import open_store
+from joulecast.simulation import make_simulated_device
+from joulecast.store import ProfileSummary, open_store
+from joulecast.store.campaigns import StoredEvaluation
 from joulecast.system.errors import InputError, JoulecastError, MissingError
+from report_examples import make_evaluation
 
 GPU = Device("nvidia-h20", "NVIDIA H20", 2**30, "1.0", "limit 500W")
 
@@ -167,3 +172,25 @@ def test_every_device_says_where_its_estimates_come_from(tmp_path, monkeypatch):
     assert found["nvidia-l4"].provenance == "datasheet" and not found["nvidia-l4"].profiles
     data = find_catalogue_device("t4", place).to_dict()
     assert data["profiles"] == [t4.key] and data["power_limit_w"] == 70
+
+
+SUMMARY = ProfileSummary(
+    "key", "board", "15 W", "torch-2.11.0", "board", "measured", 7, ("additive",), 1_000_000.0
+)
+
+
+def test_overview_has_age_and_the_best_estimator_of_its_own_evaluations():
+    parts = observe_parts(make_simulated_device(3), draw_networks(1))
+    seen = [replace(one, meter="toy") for one in parts]
+    first = seen[0]
+    profile = Profile(first.device, first.runtime, first.covers, first.provenance, tuple(seen))
+    details = read_profile_details(profile)
+    assert details.meters == ("toy",) and details.units == 1
+    # Nothing was observed of the reference applications.
+    assert (details.score_label, details.energy_label, details.iecs) == (None, None, None)
+    result = make_evaluation().to_dict()
+    stored = [StoredEvaluation(name, name, result, 0.0) for name in ("key", "another")]
+    found = summarise_device(SUMMARY, details, stored, now_s=1_000_000.0 + 3 * 86_400)
+    assert found.age_days == 3 and found.device == "board" and not found.is_shipped
+    (accuracy,) = found.accuracies
+    assert (accuracy.estimator, round(accuracy.mape_percent), accuracy.nets) == ("additive", 2, 3)

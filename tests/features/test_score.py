@@ -1,4 +1,4 @@
-"""Scores: what is missing is measured once, both scores and the label say what they rest on."""
+"""Scores, their label and applications: what is missing is measured once, limits are said."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import torch
+import torch.nn.functional as F
 
 import joulecast
 from joulecast.features.device_score import (
@@ -40,9 +42,13 @@ from joulecast.features.score import (
     score_observations,
 )
 from joulecast.measurer import Measurer
+from joulecast.operators import network_work
+from joulecast.operators.check import check_network
 from joulecast.records import Device, LoadWindow, Observation, Profile, Setup, Trial
+from joulecast.runtimes import open_runtime
 from joulecast.store import open_store
-from joulecast.system.errors import ArgumentError, FileError, MissingError, NetError
+from joulecast.system.errors import ArgumentError, FileError, InputError, MissingError, NetError
+from joulecast.torch_nets.build import build_seeded
 from joulecast.views.report import Picture, Text
 
 TWO = (
@@ -56,8 +62,7 @@ SCORE = DeviceScore("board", "torch-2.13.0", "board", "measured", TWO, DeviceFac
 
 def test_scores_by_hand() -> None:
     # Powers of 4, 8 and 2 W leave 60, 20 and 80 % of 10 W.
-    assert SCORE.pcs == 53
-    assert SCORE.iecs == pytest.approx(2 + 4 + 10)
+    assert SCORE.pcs == 53 and SCORE.iecs == pytest.approx(2 + 4 + 10)
     assert SCORE.inferences_per_joule == pytest.approx(16 / 3)
     # 0.375 J and 0.1 J per inference, averaged over applications.
     assert SCORE.wh_per_1000_inferences == pytest.approx((0.375 + 0.1) / 2 / 3.6)
@@ -146,6 +151,8 @@ def test_several_devices_say_when_they_cannot_be_compared() -> None:
     assert "other: joules are modelled." in text and "meters cover different parts" in text
     fewer = replace(SCORE, configurations=SCORE.configurations[:1])
     assert "IECS is not comparable" in str(DeviceScores((SCORE, fewer)))
+    with pytest.raises(InputError, match="no score"):
+        DeviceScores(()).report()
     same = str(DeviceScores((SCORE, replace(SCORE, name="other"))))
     assert "not comparable" not in same.lower()
 
@@ -305,8 +312,6 @@ def test_missing_cells_are_left_out_and_named() -> None:
 def test_published_scores(shell) -> None:
     data = shell.json("score", "--published")
     assert [one["name"] for one in data["devices"]] == [name for name, _ in PHONES.values()]
-    keys = {"name", "pcs", "pcs_published", "pcs_printed_tdp", "iecs", "iecs_published"}
-    assert all(keys <= set(one) for one in data["devices"])
     assert all(one["provenance"] == "imported" and one["source"] for one in data["devices"])
     for text in (" ".join(data["notes"]), " ".join(shell("score", "--published").stdout.split())):
         for words in (
@@ -534,3 +539,59 @@ def test_simulated_scores_say_so_and_are_found_again(shell) -> None:
         joulecast.score(thread=2)
     with pytest.raises(MissingError, match="nothing is stored"):
         joulecast.score(on="simulated:8", offline=True)
+
+
+OUTPUTS = {
+    "image_classification": (1000,),
+    # 21 classes and 4 corners for 6 anchors at each of 12x12 + 6x6 + 3x3 + 2x2 places.
+    "object_detection": (25 * 6 * (144 + 36 + 9 + 4),),
+    "super_resolution": (1, 288, 288),
+    "segmentation": (21, 112, 112),
+    "question_answering": (2, 128),
+    "speech": (100, 29),
+}
+
+
+def run(name: str) -> torch.Tensor:
+    network = build_reference_application(name)
+    net = build_seeded(network, 0).eval()
+    generator = torch.Generator().manual_seed(0)
+    if network.input.vocabulary:
+        x = torch.randint(0, network.input.vocabulary, (1, *network.input.shape))
+    else:
+        x = torch.randn((1, *network.input.shape), generator=generator)
+    with torch.no_grad():
+        return net(x)
+
+
+def test_an_application_is_a_net_of_every_command() -> None:
+    observation = joulecast.measure("speech", on="simulated:3", phase="inference", rounds=1)
+    assert observation.trial == Trial(build_reference_application("speech"), Setup(1, "inference"))
+    with pytest.raises(InputError, match="inputs of 80x200"):
+        joulecast.inspect("speech", input_shape=(40, 100))
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_application_is_a_small_network_that_runs(name: str) -> None:
+    assert set(list_reference_applications()) == set(OUTPUTS)
+    network = build_reference_application(name)
+    check_network(network)
+    flops = network_work(network, Setup(1, "inference")).total.flops
+    assert network.name == name and 0.05e9 <= flops <= 1e9
+    output = run(name)
+    assert tuple(output.shape[1:]) == OUTPUTS[name] and output.isfinite().all()
+    trial = Trial(network, Setup(1, "inference", threads=1))
+    step = open_runtime("onnx:cpu").prepare(trial)
+    step.run(1)
+    step.wait()
+    step.close()
+
+
+def test_last_layers_are_those_of_the_applications() -> None:
+    answer, letters = run("question_answering"), run("speech")
+    assert torch.allclose(answer.sum(-1), torch.ones(1, 2))
+    assert torch.allclose(letters.exp().sum(-1), torch.ones(1, 100), atol=1e-5)
+    network = build_reference_application("super_resolution")
+    last = build_seeded(network, 0).layer_modules()[-1]
+    x = torch.randn(1, 32, 96, 96)
+    assert torch.equal(last(x), F.pixel_shuffle(last.op(x), 3))

@@ -38,8 +38,7 @@ def test_profiles_are_found_by_name_key_and_file(place, own, tmp_path):
     by_name, by_key, by_file = (
         make(place, own, one).sources for one in ("simulated-7", profile.key[:8], str(file))
     )
-    assert [one.name for one in by_name] == ["simulated-7"]
-    assert by_name == by_key == by_file
+    assert [one.name for one in by_name] == ["simulated-7"] and by_name == by_key == by_file
     # Twice the same one is one source.
     assert make(place, own, "simulated-7", profile.key).sources == by_name
 
