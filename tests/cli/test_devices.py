@@ -21,8 +21,6 @@ def test_the_list_fits_a_page_and_says_which_were_measured(shell):
         "nvidia-rtx-4090", "24", "82.6", "82.6", "165.2", "165.2", "1008", "450", "datasheet",
     ]  # fmt: skip
     assert next(one for one in lines if one.startswith("nvidia-h200 ")).split()[-1] == "measured"
-    data = shell.json("devices")["devices"]
-    assert {one["name"]: one["provenance"] for one in data}["nvidia-h200"] == "measured"
 
 
 def test_one_device_is_shown_with_all_figures_and_their_sources(shell):
@@ -63,9 +61,8 @@ def test_a_device_that_was_never_measured_is_estimated_and_says_so(shell, write)
 
 def test_peaks_that_a_data_sheet_lacks_are_named(shell):
     words = ("estimate", "lenet5", "--device", "t4")
-    assert "NVIDIA T4 16 GB has no bf16 peak: choose fp32" in shell.fails(
-        *words, "--precision", "bf16"
-    )
+    said = shell.fails(*words, "--precision", "bf16")
+    assert "NVIDIA T4 16 GB has no bf16 peak: choose fp32" in said
     # Without TF32 units PyTorch computes in fp32.
     fp32, tf32 = (shell.json(*words, "--precision", one) for one in ("fp32", "tf32"))
     assert tf32["energy_j"] < 1.5 * fp32["energy_j"] < 2.5 * tf32["energy_j"]

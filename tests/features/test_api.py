@@ -68,8 +68,7 @@ def test_every_name_exists_and_verbs_are_commands():
     assert commands - others == VERBS
 
 
-# ---------------------------------------------------------------------------------------------
-# Values
+# -- values -------------------------------------------------------------------------------------
 
 A_COUNT = "give a whole number"
 REFUSED = [
@@ -198,8 +197,7 @@ def test_a_module_takes_its_own_loss(verb, profile):
     )
 
 
-# ---------------------------------------------------------------------------------------------
-# Verbs
+# -- verbs --------------------------------------------------------------------------------------
 
 
 def test_inspect_takes_names_and_modules():

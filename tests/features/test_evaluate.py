@@ -154,8 +154,7 @@ def finished(tmp_path_factory):
             return result, load_only_profile(store), count_trials(store)
 
 
-# ---------------------------------------------------------------------------------------------
-# A complete evaluation
+# -- a complete evaluation ----------------------------------------------------------------------
 
 
 def test_exact_estimator_has_no_error_and_comes_first(finished):
@@ -216,8 +215,7 @@ def test_baselines_of_whole_networks_share_one_campaign(store):
     assert alone.scores == tuple(s for s in result.scores if s.estimator == "constant")
 
 
-# ---------------------------------------------------------------------------------------------
-# Interruptions
+# -- interruptions ------------------------------------------------------------------------------
 
 
 class InterruptedStore:
@@ -269,8 +267,7 @@ def test_estimator_added_later_reuses_the_measured_networks(store):
     assert {name for name, _ in new} == {f"{result.name}.exact.probe"}
 
 
-# ---------------------------------------------------------------------------------------------
-# Missing and refused measurements
+# -- missing and refused measurements -----------------------------------------------------------
 
 
 def test_missing_measurements_are_named(store):
@@ -334,8 +331,7 @@ def test_device_that_refuses_everything_gives_the_reason(store):
         run(store, runtime=runtime)
 
 
-# ---------------------------------------------------------------------------------------------
-# Probes of the additive estimator
+# -- probes of the additive estimator -----------------------------------------------------------
 
 
 ADDITIVE_PLAN = EvaluationPlan("cnn5", SETUP, estimators=("additive",), nets=3, seconds=8.0)
@@ -395,8 +391,7 @@ def test_single_estimator_can_have_its_own_seconds(store):
     assert sum_work_s(seen) <= 4.0
 
 
-# ---------------------------------------------------------------------------------------------
-# Plans, device time and scores
+# -- plans, device time and scores --------------------------------------------------------------
 
 
 LENET = replace(PLAN, estimators=("additive", "additive-noprobe"))
@@ -520,8 +515,7 @@ def test_noise_is_the_median_difference_of_two_passes():
     assert compute_noise_percent([]) is None
 
 
-# ---------------------------------------------------------------------------------------------
-# The verb
+# -- the verb -----------------------------------------------------------------------------------
 
 
 SMALL = ("lenet5", "--on", "simulated:7", "--batch", "8", "--nets", "3")

@@ -157,8 +157,7 @@ def test_several_devices_say_when_they_cannot_be_compared() -> None:
     assert "not comparable" not in same.lower()
 
 
-# ---------------------------------------------------------------------------------------------
-# Scores from observations
+# -- scores from observations -------------------------------------------------------------------
 
 
 SETUP = Setup(1, "inference", threads=4)
@@ -225,8 +224,7 @@ def test_every_application_meets_every_setup() -> None:
     )
 
 
-# ---------------------------------------------------------------------------------------------
-# Files of devices
+# -- files of devices ---------------------------------------------------------------------------
 
 
 TOML = """
@@ -274,8 +272,7 @@ def test_a_wrong_file_is_one_clear_line(tmp_path: Path, name: str, text: str, re
     assert str(tmp_path / name) in str(caught.value)
 
 
-# ---------------------------------------------------------------------------------------------
-# The published phones
+# -- the published phones -----------------------------------------------------------------------
 
 
 PUBLISHED = {one.score.name: one for one in score_phones()}
@@ -328,8 +325,7 @@ def test_published_scores(shell) -> None:
     assert [one["name"] for one in written["devices"]] == ["P40 Pro"]
 
 
-# ---------------------------------------------------------------------------------------------
-# The label
+# -- the label ----------------------------------------------------------------------------------
 
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -384,8 +380,7 @@ def test_everything_is_inside_the_page_and_the_mark_at_its_letter() -> None:
             assert x + width < 460
 
 
-# ---------------------------------------------------------------------------------------------
-# The verb
+# -- the verb -----------------------------------------------------------------------------------
 
 
 SIMULATED = ("score", "--on", "simulated:7")

@@ -63,8 +63,7 @@ class ConstantMeter(Meter):
         return self._reading
 
 
-# ---------------------------------------------------------------------------------------------
-# One trial
+# -- one trial ----------------------------------------------------------------------------------
 
 
 @given(
@@ -188,8 +187,7 @@ def test_measure_idle_observes_the_empty_network():
     assert awake.energy_j == pytest.approx(simulated.true_cost(awake.trial).energy_j)
 
 
-# ---------------------------------------------------------------------------------------------
-# Disturbances and errors
+# -- disturbances and errors --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", DISTURBANCES)
