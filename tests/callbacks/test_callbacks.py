@@ -269,8 +269,7 @@ def test_a_profile_learns_the_median_of_steady_windows():
     found, reason = summarise_steps(windows, accumulate=1)
     assert not reason
     assert (found["energy_j"], found["duration_s"]) == (2.0, 0.2)
-    assert (found["count"], found["measured_steps"]) == (3, 15)
-    assert found["energy_sd_j"] > 0
+    assert (found["count"], found["measured_steps"]) == (3, 15) and found["energy_sd_j"] > 0
 
 
 @pytest.mark.parametrize(
@@ -294,13 +293,6 @@ def test_windows_that_are_not_comparable_are_not_learnt(spoilt, reason):
 
 
 # -- a run ----------------------------------------------------------------------------------
-
-
-def test_a_budget_is_checked_when_the_callback_is_made():
-    with pytest.raises(InputError, match="'much' is not an energy"):
-        EnergyHooks(budget="much")
-    with pytest.raises(InputError, match="give more than 0"):
-        EnergyHooks(budget="0 J")
 
 
 def test_a_run_is_estimated_measured_and_projected(clock, caplog):
@@ -374,8 +366,7 @@ def test_the_budget_warns_before_and_stops_a_single_process_during_the_run(
             break
     assert energy.is_over_budget and energy.must_stop == (processes == 1)
     summary = energy.finish()
-    assert summary.stopped_by_budget == (processes == 1)
-    assert 3.0 <= summary.energy_j < 6.5
+    assert summary.stopped_by_budget == (processes == 1) and 3.0 <= summary.energy_j < 6.5
     goes_on = "training stops here" if processes == 1 else "training goes on"
     assert "is passed" in caplog.text and goes_on in caplog.text
     told = caplog.text.count("Only the device of this process is measured, one of 4")
@@ -409,14 +400,16 @@ def test_a_store_that_fails_does_not_lose_the_run(clock, monkeypatch, tmp_path, 
     assert energy.observation is not None and "the disk is full" in caplog.text
 
 
-def test_a_run_that_was_not_ended_is_ended_by_the_next_one(clock):
+def test_budgets_are_checked_and_a_run_is_ended_by_the_next_one(clock):
+    for budget, said in (("much", "'much' is not an energy"), ("0 J", "give more than 0")):
+        with pytest.raises(InputError, match=said):
+            EnergyHooks(budget=budget)
     hooks = EnergyHooks(meter="modelled", save=False)
     first = hooks.begin_run(make_run())
     run_steps(clock, first, 10)
     hooks.begin_run(make_run())
     assert first.summary.error == "Exception" and first.summary.energy_j > 0
-    assert hooks.summary is None
-    assert hooks.finish("KeyError").error == "KeyError"
+    assert hooks.summary is None and hooks.finish("KeyError").error == "KeyError"
 
 
 def test_a_run_that_cannot_be_measured_does_not_show_the_one_before():

@@ -162,8 +162,7 @@ def test_an_exception_passes_and_what_was_measured_is_kept(tmp_path):
     with pytest.raises(KeyError, match="a bug of the user"):
         trainer.train()
     summary = callback.finish("KeyError")
-    assert (summary.steps, summary.error) == (19, "KeyError")
-    assert summary.energy_j > 0
+    assert (summary.steps, summary.error) == (19, "KeyError") and summary.energy_j > 0
 
 
 def test_training_is_the_same_with_and_without_the_callback(tmp_path):
@@ -184,8 +183,7 @@ def test_a_failure_of_the_callback_never_ends_training(tmp_path, monkeypatch, ca
     callback = EnergyCallback(meter="modelled", save=False)
     trainer = make_trainer(tmp_path, callback, max_steps=5)
     trainer.train()
-    assert trainer.state.global_step == 5
-    assert not trainer.model._forward_pre_hooks
+    assert trainer.state.global_step == 5 and not trainer.model._forward_pre_hooks
     assert callback.summary.error == "RuntimeError" and callback.summary.duration_s > 0
     assert not callback.energy._monitor._opened
     assert caplog.text.count("Energy is no longer measured, and training goes on") == 1

@@ -21,8 +21,6 @@ def test_the_list_fits_a_page_and_says_which_were_measured(shell):
         "nvidia-rtx-4090", "24", "82.6", "82.6", "165.2", "165.2", "1008", "450", "datasheet",
     ]  # fmt: skip
     assert next(one for one in lines if one.startswith("nvidia-h200 ")).split()[-1] == "measured"
-    data = shell.json("devices")["devices"]
-    assert {one["name"]: one["provenance"] for one in data}["nvidia-h200"] == "measured"
 
 
 def test_one_device_is_shown_with_all_figures_and_their_sources(shell):
@@ -47,14 +45,10 @@ def test_a_card_is_added_and_shown(shell, write):
     assert [one["name"] for one in shell.json("devices")["devices"]][-1] == "my-card"
 
 
-def test_bad_input_is_one_line(shell, write):
+def test_bad_input_is_one_line(shell):
     assert "did you mean nvidia-rtx-4090" in shell.fails("devices", "rtx-4099")
     assert "give NAME or --add" in shell.fails("devices", "l4", "--add", "x.toml", code=2)
     assert "there is no file" in shell.fails("devices", "--add", "x.toml")
-    missing = write("card.toml", CARD.replace("clock_mhz", "#"))
-    assert "clock_mhz is missing" in shell.fails("devices", "--add", missing)
-    taken = write("card.toml", CARD.replace("my-card", "l4"))
-    assert "already has nvidia-l4" in shell.fails("devices", "--add", taken)
 
 
 def test_a_device_that_was_never_measured_is_estimated_and_says_so(shell, write):
@@ -67,9 +61,8 @@ def test_a_device_that_was_never_measured_is_estimated_and_says_so(shell, write)
 
 def test_peaks_that_a_data_sheet_lacks_are_named(shell):
     words = ("estimate", "lenet5", "--device", "t4")
-    assert "NVIDIA T4 16 GB has no bf16 peak: choose fp32" in shell.fails(
-        *words, "--precision", "bf16"
-    )
+    said = shell.fails(*words, "--precision", "bf16")
+    assert "NVIDIA T4 16 GB has no bf16 peak: choose fp32" in said
     # Without TF32 units PyTorch computes in fp32.
     fp32, tf32 = (shell.json(*words, "--precision", one) for one in ("fp32", "tf32"))
     assert tf32["energy_j"] < 1.5 * fp32["energy_j"] < 2.5 * tf32["energy_j"]

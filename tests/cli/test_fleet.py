@@ -10,11 +10,7 @@ import pytest
 from agent_processes import TOKEN, start_agent
 from fleet_examples import AgentHere, make_device, run_fleet_here
 from joulecast.features.fleet import FleetStatus
-from joulecast.features.fleet_verbs import (
-    _report_campaigns,
-    _report_forecast,
-    answer_checks,
-)
+from joulecast.features.fleet_verbs import _report_campaigns, _report_forecast, answer_checks
 from joulecast.fleet.fleet_devices import DeviceCheck
 from joulecast.fleet.fleet_forecast import DeviceForecast, FleetEstimate
 from joulecast.records import Setup
@@ -140,6 +136,10 @@ def test_tables_of_devices_and_campaigns(find_row):
     assert find_row("phone") == "phone ready 1,234 01234567 1970-01-01 00:00 UTC http://phone"
     assert find_row("lenet5").startswith("lenet5 phone stopped")
     assert find_row.text.count("it is gone") == 1
+    failed = replace(CAMPAIGN, state="failed", reason="too large")
+    report = FleetStatus(True, (DEVICE, away), (failed,), counts).report()
+    assert "The fleet is up: 1 of 2 devices ready, 0 open campaigns." in format_report(report)
+    assert [row[0] for row in report.blocks[-1].rows] == ["shelf", "phone: lenet5"]
 
 
 def test_tables_of_forecasts(find_row):

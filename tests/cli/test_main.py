@@ -1,53 +1,51 @@
-"""The program: help without imports, errors in one line, and the order of settings."""
+"""The program: help, options and settings, errors in one line, interruptions."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 
 import click
 import pytest
 
+from joulecast.cli.commands import PLOT, DeclaredType
 from joulecast.cli.main import COMMANDS, cli
 from joulecast.cli.settings import find_user_file, read_settings
 from joulecast.families import make_family
+from joulecast.features.arguments import list_arguments
+from joulecast.features.compare import compare
+from joulecast.features.estimate import estimate_run
 from joulecast.store.files import write_network
 
 HEAVY = ("numpy", "torch", "rich", "sqlalchemy", "sklearn", "scipy", "alembic")
 
 
-def imported_by(code: str) -> set[str]:
-    """Return the heavy modules that a piece of Python imports."""
-    check = f"import sys\n{code}\nprint(*[m for m in {HEAVY!r} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    return set(done.stdout.splitlines()[-1].split())
+ESTIMATE = ("--device", "nvidia-h200", "--json")
 
 
-def test_help_imports_nothing_heavy():
-    code = (
-        "from joulecast.cli.main import cli\n"
-        "try: cli.main(['--help'], prog_name='joulecast')\n"
-        "except SystemExit: pass"
-    )
-    assert imported_by(code) == set()
-
-
-def test_import_joulecast_imports_nothing_heavy():
-    assert imported_by("import joulecast") == set()
-
-
-@pytest.mark.parametrize("net", ["lenet5", "net.json"])
-def test_estimate_with_a_shipped_profile_needs_no_database(monkeypatch, tmp_path, net):
-    monkeypatch.setenv("JOULECAST_STORE", str(tmp_path / "none.sqlite"))
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (None, set()),
+        (["--help"], set()),
+        (["estimate", "lenet5", *ESTIMATE], {"numpy"}),
+        (["estimate", "net.json", *ESTIMATE], {"numpy"}),
+    ],
+)
+def test_nothing_heavy_is_imported(shell, words, expected):
+    """Also not the database, for an estimate with a shipped profile."""
     write_network(make_family("lenet5"), "net.json")
-    code = (
+    run = (
         "from joulecast.cli.main import cli\n"
-        f"words = ['estimate', '{net}', '--device', 'nvidia-h200', '--json']\n"
-        "try: cli.main(words, prog_name='joulecast')\n"
+        f"try: cli.main({words!r}, prog_name='joulecast')\n"
         "except SystemExit as end: assert not end.code"
     )
-    assert imported_by(code) == {"numpy"}
+    code = "import joulecast" if words is None else run
+    check = f"import sys\n{code}\nprint(*[m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert set(done.stdout.splitlines()[-1].split()) == expected
 
 
 def test_help_lists_every_command_under_its_heading(shell):
@@ -113,8 +111,7 @@ def test_arguments_override_environment_overrides_files(shell, write, monkeypatc
     write("joulecast.toml", "batch = 3\n[inspect]\nbatch = 4")
     assert batch_of(shell) == 4
     monkeypatch.setenv("JOULECAST_BATCH", "5")
-    assert batch_of(shell) == 5
-    assert batch_of(shell, "--batch", "6") == 6
+    assert batch_of(shell) == 5 and batch_of(shell, "--batch", "6") == 6
 
 
 def test_settings_reach_subcommands(shell, write, monkeypatch):
@@ -190,3 +187,109 @@ def test_every_option_has_a_variable():
         command = cli.get_command(context, name)
         params = [p for p in command.params if isinstance(p, click.Option) and p.name != "help"]
         assert all(p.envvar == f"JOULECAST_{p.name.rstrip('_').upper()}" for p in params)
+
+
+KEPT = "interrupted: what was measured is stored; run it again to resume"
+SEARCH = ("search", "lenet5", "--budget", "110%", "--device", "nvidia-h200")
+SEARCH += ("--train", "train.py:score")
+STUDY = ("features.search.study", "run_study")
+PROGRAM = [sys.executable, "-c", "from joulecast.cli.main import main; main()"]
+SLOW = """
+import time
+from pathlib import Path
+
+def make_net():
+    Path("started").touch()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "words", "says"),
+    [
+        ("meters", "detect_meters", ("detect",), "interrupted"),
+        ("features.estimate", "load_profile", ("estimate", "lenet5"), "interrupted"),
+        ("features.profile", "probe_layers", ("estimate", "lenet5", "--probe"), KEPT),
+        ("features.profile", "run_profiling", ("profile", "lenet5"), KEPT),
+        ("features.atlas", "profile_atlas", ("profile", "--atlas"), KEPT),
+        ("features.evaluation", "measure_and_evaluate", ("evaluate", "lenet5"), KEPT),
+        ("features.measure", "measure_net", ("measure", "lenet5"), "interrupted"),
+        ("features.prune", "load_profile", ("prune", "lenet5", "--budget", "50%"), "interrupted"),
+        ("features.prune", "_make_probe", ("prune", "lenet5", "--budget", "50%", "--probe"), KEPT),
+        (*STUDY, SEARCH, "interrupted: its trials are lost; give --storage"),
+        (*STUDY, (*SEARCH, "--storage", "sqlite:///s.db"), "interrupted: finished trials are in s"),
+    ],
+)
+def test_an_interrupt_says_what_is_kept(shell, write, monkeypatch, module, function, words, says):
+    def interrupt(*args, **extra):
+        raise KeyboardInterrupt
+
+    write("train.py", "def score(net, trial): return 1.0")
+    monkeypatch.setattr(f"joulecast.{module}.{function}", interrupt)
+    line = shell(*words, code=130).stderr.splitlines()[-1]
+    assert line.startswith(f"joulecast: {says}")
+    assert says != "interrupted" or line == "joulecast: interrupted"
+
+
+def test_ctrl_c_in_an_estimate_claims_nothing_that_was_measured(shell, write):
+    write("slow.py", SLOW)
+    words = [*PROGRAM, "estimate", "slow.py:make_net", "--device", "nvidia-h200"]
+    started = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    while not (shell.folder / "started").exists() and started.poll() is None:
+        time.sleep(0.05)
+    started.send_signal(signal.SIGINT)
+    _, errors = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert errors.split("\n")[-2] == "joulecast: interrupted"
+
+
+TYPES = {one.name: DeclaredType(one) for one in list_arguments(estimate_run)}
+LISTS = {one.name: DeclaredType(one) for one in list_arguments(compare)}
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "value"),
+    [
+        ("level", ("90%", "0.9", " 90 % "), 0.9),
+        ("charge", ("0%", "0"), 0.0),
+        ("charge", ("100%", "1"), 1.0),
+        ("rest_w", ("2.5",), 2.5),
+    ],
+)
+def test_shares_are_percentages_or_fractions(name, texts, value):
+    assert [TYPES[name].convert(text, None, None) for text in texts] == [value] * len(texts)
+
+
+@pytest.mark.parametrize("text", ["-5", "many", "nan", "inf", "100%", "1.5"])
+def test_numbers_are_finite_and_in_their_range(text):
+    for name in ("level", "rest_w")[: 1 if text in ("100%", "1.5") else 2]:
+        with pytest.raises(click.BadParameter):
+            TYPES[name].convert(text, None, None)
+
+
+def test_lists_keep_each_value_once():
+    assert LISTS["devices"].convert("a, b,a", None, None) == ("a", "b")
+    assert LISTS["batch"].convert("8,16", None, None) == (8, 16)
+    assert TYPES["input_shape"].convert("3x96x96", None, None) == (3, 96, 96)
+    for name, text in (("devices", " , "), ("batch", "8,x"), ("precision", "fp8")):
+        with pytest.raises(click.BadParameter):
+            LISTS[name].convert(text, None, None)
+
+
+def test_plots_are_chosen_by_suffix():
+    assert DeclaredType(PLOT).convert("front.SVG", None, None) == "front.SVG"
+    with pytest.raises(click.BadParameter, match=r"front\.txt"):
+        DeclaredType(PLOT).convert("front.txt", None, None)
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("estimate", "lenet5"), "--out"),
+        (("inspect", "lenet5"), "--out"),
+        (("evaluate", "lenet5"), "--plot"),
+    ],
+)
+def test_a_missing_folder_is_reported_before_any_work(shell, command, option):
+    line = shell.fails(*command, option, "missing/file.html", code=2)
+    assert "there is no folder missing: create it" in line

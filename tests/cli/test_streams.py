@@ -1,17 +1,24 @@
-"""Only results reach stdout, in any condition of stdout, and nothing controls the terminal."""
+"""Only results reach stdout, in any condition of stdout; names cannot control the terminal."""
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from joulecast.cli.progress import show_activity, show_bar
 from joulecast.cli.streams import write_message
+from joulecast.families import make_family
+from joulecast.store.files import read_profile, write_network, write_profile
+from joulecast.views.report import Report, make_table
+from joulecast.views.terminal import make_console, print_report
 
 PROGRAM = (sys.executable, "-c", "from joulecast.cli.main import main; main()")
 COMMANDS = (["--help"], ["detect", "--json"], ["profiles", "list"])
@@ -57,21 +64,19 @@ def test_the_output_of_a_measured_command_is_its_own():
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_full_stdout_is_one_line(words):
+def test_a_stdout_that_cannot_be_written_is_one_line(words):
     with Path("/dev/full").open("w") as full:
         code, text = run(*words, stdout=full)
-    assert code == 1
-    assert text.splitlines() == [
-        "joulecast: the result cannot be written to stdout (No space left on device): redirect it "
-        "elsewhere"
-    ]
-
-
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_closed_stdout_is_one_line(words):
+    assert code == 1 and text.endswith("(No space left on device): redirect it elsewhere\n")
+    assert text.startswith("joulecast: the result cannot") and len(text.splitlines()) == 1
     code, text = run(*words, stdout=None, preexec_fn=lambda: os.close(1))
-    assert code == 1
-    assert text == "joulecast: stdout is closed: redirect it to a file, or to /dev/null\n"
+    closed = "joulecast: stdout is closed: redirect it to a file, or to /dev/null\n"
+    assert (code, text) == (1, closed)
+    # A reader that left is no error.
+    read, write = os.pipe()
+    os.close(read)
+    assert run(*words, stdout=write) == (141, "")
+    os.close(write)
 
 
 def test_no_file_takes_the_place_of_closed_streams(tmp_path):
@@ -88,15 +93,6 @@ def test_no_file_takes_the_place_of_closed_streams(tmp_path):
     words = [sys.executable, "-c", code]
     subprocess.run(words, check=True, cwd=tmp_path, preexec_fn=lambda: os.closerange(0, 3))
     assert (tmp_path / "data").read_text() == "data"
-
-
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_reader_that_left_is_no_error(words):
-    read, write = os.pipe()
-    os.close(read)
-    code, text = run(*words, stdout=write)
-    os.close(write)
-    assert (code, text) == (141, "")
 
 
 def test_any_encoding_can_show_a_result():
@@ -147,3 +143,83 @@ def test_the_cause_of_an_error_is_logged(shell, write):
     write("net.json", "{")
     assert "JSONDecodeError" in shell("-v", "inspect", "net.json", code=1).stderr
     assert "JSONDecodeError" not in shell("inspect", "net.json", code=1).stderr
+
+
+HOSTILE = "\x1b[2J\x1b]52;c;Z2V0\x07\x9b31m[bold]\u202e"
+SHOWN = r"\x1b[2J\x1b]52;c;Z2V0\x07\x9b31m[bold]\u202e"
+
+
+class Terminal(io.StringIO):
+    """A text stream that says it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def assert_harmless(text):
+    assert text.replace("\n", "").isprintable()
+
+
+def test_sentences_and_cells_are_escaped():
+    stream = io.StringIO()
+    console = make_console(stream)
+    console.print(f"\nNet {HOSTILE}\nA step takes 0 J.\n", style="bold")
+    table = make_table(("name", ">value"), [(f"{HOSTILE}\n", "1")], HOSTILE)
+    print_report(Report("", (table,)), console)
+    text = stream.getvalue()
+    assert_harmless(text)
+    assert f"\nNet {SHOWN}\\nA step takes 0 J.\n" in text and text.count(SHOWN) == 3
+
+
+def test_passwords_are_not_printed():
+    stream = io.StringIO()
+    make_console(stream).print("stored in postgres://ann:s3cret@db/lab")
+    assert stream.getvalue() == "stored in postgres://ann:***@db/lab\n"
+
+
+def test_progress_is_shown_and_escaped(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with show_bar() as update:
+        update(0.5, "[/]", "[/] \x1b]52;c;Z2V0\x07")
+    assert r"[/] \x1b]52;c;Z2V0\x07" in terminal.getvalue()
+    assert "\x1b]52" not in terminal.getvalue()
+    # An operation of unknown duration says what it does.
+    with show_activity({}, "choosing channels"):
+        assert "choosing channels" in terminal.getvalue()
+
+
+def test_names_in_a_network_file_are_escaped(shell):
+    network = make_family("lenet5:4,8,16,16")
+    layers = tuple(replace(layer, name=f"{layer.name}{HOSTILE}") for layer in network.layers)
+    write_network(replace(network, name=f"{HOSTILE}\r\x7f", layers=layers), "net.json")
+    for words in (["inspect", "net.json"], ["inspect", "net.json", "--json"]):
+        text = shell(*words).stdout
+        assert_harmless(text)
+        assert r"x1b" in text or r"u001b" in text
+
+
+def test_names_in_a_profile_are_escaped(shell, profile_file):
+    profile = read_profile(profile_file)
+    device = replace(profile.device, name=f"lab-{HOSTILE}", processor=HOSTILE)
+    observations = tuple(replace(one, device=device) for one in profile.observations)
+    write_profile(replace(profile, device=device, observations=observations), "profile.json")
+    imported = shell("profiles", "import", "profile.json")
+    for result in (
+        imported,
+        shell("profiles", "list"),
+        shell("profiles", "show", "lab"),
+        shell("estimate", "lenet5:4,8,16,16", "--batch", "8", "--device", "lab"),
+        shell("profiles", "remove", HOSTILE, code=1),
+        shell("profiles", HOSTILE, code=2),
+    ):
+        assert_harmless(result.stdout)
+        assert_harmless(result.stderr)
+        assert r"\x1b" in result.output
+
+
+@pytest.mark.parametrize("columns", ["", "wide", "-1", "80"])
+def test_odd_widths_are_ignored(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert make_console(io.StringIO()).width == (80 if columns == "80" else 100)

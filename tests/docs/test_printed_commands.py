@@ -47,11 +47,11 @@ ONLY_PARSED = (
     "compare cnn5 --devices all",
     # Thousands of observations; tests/cli/test_profile.py imports some.
     "profiles import h200.json",
-    # They need an instrument; tests/cli/test_data.py records and attaches.
+    # They need an instrument; tests/features/data/test_attach.py records and attaches.
     "profile lenet5 --on cpu --meter later",
     "data attach trace.csv",
     "estimate lenet5:4,8,16,32 --device NAME",
-    # It needs runs of two devices; tests/cli/test_data_runs.py imports with a source.
+    # It needs runs of two devices; features/data/test_tables.py imports with a source.
     "data import runs.csv --device new-gpu --from old-gpu",
     # They need a second machine; tests/cli/test_agent.py starts agents.
     "agent --on cuda:0 --listen 0.0.0.0:8377",

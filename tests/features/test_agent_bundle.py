@@ -9,15 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import joulecast
 from agent_processes import make_trial
 from joulecast.agent.messages import AgentRequest, encode_message
-from joulecast.cli.main import cli
 from joulecast.features.agent_bundle import DEVICE_SIDE, bundle_agent, list_device_modules
 from joulecast.records import Setup, Trial
-from joulecast.system.errors import FileError
 
 PACKAGE = Path(joulecast.__file__).parent
 # Current Jetsons have 3.10.
@@ -71,27 +68,10 @@ def test_device_side_is_written_for_the_python_of_jetsons():
         ast.parse((PACKAGE / name).read_text(), name, feature_version=(3, 10))
 
 
-def test_bundle_of_one_version_is_always_the_same(bundle, tmp_path):
-    bundle_agent(str(tmp_path / "again.pyz"))
-    assert (tmp_path / "again.pyz").read_bytes() == bundle.read_bytes()
-
-
 def test_bundle_can_be_run_as_a_program(bundle):
     assert os.access(bundle, os.X_OK)
     done = subprocess.run([bundle, "--help"], capture_output=True, text=True, check=True)
     assert "Measure trials" in done.stdout + done.stderr
-
-
-def test_command_writes_the_bundle(bundle, tmp_path):
-    path = tmp_path / "agent.pyz"
-    done = CliRunner().invoke(cli, ["fleet", "bundle", str(path)], prog_name="joulecast")
-    assert done.exit_code == 0 and f"Wrote {path}" in done.stdout.replace("\n", "")
-    assert path.read_bytes() == bundle.read_bytes()
-
-
-def test_bundle_that_cannot_be_written_is_one_line(tmp_path):
-    with pytest.raises(FileError, match="cannot be written"):
-        bundle_agent(str(tmp_path / "none" / "agent.pyz"))
 
 
 def find_python(version):
@@ -130,3 +110,9 @@ def test_bundle_measures_with_the_framework_of_the_device(bundle):
     answer = measure(command, trial)
     assert answer["observation"]["runtime"].startswith("mnn")
     assert answer["observation"]["energy_j"] > 0
+
+
+def test_command_writes_the_same_bundle(bundle, shell):
+    assert "Wrote agent.pyz" in shell("fleet", "bundle", "agent.pyz").stdout
+    assert (shell.folder / "agent.pyz").read_bytes() == bundle.read_bytes()
+    assert "cannot be written" in shell.fails("fleet", "bundle", "none/agent.pyz")

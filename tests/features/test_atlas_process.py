@@ -65,30 +65,20 @@ def list_refusals(request):
         return [one.refusal for key in keys for one in store.load_observations(key)]
 
 
-def test_trial_that_kills_its_process_is_refused_and_the_next_process_continues(
-    tmp_path, request_of
-):
+@pytest.mark.parametrize(
+    ("end", "options", "reasons"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", {}, ("SIGKILL", "memory")),
+        ("time.sleep(60)", {"silence_s": 1.0}, ("hung",)),
+        ("raise SystemError('a broken library')", {}, ("a broken library",)),
+    ],
+)
+def test_trial_that_ends_its_process_is_refused(tmp_path, request_of, end, options, reasons):
     request, told = request_of(), []
-    run = run_script(
-        tmp_path, request, "os.kill(os.getpid(), signal.SIGKILL)", on_progress=told.append
-    )
-    assert (run.stopped, run.restarts) == ("all tried", 1)
+    run = run_script(tmp_path, request, end, on_progress=told.append, **options)
+    assert (run.stopped, run.restarts) == ("all tried", 1) and [one.points for one in told] == [5]
     (refusal,) = list_refusals(request)
-    assert "SIGKILL" in refusal and "memory" in refusal
-    assert [one.points for one in told] == [5]
-
-
-def test_process_that_hangs_is_replaced(tmp_path, request_of):
-    request = request_of()
-    run = run_script(tmp_path, request, "time.sleep(60)", silence_s=1.0)
-    assert run.restarts == 1
-    assert "hung" in list_refusals(request)[0]
-
-
-def test_last_words_of_a_process_are_the_reason(tmp_path, request_of):
-    request = request_of()
-    run_script(tmp_path, request, "raise SystemError('the library is broken')")
-    assert "the library is broken" in list_refusals(request)[0]
+    assert all(reason in refusal for reason in reasons)
 
 
 def test_trial_that_lost_the_device_is_not_refused_twice(tmp_path, request_of):

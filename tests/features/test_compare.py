@@ -1,4 +1,4 @@
-"""``compare`` ranks devices and setups: the Pareto front, probabilities, what is not ranked."""
+"""``compare`` ranks devices, setups and numbers of GPUs; what is not ranked has a reason."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from joulecast.estimators.additive import estimator
 from joulecast.estimators.additive.fit import load_shared_model
 from joulecast.families import make_family
 from joulecast.features.compare import rank_setups
-from joulecast.features.parallel import ParallelOptions
+from joulecast.features.parallel import ParallelOptions, make_gpu_group
 from joulecast.records import Device, Setup, StepTotals
 from joulecast.store.files import write_network
-from joulecast.system.errors import InputError
+from joulecast.system.errors import ArgumentError, InputError
 from joulecast.views.fronts import find_front
 
 WORDS = ("compare", "lenet5:3,5,9,11", "--devices", "sim")
@@ -182,14 +182,9 @@ def test_numbers_of_gpus_are_ranked_per_sample(cnn_profile):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--batch", "8,x"), "give whole numbers"),
-        (("--batch", "0"), "give whole numbers"),
         (("--precision", ""), "give at least one"),
-        (("--optimizer", " , "), "give at least one"),
         (("--devices", ","), "give at least one"),
-        (("--precision", "fp8"), "choose from"),
         (("--epochs", "3"), "--epochs needs --samples"),
-        (("--gpus", "x"), "give whole numbers"),
         (("--parallel", "data"), "--parallel needs --gpus"),
         (("--gpus", "4", "--parallel", "pipeline"), "pipeline parallelism is not modelled yet"),
     ],
@@ -198,7 +193,33 @@ def test_wrong_usage_is_reported(profiled, words, said):
     assert said in profiled.fails(*WORDS, *words, code=2)
 
 
-def test_settings_may_give_lists(profiled, write):
-    for values, count in (('batch = [4, 8]\noptimizer = "sgd"', 2), ("batch = 4", 1)):
-        write("joulecast.toml", f"[compare]\n{values}\n")
-        assert len(profiled.json(*WORDS)["rows"]) == count
+NAMES = ("tensor", "pipeline", "expert", "sequence", "context")
+OTHERS = {name: f"{name} parallelism" for name in NAMES}
+OTHERS |= {"fsdp": "FSDP", "FSDP": "FSDP", "zero": "ZeRO"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(
+            ((4, one), f"^{OTHERS[one]} is not modelled yet: give parallel='data'")
+            for one in OTHERS
+        ),
+        ((0,), "gpus is 0: give a whole number from 1 to 16"),
+        ((17, "data"), "gpus is 17: .* of one machine"),
+        ((2,), "2 GPUs have to share the work"),
+        ((2, "magic"), "there is no parallelism 'magic': give parallel='data'"),
+        ((2, "data", 0.0), "link_gb_s is 0.0: give GB/s"),
+        ((2, "data", float("inf")), "link_gb_s is inf: give GB/s"),
+    ],
+)
+def test_wrong_values_are_one_clear_line(options, message) -> None:
+    with pytest.raises(InputError, match=message):
+        ParallelOptions(*options)
+
+
+def test_bandwidths_are_bytes_per_second_of_a_number_of_gpus() -> None:
+    assert ParallelOptions().link_bytes_per_s is None
+    assert ParallelOptions(4, "data", 300).link_bytes_per_s == 300e9
+    with pytest.raises(ArgumentError, match="link_gb_s needs gpus"):
+        make_gpu_group(None, "", 32.0)

@@ -19,7 +19,7 @@ from joulecast.features.estimate_service import (
     EstimateService,
 )
 from joulecast.records import Layer
-from joulecast.system.errors import InputError, MissingError, NetError
+from joulecast.system.errors import InputError, MissingError
 
 NET, SETUP = "lenet5:4,8,16,16", {"batch": 8}
 
@@ -80,19 +80,6 @@ def test_kept_answers_do_not_keep_profiles(store, monkeypatch):
     assert not ask(service).is_repeated
     gc.collect()
     assert profile() is None
-
-
-def test_nothing_but_built_in_nets_is_resolved(first_store, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "evil.py").write_text("open('was-run', 'w')")
-    (tmp_path / "net.json").write_text("{}")
-    service = EstimateService(first_store)
-    for net in ("evil.py:make", "evil:make", "net.json", "/etc/passwd", "x.onnx", ""):
-        with pytest.raises(NetError, match="there is no family"):
-            ask(service, net)
-    assert not (tmp_path / "was-run").exists()
-    with pytest.raises(MissingError, match="no profile"):
-        service.answer(EstimateQuestion(NET, str(tmp_path / "net.json")))
 
 
 def test_large_networks_are_refused(first_store):

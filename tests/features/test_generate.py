@@ -67,10 +67,8 @@ def test_prompt_and_tokens_are_estimated_apart(shell, write):
     ):
         assert said in text
     data = shell.json(*words)
-    assert data["setup"]["phase"] == "inference" and data["setup"]["precision"] == "bf16"
     total_j, (low_j, high_j) = data["request_j"], data["request_interval_j"]
     assert low_j < total_j < high_j
-    assert data["wh_per_1000_requests"] == pytest.approx(1000 * total_j / 3600)
     prompt_j = data["prompt_tokens"] * data["prompt_token_j"]
     assert prompt_j < total_j < prompt_j + 130 * data["decode"][-1]["token_j"]
     # Another version of the framework is noted.
@@ -158,8 +156,7 @@ NETWORK = make_attention_network()
 
 def test_prefill_has_logits_of_the_last_token_only():
     prefill = make_prefill_network(NETWORK, 40)
-    assert prefill.input.shape == (40,)
-    assert output_shape(prefill.layers[1]) == (40, 192)
+    assert prefill.input.shape == (40,) and output_shape(prefill.layers[1]) == (40, 192)
     assert prefill.layers[4].sizes["kv_tokens"] == prefill.layers[4].sizes["tokens"] == 40
     assert output_shape(prefill.layers[-1]) == (1, 100)
 

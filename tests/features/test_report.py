@@ -1,4 +1,4 @@
-"""Reports say what was found, name what was not measured, and are one file that needs no other."""
+"""Reports and curves of layers: what was found, what was not measured, one file each."""
 
 import base64
 import hashlib
@@ -11,23 +11,28 @@ from dataclasses import replace
 import pytest
 
 import joulecast
+from additive_examples import draw_networks, observe_idle, observe_blocks, observe_step
 from benchmarks.robustness.hostile_inputs import damage_value
+from joulecast.estimators import fit_profile
 from joulecast.features.campaigns import CampaignDetails
-from joulecast.features.device_score import DeviceScores, score_phones
-from joulecast.features.fleet import FleetStatus
+from joulecast.features.layer_curves import (
+    describe_layer_curve,
+    find_layer_curves,
+    list_layer_curves,
+    sample_layer_curve,
+)
 from joulecast.features.report import RESULT_KINDS, recognise_result, report_profile, report_result
-from joulecast.records import Estimate, Profile
+from joulecast.records import Estimate, Execution, Profile, Trial
+from joulecast.simulation import make_simulated_device
 from joulecast.store import open_store, write_profile
 from joulecast.store.campaigns import (
     CampaignProgress,
     RecordedCampaign,
-    StoredCampaign,
-    StoredDevice,
 )
 from joulecast.system.errors import FileError, InputError, MissingError
 from joulecast.testing.stores import make_observation, make_profile
 from joulecast.views.html import render_page
-from joulecast.views.report import Heading, Picture, Table, Text
+from joulecast.views.report import Heading, Table, Text
 from joulecast.views.terminal import format_report
 from report_examples import (
     ESTIMATE,
@@ -95,15 +100,6 @@ def test_content(kind, plots, cells, lead):
     assert cells <= set(list_cells(report)) and lead in find_lead(report)
 
 
-def test_scores_of_several_devices_are_compared():
-    phones = DeviceScores(tuple(phone.score for phone in score_phones())).report()
-    assert sum(isinstance(one, Picture) for one in phones.blocks) == 8
-    assert phones.provenance == "imported"
-    assert "performance" in [plot.name for plot in phones.plots]
-    with pytest.raises(InputError, match="no score"):
-        DeviceScores(()).report()
-
-
 def test_profile_shows_what_it_rests_on(simulated_profile):
     report = report_profile(simulated_profile)
     headings = [one.text for one in report.blocks if isinstance(one, Heading)]
@@ -131,18 +127,6 @@ def test_campaign_shows_how_far_it_is():
     assert len(plot.data.rows) <= 400 and plot.data.rows[-1][1] == "999"
     stopping = CampaignDetails(replace(campaign, is_stop_requested=True), ())
     assert find_lead(stopping.report()).startswith("Stopping after the current measurement")
-
-
-def test_fleet_names_faults():
-    devices = (
-        StoredDevice("a", {}, "ready", "", "k", "a phone", 1e9),
-        StoredDevice("b", {}, "away", "it does not answer", "", "", 1e9),
-    )
-    failed = StoredCampaign("r", "lenet5", "a", "failed", "too large", 3, None, 4.0, 1e9, 1e9)
-    report = FleetStatus(True, devices, (failed,), {"k": 12}).report()
-    assert find_lead(report) == "The fleet is up: 1 of 2 devices ready, 0 open campaigns."
-    assert [row[0] for row in report.blocks[-1].rows] == ["b", "a: lenet5"]
-    assert "12" in list_cells(report)
 
 
 class Collector(html.parser.HTMLParser):
@@ -247,19 +231,8 @@ def test_command_writes_one_file_or_pictures(shell, write):
     assert not (shell.folder / "report.html").exists()
     done = shell("report", "pruning.json", "--svg", "pictures", "--out", "page.html")
     assert "Wrote page.html" in done.stdout and (shell.folder / "page.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "text"),
-    [
-        (("pruning.json", "--out", "page.pdf"), 2, "page.pdf"),
-        (("pruning.json", "--out", "none/page.html"), 2, "there is no folder none"),
-        (("none.json",), 1, "there is no file none.json"),
-        ((), 2, "WHAT"),
-    ],
-)
-def test_command_refuses_in_one_line(shell, words, code, text):
-    assert text in shell.fails("report", *words, code=code)
+    assert "page.pdf" in shell.fails("report", "pruning.json", "--out", "page.pdf", code=2)
+    assert "there is no file none.json" in shell.fails("report", "none.json")
 
 
 def test_estimate_shows_itself(simulated_profile):
@@ -268,3 +241,55 @@ def test_estimate_shows_itself(simulated_profile):
     assert "A step takes" in text and "95 % interval" in text and "simulated" in text
     assert found.layers[0].name in text and "<table" in found._repr_html_()
     assert repr(found).startswith("Estimate(")
+
+
+@pytest.fixture(scope="module")
+def profile():
+    device = make_simulated_device(201, noise=0.0)
+    observations = [*observe_blocks(device, draw_networks(6, seed=1)), observe_idle(device)]
+    # A forward pass alone is not a step: no point of a curve.
+    trial = observations[0].trial
+    forward = observe_step(device, Trial(trial.network, trial.setup, Execution("forward")))
+    first = observations[0]
+    return Profile(
+        first.device, first.runtime, first.covers, first.provenance, (*observations, forward)
+    )
+
+
+@pytest.fixture(scope="module")
+def curves(profile):
+    return list_layer_curves(profile)
+
+
+def test_curves_have_the_measured_points_of_whole_steps(profile, curves):
+    counts = [len(curve.points) for curve in curves]
+    assert counts == sorted(counts, reverse=True) and counts[0] >= 5
+    steps = [one for one in profile.observations if one.trial.execution.stage == "step"]
+    assert sum(counts) <= len(steps) - 1
+    one, *_ = find_layer_curves(curves, kind="conv2d", image="48x48")
+    assert one.features == ("cin", "cout") and one.setup.batch == 32
+    assert describe_layer_curve(one)["point_count"] == len(one.points)
+
+
+def test_sampled_curve_passes_through_its_points(profile, curves):
+    curve, *_ = find_layer_curves(curves, kind="conv2d", image="48x48")
+    sampled = sample_layer_curve(fit_profile(profile), curve)
+    assert len(sampled.means_j) == len(sampled.axes[0]) * len(sampled.axes[1])
+    assert max(abs(point.error_percent) for point in sampled.points) < 10
+    widths, energy_j = sampled.next_point
+    assert widths not in {point.widths for point in sampled.points}
+    assert min(sampled.means_j) <= energy_j <= max(sampled.means_j)
+
+
+def test_unknown_choices_are_explained(curves):
+    with pytest.raises(MissingError, match="no layer with kind lstm was measured"):
+        find_layer_curves(curves, kind="lstm")
+    with pytest.raises(MissingError, match="joulecast profile NET"):
+        find_layer_curves((), kind="conv2d")
+
+
+def test_estimator_without_single_layers_is_refused(profile, curves):
+    fitted = fit_profile(profile)
+    other = replace(fitted, fitted=object())
+    with pytest.raises(InputError, match="does not predict single layers"):
+        sample_layer_curve(other, curves[0])

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from joulecast.families import draw_family, make_family
 from joulecast.measurer import MeasureClock, MeasureLimits, Measurer
+from joulecast.measurer.local_devices import find_meter, name_lock, open_local_measurer
 from joulecast.meters.base import FAULTS, Meter, Reading
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Execution, Network, Setup, Trial
 from joulecast.simulation import DISTURBANCES, Chip, SimulatedDevice, make_simulated_device
 from joulecast.simulation.runtime import SimulatedRuntime, SimulatedStep
-from joulecast.system.errors import ContaminatedError, MeasurementError
+from joulecast.system.errors import ContaminatedError, InputError, MeasurementError
 
 CNN = Trial(make_family("cnn5:16,32,64,128"), Setup())
 
@@ -62,8 +63,7 @@ class ConstantMeter(Meter):
         return self._reading
 
 
-# ---------------------------------------------------------------------------------------------
-# One trial
+# -- one trial ----------------------------------------------------------------------------------
 
 
 @given(
@@ -84,8 +84,7 @@ def test_measured_cost_is_true_cost_within_noise(seed, family, mode, rng):
         assert seen.issue_s == pytest.approx(cost.issue_s, rel=0.12)
     else:
         assert seen.issue_s is None
-    assert seen.count == 3
-    assert 0 < seen.energy_sd_j < 0.15 * seen.energy_j
+    assert seen.count == 3 and 0 < seen.energy_sd_j < 0.15 * seen.energy_j
 
 
 @pytest.mark.parametrize("update_interval_s", [0.0, 0.1])
@@ -105,8 +104,7 @@ def test_observation_names_device_runtime_meter_and_run():
     assert (seen.trial, seen.run) == (CNN, "monday")
     assert seen.device == SimulatedRuntime(simulated).device
     assert (seen.runtime, seen.meter, seen.covers) == ("simulated", "simulated", "device")
-    assert seen.provenance == "simulated"
-    assert seen.taken_at_s == 1e9 + simulated.now()
+    assert seen.provenance == "simulated" and seen.taken_at_s == 1e9 + simulated.now()
     assert seen.cost_s == pytest.approx(simulated.now())
     assert seen.peak_memory_bytes == SimulatedRuntime(simulated).prepare(CNN).peak_memory_bytes()
     assert seen.warmup_steps > 0 and seen.measured_steps * seen.duration_s < seen.cost_s
@@ -125,8 +123,7 @@ def test_observation_spans_the_steps_of_its_trial():
 def test_one_round_has_no_spread_and_more_rounds_are_counted():
     single, many = (measure_in(make_simulated_device(0), rounds=rounds) for rounds in (1, 7))
     assert (single.count, single.energy_sd_j, single.duration_sd_s) == (1, None, None)
-    assert many.count == 7
-    assert many.energy_sd_j > 0
+    assert many.count == 7 and many.energy_sd_j > 0
 
 
 def test_warm_up_lasts_until_steps_settle():
@@ -162,8 +159,7 @@ def test_step_longer_than_a_window_runs_once_per_round():
     simulated = make_noiseless_device(1)
     slow = Trial(make_family("resnet50", (3, 224, 224)), Setup(batch=1024))
     cost, seen = simulated.true_cost(slow), measure_in(simulated, slow)
-    assert cost.duration_s > 5.0
-    assert seen.energy_j == pytest.approx(cost.energy_j)
+    assert cost.duration_s > 5.0 and seen.energy_j == pytest.approx(cost.energy_j)
     assert seen.cost_s < 8 * cost.duration_s
 
 
@@ -172,8 +168,7 @@ def test_time_probe_has_no_energy_and_is_quick():
     with make_simulated_measurer(simulated) as measurer:
         probe, whole = measurer.time(CNN), measurer.measure(CNN)
         graph = measurer.time(Trial(CNN.network, CNN.setup, Execution(mode="graph")))
-    assert probe.energy_j is None
-    assert probe.duration_s == pytest.approx(whole.duration_s)
+    assert probe.energy_j is None and probe.duration_s == pytest.approx(whole.duration_s)
     assert probe.issue_s == pytest.approx(whole.issue_s)
     # Eager steps measure the host, which needs a longer window than the device.
     assert graph.cost_s < 0.5 < probe.cost_s < 0.5 * whole.cost_s
@@ -192,20 +187,7 @@ def test_measure_idle_observes_the_empty_network():
     assert awake.energy_j == pytest.approx(simulated.true_cost(awake.trial).energy_j)
 
 
-def test_only_a_modelled_meter_may_read_no_idle_energy():
-    with make_simulated_measurer(
-        make_noiseless_device(), meter=ConstantMeter(0.0, provenance="modelled")
-    ) as measurer:
-        assert measurer.measure_idle().energy_j == 0.0
-    with (
-        make_simulated_measurer(make_noiseless_device(), meter=ConstantMeter(0.0)) as measurer,
-        pytest.raises(ContaminatedError),
-    ):
-        measurer.measure_idle()
-
-
-# ---------------------------------------------------------------------------------------------
-# Disturbances and errors
+# -- disturbances and errors --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", DISTURBANCES)
@@ -214,8 +196,7 @@ def test_passing_disturbance_does_not_change_the_observation(what):
     simulated.disturb(what, 0.4, start_s=1.7, slowdown=0.3, power_w=5.0)
     seen, undisturbed = measure_in(simulated), measure_in(calm)
     assert seen.energy_j == pytest.approx(undisturbed.energy_j)
-    assert seen.duration_s == pytest.approx(undisturbed.duration_s)
-    assert seen.count == 3
+    assert seen.duration_s == pytest.approx(undisturbed.duration_s) and seen.count == 3
     assert seen.cost_s > undisturbed.cost_s + 1.0
 
 
@@ -230,8 +211,7 @@ def test_lasting_disturbance_is_named_in_the_error(what):
     message = str(caught.value)
     assert f"cnn5:16,32,64,128 could not be measured on {simulated.name}: 6 of 6 windows" in message
     assert f"rejected because of {what} (6 times)" in message
-    assert message.endswith("and try again")
-    assert "\n" not in message
+    assert message.endswith("and try again") and "\n" not in message
 
 
 def test_unnoticed_load_shows_in_the_step_time():
@@ -239,8 +219,7 @@ def test_unnoticed_load_shows_in_the_step_time():
     simulated.disturb("other load", 3.0, start_s=1.5, slowdown=4.0, power_w=30.0, noticed=False)
     seen = measure_in(simulated)
     assert seen.duration_s == pytest.approx(simulated.true_cost(CNN).duration_s)
-    assert seen.energy_sd_j == pytest.approx(0, abs=1e-9)
-    assert seen.count == 3
+    assert seen.energy_sd_j == pytest.approx(0, abs=1e-9) and seen.count == 3
 
 
 @pytest.mark.parametrize("verb", ["measure", "time"])
@@ -308,16 +287,31 @@ def test_moderate_load_is_not_refused():
         slowdown = rng.uniform(0.0, 0.25)
         simulated.disturb("other load", 1.0, start_s=start_s, slowdown=slowdown, noticed=False)
     seen = measure_in(simulated, rounds=9)
-    assert seen.count == 9
-    assert 0.02 < seen.duration_sd_s / seen.duration_s < 0.2
+    assert seen.count == 9 and 0.02 < seen.duration_sd_s / seen.duration_s < 0.2
 
 
 @pytest.mark.parametrize(
-    ("reading", "name"), [((-1.0,), "negative"), ((0.0,), "stuck"), ((1.0, 0.0), "too short")]
+    ("reading", "name"),
+    [
+        *(((value,), "invalid") for value in (float("nan"), float("inf"), None, "many")),
+        ((-1.0,), "negative"),
+        ((0.0,), "stuck"),
+        ((1.0, 0.0), "too short"),
+    ],
 )
 def test_reading_of_no_energy_or_time_is_rejected(reading, name):
-    with pytest.raises(ContaminatedError, match=f"{name} .*and try again"):
+    with pytest.raises(ContaminatedError, match=f"{name} .*and try again") as caught:
         measure_in(make_noiseless_device(), meter=ConstantMeter(*reading))
+    assert "\n" not in str(caught.value)
+    # Only a modelled meter may read no energy of the idle device.
+    for provenance in ("modelled", "measured"):
+        meter = ConstantMeter(*reading, provenance=provenance)
+        with make_simulated_measurer(make_noiseless_device(), meter=meter) as measurer:
+            if reading == (0.0,) and provenance == "modelled":
+                assert measurer.measure_idle().energy_j == 0.0
+            else:
+                with pytest.raises(ContaminatedError):
+                    measurer.measure_idle()
 
 
 def test_windows_grow_until_they_are_long_enough():
@@ -356,3 +350,25 @@ def test_step_is_closed_after_an_error(verb, error, monkeypatch):
         with pytest.raises(error):
             getattr(measurer, verb)(CNN)
     assert len(closed) == 1
+
+
+def test_simulated_device_has_its_own_meter_and_clock():
+    measurer = open_local_measurer("simulated:7", rounds=2, device_name="sim")
+    assert (measurer.runtime.device.name, measurer.meter.name) == ("sim", "simulated")
+    assert (measurer.rounds, measurer.now()) == (2, 0.0)
+    assert measurer.run != open_local_measurer("simulated:7").run
+    with pytest.raises(InputError, match="has its own meter"):
+        open_local_measurer("simulated:7", "rapl")
+
+
+@pytest.mark.parametrize("on", ["simulated:7", "cpu"])
+def test_recorders_are_for_callers_that_store_windows(on):
+    with pytest.raises(InputError, match="--meter later records windows"):
+        find_meter("later", on) if on == "cpu" else open_local_measurer(on, "later")
+    assert open_local_measurer("simulated:7", "later", allows_later=True).meter.is_recorder
+    assert find_meter("later", "cpu", allows_later=True).is_recorder
+
+
+def test_frameworks_share_the_lock_of_a_processor():
+    assert name_lock("cpu") == name_lock("mnn:cpu") == "cpu"
+    assert name_lock("simulated:7") is None

@@ -95,11 +95,9 @@ def measure(bench, meter=None, trials=1, **options):
 def test_calm_device_is_read_idle_now_and_then():
     bench = Bench()
     seen = measure(bench, trials=100)
-    assert seen.energy_j == pytest.approx(bench.load_w * STEP_S)
-    assert seen.unchecked == ()
+    assert seen.energy_j == pytest.approx(bench.load_w * STEP_S) and seen.unchecked == ()
     periods = bench.now() / CHECK_EVERY_S
-    assert periods > 1
-    assert periods - 1 <= bench.idle_reads <= periods + 1
+    assert periods > 1 and periods - 1 <= bench.idle_reads <= periods + 1
 
 
 def test_meter_that_does_not_see_other_load_reads_the_idle_device_once():
@@ -120,20 +118,23 @@ def test_hidden_load_on_the_idle_device_is_refused(verb):
     assert measurer.disturbances["other load"] == 1 + MeasureLimits().retries
 
 
-def test_hidden_load_that_begins_later_is_refused_soon():
+@pytest.mark.parametrize(
+    ("change", "fault"), [({"busy_share": 0.5}, "other load"), ({"shown_w": 400.0}, "stuck")]
+)
+def test_what_begins_later_is_refused_soon_and_until_it_ends(change, fault):
     bench = Bench()
     meter = BenchMeter(bench)
     with make_bench_measurer(bench, meter) as measurer:
         measurer.measure(NET)
-        meter.busy_share = 0.5
+        vars(meter).update(change)
         begun_s = bench.now()
-        with pytest.raises(ContaminatedError, match="other load"):
+        with pytest.raises(ContaminatedError, match=fault):
             for _ in range(100):
                 measurer.measure(NET)
         assert bench.now() - begun_s < CHECK_EVERY_S + 30.0
-        with pytest.raises(ContaminatedError, match="other load"):
+        with pytest.raises(ContaminatedError, match=fault):
             measurer.measure(NET)
-        meter.busy_share = 0.05
+        vars(meter).update(busy_share=0.05, shown_w=None)
         assert measurer.measure(NET).energy_j == pytest.approx(4.0)
 
 
@@ -155,8 +156,7 @@ def test_hidden_load_in_some_windows_does_not_become_the_result():
     bench = Bench()
     bench.find_power_w = lambda own_w: own_w * (1.4 if 1.5 < bench.now() < 3.1 else 1.0)
     seen = measure(bench)
-    assert seen.energy_j == pytest.approx(4.0)
-    assert seen.count > 3
+    assert seen.energy_j == pytest.approx(4.0) and seen.count > 3
 
 
 def test_load_below_idle_power_is_implausible():
@@ -185,17 +185,6 @@ def test_sensor_that_is_stuck_is_refused():
         measure(bench, BenchMeter(bench, None, shown_w=150.0))
 
 
-def test_sensor_that_sticks_under_load_is_refused_soon():
-    bench = Bench()
-    meter = BenchMeter(bench)
-    with make_bench_measurer(bench, meter) as measurer:
-        measurer.measure(NET)
-        meter.shown_w = 400.0
-        with pytest.raises(ContaminatedError, match="stuck"):
-            for _ in range(100):
-                measurer.measure(NET)
-
-
 @pytest.mark.parametrize("fault", ["gap", "stuck: the counter sleeps", "throttled"])
 def test_faulty_reading_of_the_idle_device_does_not_refuse_a_load(fault):
     bench = Bench()
@@ -206,8 +195,7 @@ def test_faulty_reading_of_the_idle_device_does_not_refuse_a_load(fault):
             return super().end()
 
     seen = measure(bench, Sleeping(bench), trials=20)
-    assert seen.energy_j == pytest.approx(4.0)
-    assert seen.unchecked == ("idle power",)
+    assert seen.energy_j == pytest.approx(4.0) and seen.unchecked == ("idle power",)
     assert bench.idle_reads <= 2
 
 
@@ -228,8 +216,7 @@ def test_nothing_is_checked_without_a_real_instrument(provenance):
     bench = Bench()
     meter = BenchMeter(bench, None, shown_w=150.0)
     meter.provenance = provenance
-    assert measure(bench, meter).unchecked == ()
-    assert bench.idle_reads == 0
+    assert measure(bench, meter).unchecked == () and bench.idle_reads == 0
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
@@ -238,19 +225,6 @@ def test_limits_and_rounds_that_are_no_numbers_are_refused(value):
         MeasureLimits(settle_s=value)
     with pytest.raises(InputError, match="rounds is"):
         measure(Bench(), rounds=0 if value > 0 else value)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -3.0, None, "many"])
-def test_meter_that_returns_no_number_is_refused_in_one_line(value):
-    bench = Bench()
-
-    class Broken(BenchMeter):
-        def end(self):
-            return Reading(value, 1.0)
-
-    with pytest.raises(ContaminatedError, match=r"(invalid|negative) .*joulecast detect") as caught:
-        measure(bench, Broken(bench))
-    assert "\n" not in str(caught.value)
 
 
 CNN = Trial(make_family("cnn5:8,16,16,32"), Setup(batch=8))

@@ -1,4 +1,4 @@
-"""Estimates and networks over HTTP: the numbers of `joulecast.estimate`, and data only."""
+"""Estimates and networks over HTTP: numbers of `joulecast.estimate`, data only, a schema."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import json
 import pickle
 
 import pytest
+import schemathesis
+from hypothesis import given, settings
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 import joulecast
 from joulecast.families import FAMILIES, make_family
 from joulecast.features.arguments import list_arguments
+from joulecast.web.app import create_app
+from joulecast.web.dashboard import WebSettings
 from onnx_models import external, make_model, node, weight
-from web_examples import PROFILED, QUERY
+from web_examples import BEARER, PROFILED, QUERY, TOKEN
 
 ONNX = {"Content-Type": "application/octet-stream"}
 JSON = {"Content-Type": "application/json"}
@@ -125,15 +131,11 @@ def test_nets_are_families_only(client, tmp_path, monkeypatch, net):
         ({"device": "nowhere"}, 404, "no profile"),
         ({"device": "/etc/passwd.json"}, 404, "no profile"),
         ({"device": "postgresql://u:p@h/d"}, 404, "no profile"),
-        ({"device": ""}, 422, "device"),
         ({"net": None}, 422, "either net or network"),
-        ({"network": {}}, 422, "either net or network"),
         ({"net": None, "network": {"layers": []}}, 422, "network"),
         ({"setup": {"batch": 0}}, 422, "setup.batch"),
-        ({"setup": {"precision": "int3"}}, 422, "precision"),
         ({"setup": {"store": "x"}}, 422, "setup.store"),
         ({"steps": 10**13}, 422, "steps"),
-        ({"level": 1.0}, 422, "level"),
         ({"estimator": "subtractive"}, 422, "no fit"),
         ({"grid": "mars"}, 422, "mars"),
         ({"steps": 10**12, "price": "1e308EUR"}, 422, "too large"),
@@ -141,10 +143,8 @@ def test_nets_are_families_only(client, tmp_path, monkeypatch, net):
         ({"steps": 10**12, "battery": "1e-300J"}, 422, "too large"),
         ({"gpus": 4, "parallel": "tensor"}, 422, "tensor parallelism"),
         ({"gpus": 4, "parallel": "data"}, 422, "bandwidth"),
-        ({"gpus": 17}, 422, "gpus"),
         ({"gpus": 2.5}, 422, "gpus"),
         ({"store": "x.sqlite"}, 422, "store"),
-        ({"input_shape": [1] * 9}, 422, "input_shape"),
         ({"input_shape": [3, 3]}, 422, "input"),
     ],
 )
@@ -189,3 +189,44 @@ def test_questions_have_the_arguments_of_the_verb(client):
     precision = schemas["SetupFields"]["properties"]["precision"]
     assert precision["enum"][:-1] == list(declared["precision"].about.choices)
     assert set(QUERY["setup"]) <= set(schemas["SetupFields"]["properties"]) <= set(declared)
+
+
+def list_operations():
+    """Return method and path of everything that is documented."""
+    paths = create_app(WebSettings()).openapi()["paths"]
+    return [(method, path) for path, methods in paths.items() for method in methods]
+
+
+@pytest.fixture(scope="module")
+def schema(make_client):
+    app = make_client(token=TOKEN).app
+    return schemathesis.openapi.from_asgi("/api/openapi.json", app, headers=BEARER)
+
+
+@pytest.mark.parametrize(("method", "path"), list_operations())
+def test_answers_are_as_documented(schema, method, path):
+    @given(case=schema[path][method.upper()].as_strategy())
+    @settings(max_examples=6)
+    def ask(case):
+        # A schema cannot say which networks and devices there are.
+        case.call_and_validate(headers=BEARER, excluded_checks=[positive_data_acceptance])
+
+    ask()
+
+
+@pytest.mark.parametrize("path", ["/api/estimate", "/api/networks"])
+def test_invalid_requests_are_refused(schema, path):
+    mode = GenerationMode.NEGATIVE
+
+    @given(case=schema[path]["POST"].as_strategy(generation_mode=mode))
+    @settings(max_examples=15)
+    def ask(case):
+        assert case.call_and_validate(headers=BEARER).status_code in range(400, 500)
+
+    ask()
+
+
+def test_every_page_and_route_is_documented(client):
+    paths = set(client.get("/api/openapi.json").json()["paths"])
+    twins = {f"/api{page.path}" for page in client.app.state.pages}
+    assert {"/api/estimate", "/api/networks", "/health", "/metrics"} | twins <= paths

@@ -171,8 +171,7 @@ def test_a_trial_with_missing_samples_or_pulses_is_refused(recording):
     assert one == observed[1] and "pulses are not where" in reason
 
 
-# ---------------------------------------------------------------------------------------------
-# Files of instruments
+# -- files of instruments -----------------------------------------------------------------------
 
 
 SAMPLE_TIMES = np.arange(200) / 100
@@ -262,8 +261,7 @@ def test_other_files_are_refused(tmp_path, monkeypatch, content, reason):
         read_trace(path)
 
 
-# ---------------------------------------------------------------------------------------------
-# The verb
+# -- the verb -----------------------------------------------------------------------------------
 
 
 PROFILED = ("lenet5:4,8,16,16", "--batch", "8")
