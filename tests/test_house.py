@@ -23,7 +23,6 @@ UNITLESS = {
     "floor": "of pruning, a share below 1 or a number of channels",
     "share": "0 to 1",
     "missing": "of a plan, in the unit beside it",
-    "price": "in the currency beside it",
     "cost_before": "of pruning, in joules or FLOPs as the unit beside it says",
     "cost_after": "of pruning, in joules or FLOPs as the unit beside it says",
     "probability": "0 to 1",

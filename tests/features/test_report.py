@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 import joulecast
-from additive_examples import draw_networks, observe_idle, observe_blocks, observe_step
+from additive_examples import draw_networks, observe_blocks, observe_idle, observe_step
 from benchmarks.robustness.hostile_inputs import damage_value
 from joulecast.estimators import fit_profile
 from joulecast.features.campaigns import CampaignDetails

@@ -8,6 +8,13 @@ from operator import attrgetter
 
 import numpy as np
 import pytest
+from joulecast.gp.logsums.totals import (
+    expected_variance_reduction,
+    explain_inputs,
+    posterior_elasticities,
+    predict_log_means,
+    predict_log_totals,
+)
 
 from joulecast.gp.linalg import WeightedSums
 from joulecast.gp.logsums import fit as outliers
@@ -36,13 +43,6 @@ from joulecast.gp.logsums.prior import (
 )
 from joulecast.gp.logsums.selection import extend_fitted, keep_linearisation, select_rows
 from joulecast.gp.logsums.stored import PackedArray, restore_logsums, store_logsums
-from joulecast.gp.logsums.totals import (
-    expected_variance_reduction,
-    explain_inputs,
-    posterior_elasticities,
-    predict_log_means,
-    predict_log_totals,
-)
 from joulecast.system.files import MOST_UNPACKED_BYTES
 
 BASIS_SIZE, AXES, STRUCTURES = 3, 2, 3
