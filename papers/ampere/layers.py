@@ -26,6 +26,7 @@ from joulecast.gp.regression import GaussianProcess, fit_gaussian_process
 from joulecast.operators import make_layer, make_op, network_work
 from joulecast.records import Input, Network, Observation, Setup, Trial
 from joulecast.system.errors import MissingError
+from joulecast.variants.curves import CurveRange, plan_curves
 from papers.ampere import experiment as ex
 from papers.ampere.experiment import AMPERE, LIMITS, Findings, Json, Result, Settings, Work
 from papers.ampere.lab import Lab, find_median_j, list_energies
@@ -378,11 +379,11 @@ def plan_surfaces(settings: Settings) -> list[Work]:
     return [ex.plan_trials("test points of convolutions", trials, "fig11")]
 
 
-def _list_hidden(settings: Settings) -> dict[tuple[int, ...], variants.CurveRange]:
+def _list_hidden(settings: Settings) -> dict[tuple[int, ...], CurveRange]:
     """Return the hidden convolutions of the family by their image, the largest first."""
     partition = settings.paper_options.partition
     widest = settings.plan_family("cnn5").drawn.widest
-    curves = variants.plan_curves(widest, partition.split, partition.make_variant)
+    curves = plan_curves(widest, partition.split, partition.make_variant)
     hidden = {tuple(c.block.layers[0].sizes["space"]): c for c in curves if len(c.lows) == 2}
     return dict(sorted(hidden.items(), key=lambda one: -math.prod(one[0])))
 

@@ -48,7 +48,8 @@ from joulecast.testing.estimators import (
     observe,
     run_short_campaign,
 )
-from joulecast.variants import block_widths, curve_key, plan_curves, read_variant, split_network
+from joulecast.variants import block_widths, curve_key, read_variant, split_network
+from joulecast.variants.curves import plan_curves
 
 TARGET = Target(make_family(FAMILY), SETUP)
 ORDER = ["output", "input", "hidden"]

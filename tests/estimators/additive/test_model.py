@@ -9,7 +9,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from joulecast.gp.logsums.totals import explain_inputs
 
 from additive_examples import (
     SETUP,
@@ -71,7 +70,7 @@ from joulecast.estimators.base import ISOLATED_SUM_ERROR_SD_SHARE
 from joulecast.families import make_family
 from joulecast.gp.lognormal import log_variance
 from joulecast.gp.logsums import selection as local_rows
-from joulecast.gp.logsums.posterior import condition_logsums, linearise_observations
+from joulecast.gp.logsums.posterior import condition_logsums, explain_inputs, linearise_observations
 from joulecast.operators import HOST_CALLS, make_layer, make_op
 from joulecast.records import FLOAT_PRECISIONS, DataSheet, Setup, Trial
 from joulecast.simulation import make_simulated_device
