@@ -23,6 +23,7 @@ UNITLESS = {
     "floor": "of pruning, a share below 1 or a number of channels",
     "share": "0 to 1",
     "missing": "of a plan, in the unit beside it",
+    "price": "in the currency beside it",
     "cost_before": "of pruning, in joules or FLOPs as the unit beside it says",
     "cost_after": "of pruning, in joules or FLOPs as the unit beside it says",
     "probability": "0 to 1",
@@ -38,7 +39,7 @@ UNITLESS = {
     "scatter_variance": "of a logarithm",
 }
 # Non-blank lines of Python. A change may lower a budget, and never raises one.
-BUDGETS = {"src": 60_830, "tests": 36_420, "benchmarks": 5_700}
+BUDGETS = {"src": 54_100, "tests": 31_940, "benchmarks": 5_440}
 
 
 @cache

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from joulecast.devices.data_sheets import find_data_sheet, make_sheet_profile
-from joulecast.estimators.additive import estimator
 from joulecast.estimators.additive.fit import load_shared_model
 from joulecast.families import make_family
 from joulecast.features.compare import rank_setups
@@ -93,7 +92,7 @@ def test_data_sheets_are_ranked_in_precisions_that_no_fit_has_seen(monkeypatch):
     profiles = {name: make_sheet_profile(find_data_sheet(name)) for name in ("l40s", "a10")}
     # As if the shared model knew no kind of layer.
     shared = replace(load_shared_model(), measured_kinds={})
-    monkeypatch.setattr(estimator, "load_shared_model", lambda: shared)
+    monkeypatch.setattr("joulecast.estimators.additive.fit.load_shared_model", lambda: shared)
     found = rank_setups(NET, profiles, [Setup(32, precision="bf16"), Setup(32)])
     (rows,) = found.groups.values()
     assert sorted(row.rank for row in rows) == [1, 2, 3, 4] and not found.unranked

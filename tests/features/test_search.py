@@ -298,7 +298,7 @@ def test_score_can_be_the_only_objective(make_cnn_screener):
     assert len(found.trials) == 3 and found.pruned_count == 1 and found.front
 
 
-def test_a_failure_ends_the_search_without_a_traceback(make_cnn_screener, monkeypatch):
+def test_a_failure_ends_the_search_without_a_traceback(make_cnn_screener, monkeypatch, caplog):
     """Optuna logs exceptions that it catches with their traceback."""
 
     def broken(net, trial):
@@ -309,6 +309,7 @@ def test_a_failure_ends_the_search_without_a_traceback(make_cnn_screener, monkey
     screener, storage = make_cnn_screener("50%"), optuna.storages.InMemoryStorage()
     heard, handler = list[logging.LogRecord](), logging.Handler()
     handler.emit = heard.append
+    caplog.set_level(logging.INFO, "optuna")  # commands that ran before lower it
     monkeypatch.setattr(logging.getLogger("optuna"), "handlers", [handler])
     with pytest.raises(NetError, match="failed in trial 2: RuntimeError: out of luck"):
         run_study(screener, broken, trials=9, storage=storage, study="s")
