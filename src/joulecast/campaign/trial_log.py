@@ -369,7 +369,7 @@ def list_doubtful(
 
     An observation is doubted if its windows disagreed, if another one of the same trial contradicts
     it and no third decides, or if it is implausible beside similar trials or under the fit. A trial
-    that was repeated is believed as ``contradictions`` says, and is not doubted again.
+    that was repeated is believed as ``drop_contradicted`` says, and is not doubted again.
 
     Args:
         observations: Everything stored about a device.

@@ -240,7 +240,7 @@ def predict_groups(
 def split_energy_by_bytes(
     layers: Sequence[Layer], energy_j: float, seen: bool, setup: Setup
 ) -> list[LayerEstimate]:
-    """Split the energy of a part among its layers in proportion to the bytes they move."""
+    """Split the energy of a block among its layers in proportion to the bytes they move."""
     sizes = [layer_work(layer, setup).total.size_bytes for layer in layers]
     shares = [size / sum(sizes) if sum(sizes) else 1.0 / len(sizes) for size in sizes]
     return [

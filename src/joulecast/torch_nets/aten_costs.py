@@ -1,9 +1,9 @@
 """Count FLOPs, bytes and launches of one ATen operator as PyTorch dispatches it.
 
-This count is independent of ``kinds``: it knows nothing of layers, only the operators that run and
-the shapes of their tensors. Rules for FLOPs are found by the operator's name, so that an operator
-which this version of PyTorch does not have costs nothing here; where torch's own registry is right,
-it is used.
+This count is independent of ``operators``: it knows nothing of layers, only what runs and the
+shapes of its tensors. Rules for FLOPs are found by the operator's name, so that an operator which
+this version of PyTorch does not have costs nothing here; where torch's own registry is right, it is
+used.
 """
 
 from __future__ import annotations

@@ -296,7 +296,7 @@ def list_module_notes(net: nn.Module) -> list[str]:
 
 
 def count_step_totals(network: Network, batch: int) -> StepTotals:
-    """Count the operators of one step without the formulas of ``kinds``; allocate no memory.
+    """Count the operators of one step without the formulas of ``operators``; allocate no memory.
 
     Raises:
         NetError: The network cannot be built.

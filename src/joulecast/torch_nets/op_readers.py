@@ -1,4 +1,4 @@
-"""Map a traced function call to an operator of ``kinds``: one reader per function.
+"""Map a traced function call to an operator: one reader per function.
 
 A reader takes an Event and the batch size and returns a stand-alone operator (with a ``shape``
 where its kind has no sizes that determine it), or None for a view that no kind describes. Functions

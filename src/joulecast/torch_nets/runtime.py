@@ -37,7 +37,7 @@ _MAX_SEEDS = 5
 
 
 class TorchRuntime:
-    """PyTorch on one device: see ``runtimes.base.Runtime``."""
+    """PyTorch on one device: see ``records.runtime.Runtime``."""
 
     def __init__(self, on: str, device: Device) -> None:
         self.torch_device = find_torch_device(on)

@@ -94,7 +94,7 @@ def prepare_step(
 
 
 class TorchStep:
-    """A step on one device: see ``runtimes.base.Step``."""
+    """A step on one device: see ``records.runtime.Step``."""
 
     open_compiled: ClassVar[int] = 0
     """How many steps of compiled modules are not closed."""
