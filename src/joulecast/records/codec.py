@@ -13,7 +13,7 @@ is written:
     types passed to add_codec       as their codec says
 
 Annotations are also the schema that everything decoded has to fit: types, declared limits, finite
-numbers, valid text and a limited depth. An error says where in the record the value is.
+numbers and valid text. An error says where in the record the value is.
 
 ``omit_default`` leaves a field out of the JSON while it has its default, ``always_stored`` requires
 it there, and ``not_stored`` never writes it. Each takes ``json_name="..."`` to write the field
@@ -29,16 +29,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import threading
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from itertools import repeat
+from types import NoneType
 from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
+    NamedTuple,
     TypeVar,
     Union,
     get_args,
@@ -47,7 +48,7 @@ from typing import (
 )
 
 from joulecast.system.errors import FileError, InputError
-from joulecast.system.files import show_value
+from joulecast.system.files import first_line, show_value
 
 if TYPE_CHECKING:
     from typing import Self
@@ -57,18 +58,6 @@ Convert = Callable[[Any], Any]
 R = TypeVar("R", bound="Record")
 T = TypeVar("T")
 
-_CODECS: dict[Any, tuple[Convert, Convert]] = {}
-_ENCODERS: dict[type, Convert] = {}
-_DECODERS: dict[type, Convert] = {}
-_CHECKS: dict[type, list[tuple[str, Convert]]] = {}
-# How often a record may contain one of its own class; blocks of layers have one level.
-_MOST_NESTED = 8
-_NESTING = threading.local()
-_COMPILING = threading.RLock()
-_STARTED: set[tuple[type, Any]] = set()
-# Items of a list that declares no limit.
-_MOST_ITEMS = 1_000_000
-
 
 class Record:
     """Base of dataclasses (without ``slots=True``) that convert to JSON and back exactly."""
@@ -77,8 +66,7 @@ class Record:
 
     def to_dict(self) -> Json:
         """Return the record as JSON values."""
-        encoded: Json = _find_encoder(type(self))(self)
-        return encoded
+        return _compile(type(self)).encode(self)
 
     @classmethod
     def from_dict(cls, data: Json) -> Self:
@@ -88,7 +76,7 @@ class Record:
             InputError: A value does not fit the type or the limits of its field, a field is
                 missing, or there is one that this record does not have.
         """
-        record: Self = _find_decoder(cls)(data)
+        record: Self = _compile(cls).decode(data)
         return record
 
 
@@ -112,7 +100,7 @@ def add_codec(cls: Any, encode: Convert, decode: Convert) -> None:
 
     Call it before the first record with such a field is converted.
     """
-    _CODECS[cls] = encode, decode
+    _CODECS[cls] = _Codec(encode, partial(_decode_other, decode))
 
 
 def load_record(cls: type[R], data: Any, what: str) -> R:
@@ -133,11 +121,7 @@ def check_fields(record: Record) -> None:
     For ``__post_init__`` of records that are made from what a user or a meter says. Whatever is
     decoded is checked anyway.
     """
-    cls = type(record)
-    if cls not in _CHECKS:
-        stored = [(one.name, hint) for one, _, hint in _stored_fields(cls) if _is_leaf(hint)]
-        _CHECKS[cls] = [(name, _find_decode(hint)) for name, hint in stored]
-    for name, check in _CHECKS[cls]:
+    for name, check in _list_checks(type(record)):
         try:
             check(getattr(record, name))
         except InvalidFieldError as error:
@@ -224,22 +208,71 @@ class Range:
     most: float
     tiny: float = 0.0
 
+    def check_integer(self, value: Any) -> Any:
+        """Return an integer, or raise an error for any other value."""
+        if not isinstance(value, int) or isinstance(value, bool) or value < self.least:
+            at_least = "" if self == _ANY_INTEGER else f" of at least {self.least}"
+            raise refuse_value(value, f"give a whole number{at_least}")
+        if value > self.most:
+            raise refuse_value(value, f"give at most {self.most:,}")
+        return value
+
+    def check_number(self, value: Any) -> Any:
+        """Return a number, or raise an error for any other value; integers are numbers too."""
+        is_float = type(value) is float
+        if is_float and self.least <= value <= self.most and self.tiny <= abs(value) < math.inf:
+            return value
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise refuse_value(value, "give a number")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise refuse_value(value, "give a finite number")
+        if not self.least <= value <= self.most:
+            side = f"least {self.least:g}" if value < self.least else f"most {self.most:g}"
+            raise refuse_value(value, f"give a number of at {side}")
+        if 0 < abs(value) < self.tiny:
+            raise refuse_value(value, f"give 0, or a number of at least {self.tiny:g}")
+        if isinstance(value, int) and value.bit_length() > 1000:
+            raise refuse_value(value, "give a number that fits a float")
+        return value
+
 
 @dataclass(frozen=True)
 class Choices:
-    """The texts that a field allows."""
+    """The texts that a field allows; all of them if none is listed."""
 
-    values: tuple[str, ...]
+    values: tuple[str, ...] = ()
+
+    def check_text(self, value: Any) -> Any:
+        """Return a text, or raise an error for any other value."""
+        if not isinstance(value, str):
+            raise refuse_value(value, "give a text")
+        if self.values and value not in self.values:
+            raise refuse_value(value, f"choose one of {', '.join(self.values)}")
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                # Half of a surrogate pair can be neither stored nor printed.
+                raise refuse_value(value, "give text that is valid Unicode") from error
+        return value
 
 
 @dataclass(frozen=True)
 class MaxLength:
     """The largest number of items that a list may have."""
 
-    most: int
+    most: int = 1_000_000
+
+    def check_list(self, value: Any) -> Any:
+        """Return a list or a tuple, or raise an error for any other value and for one too long."""
+        if not isinstance(value, (list, tuple)):
+            raise refuse_value(value, "give a list")
+        if len(value) > self.most:
+            raise InvalidFieldError(f"has {len(value):,} items: give at most {self.most:,}")
+        return value
 
 
-_ANY_NUMBER = Range(-math.inf, math.inf)
+ANY_NUMBER, ANY_TEXT, ANY_LENGTH = Range(-math.inf, math.inf), Choices(), MaxLength()
 # A larger integer fits no database and no array.
 _ANY_INTEGER = Range(-(2**63), 2**63 - 1)
 
@@ -276,64 +309,6 @@ def refuse_value(value: Any, advice: str) -> InvalidFieldError:
     return InvalidFieldError(f"is {show_value(value)}: {advice}")
 
 
-def check_integers(limits: Range = _ANY_INTEGER) -> Convert:
-    """Return the check of an integer."""
-    least, most = limits.least, limits.most
-
-    def check(value: Any) -> Any:
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            at_least = "" if limits == _ANY_INTEGER else f" of at least {least}"
-            raise refuse_value(value, f"give a whole number{at_least}")
-        if value > most:
-            raise refuse_value(value, f"give at most {most:,}")
-        return value
-
-    return check
-
-
-def check_numbers(limits: Range = _ANY_NUMBER) -> Convert:
-    """Return the check of a float; integers are numbers too."""
-    least, most, tiny = limits.least, limits.most, limits.tiny
-
-    def check(value: Any) -> Any:
-        if type(value) is float and least <= value <= most and tiny <= abs(value) < math.inf:
-            return value
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            raise refuse_value(value, "give a number")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise refuse_value(value, "give a finite number")
-        if not least <= value <= most:
-            side = f"least {least:g}" if value < least else f"most {most:g}"
-            raise refuse_value(value, f"give a number of at {side}")
-        if 0 < abs(value) < tiny:
-            raise refuse_value(value, f"give 0, or a number of at least {tiny:g}")
-        if isinstance(value, int) and value.bit_length() > 1000:
-            raise refuse_value(value, "give a number that fits a float")
-        return value
-
-    return check
-
-
-def check_texts(choices: Choices | None = None) -> Convert:
-    """Return the check of a text."""
-    allowed = () if choices is None else choices.values
-
-    def check(value: Any) -> Any:
-        if not isinstance(value, str):
-            raise refuse_value(value, "give a text")
-        if choices is not None and value not in allowed:
-            raise refuse_value(value, f"choose one of {', '.join(allowed)}")
-        if not value.isascii():
-            try:
-                value.encode()
-            except UnicodeEncodeError as error:
-                # Half of a surrogate pair can be neither stored nor printed.
-                raise refuse_value(value, "give text that is valid Unicode") from error
-        return value
-
-    return check
-
-
 def check_flag(value: Any) -> Any:
     """Return a truth value, or raise an error for any other value."""
     if value is True or value is False:
@@ -341,149 +316,72 @@ def check_flag(value: Any) -> Any:
     raise refuse_value(value, "give true or false")
 
 
-def check_list(value: Any, limit: MaxLength | None = None) -> Any:
-    """Return a list or a tuple, or raise an error for any other value and for one too long."""
-    if not isinstance(value, (list, tuple)):
-        raise refuse_value(value, "give a list")
-    most = _MOST_ITEMS if limit is None else limit.most
-    if len(value) > most:
-        raise InvalidFieldError(f"has {len(value):,} items: give at most {most:,}")
-    return value
-
-
 def check_object(value: Any) -> Any:
     """Return a JSON object, or raise an error for any other value and for odd names in it."""
     if not isinstance(value, dict):
         raise refuse_value(value, "give an object")
     for name in value:
-        _check_name(name)
+        ANY_TEXT.check_text(name)
     return value
 
 
-_check_name = check_texts()
-
-
 # ---------------------------------------------------------------------------------------------
-# Encode
+# Converters
 
 
-def _find_encoder(cls: type) -> Convert:
-    return _ENCODERS.get(cls) or _compile_once(
-        cls, _ENCODERS, _compile_encoder, lambda cls, value: _find_encoder(cls)(value)
-    )
+class _Codec(NamedTuple):
+    """How values are written, and how they are read and checked."""
 
-
-def _compile_once(
-    cls: type,
-    compiled: dict[type, Convert],
-    compile_class: Callable[[type], Convert],
-    convert_nested: Callable[[type, Any], Any],
-) -> Convert:
-    """Return the converter of a class, which one thread compiles while others wait.
-
-    A class that contains itself needs its own converter before that is ready: it gets one that
-    looks it up when it is used.
-    """
-    with _COMPILING:
-        if cls in compiled:
-            return compiled[cls]
-        if (cls, compile_class) in _STARTED:
-            return partial(convert_nested, cls)
-        _STARTED.add((cls, compile_class))
-        try:
-            compiled[cls] = compile_class(cls)
-        finally:
-            _STARTED.discard((cls, compile_class))
-        return compiled[cls]
-
-
-def _compile_encoder(cls: type) -> Convert:
-    always, omitted = [], []
-    for one, key, hint in _stored_fields(cls):
-        convert = _find_encode(hint)
-        if one.metadata.get("omit_default"):
-            omitted.append((one.name, key, convert, one.default))
-        else:
-            always.append((one.name, key, convert))
-
-    def encode(record: Any) -> Json:
-        values = record.__dict__
-        data: Json = {}
-        for name, key, convert in always:
-            value = values[name]
-            data[key] = value if convert is None else convert(value)
-        for name, key, convert, default in omitted:
-            value = values[name]
-            if value != default:
-                data[key] = value if convert is None else convert(value)
-        return data
-
-    return encode
-
-
-def _find_encode(hint: Any) -> Convert | None:
-    """Return the encoder of an annotation; None where values pass unchanged."""
-    codec = _find_codec(hint)
-    if codec is not None:
-        return codec[0]
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return _find_encode(args[0])
-    if isinstance(hint, type) and issubclass(hint, Record):
-        # A class may add derived values in a to_dict of its own.
-        return _find_encoder(hint) if hint.to_dict is Record.to_dict else hint.to_dict
-    if origin in (Union, types.UnionType):
-        encoders = [found for one in args if (found := _find_encode(one)) is not None]
-        if len(encoders) > 1:
-            raise TypeError(f"{args} is ambiguous: a field may hold one type of record, or None")
-        optional = encoders[0] if encoders else None
-        return optional and (lambda value: None if value is None else optional(value))
-    if origin is tuple and args[-1] is not Ellipsis:
-        each = [_find_encode(one) or _keep for one in args]
-        return lambda values: [convert(one) for convert, one in zip(each, values, strict=True)]
-    if origin in (tuple, Sequence):
-        item = _find_encode(args[0])
-        return (lambda values: [item(one) for one in values]) if item else list
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        value = _find_encode(args[1])
-        return (lambda values: {k: value(one) for k, one in values.items()}) if value else dict
-    return None
+    encode: Convert
+    decode: Convert
 
 
 def _keep(value: Any) -> Any:
     return value
 
 
-def _find_codec(hint: Any) -> tuple[Convert, Convert] | None:
-    return _CODECS.get(hint) or _CODECS.get(get_origin(hint))
+_CODECS: dict[Any, _Codec] = {}
+_LEAVES: dict[Any, Callable[..., Convert]] = {
+    int: lambda limits=_ANY_INTEGER: limits.check_integer,
+    float: lambda limits=ANY_NUMBER: limits.check_number,
+    str: lambda limits=ANY_TEXT: limits.check_text,
+    bool: lambda: check_flag,
+}
 
 
-# ---------------------------------------------------------------------------------------------
-# Decode and check
-
-
-def _find_decoder(cls: type) -> Convert:
-    return _DECODERS.get(cls) or _compile_once(cls, _DECODERS, _compile_decoder, _decode_nested)
-
-
-def _compile_decoder(cls: type) -> Convert:
-    stored = _stored_fields(cls)
-    plan = {key: (one.name, _find_decode(hint)) for one, key, hint in stored}
+@cache
+def _compile(cls: Any) -> _Codec:
+    """Return the converters of a class of records."""
+    stored = [
+        (one, key, _find_codec(hint), bool(one.metadata.get("omit_default")))
+        for one, key, hint in _stored_fields(cls)
+    ]
+    written = [(one.name, key, c.encode, omits, one.default) for one, key, c, omits in stored]
+    read = {key: (one.name, codec.decode) for one, key, codec, _ in stored}
     required = [
         key
-        for one, key, _ in stored
+        for one, key, *_ in stored
         if (one.default is MISSING and one.default_factory is MISSING)
         or one.metadata.get("always_stored")
     ]
+
+    def encode(record: Any) -> Json:
+        values = record.__dict__
+        data: Json = {}
+        for name, key, convert, omits_default, default in written:
+            value = values[name]
+            if not (omits_default and value == default):
+                data[key] = value if convert is _keep else convert(value)
+        return data
 
     def decode(data: Any) -> Any:
         if not isinstance(data, dict):
             raise refuse_value(data, f"give an object with the fields of a {cls.__name__}")
         values = {}
         for key, value in data.items():
-            if key not in plan:
+            if key not in read:
                 raise InvalidFieldError(f"{cls.__name__} has no field {show_value(key)}")
-            name, convert = plan[key]
+            name, convert = read[key]
             try:
                 values[name] = convert(value)
             except InvalidFieldError as error:
@@ -493,52 +391,111 @@ def _compile_decoder(cls: type) -> Convert:
                 raise InvalidFieldError("is missing", (key,))
         return cls(**values)
 
-    return decode
+    return _Codec(encode, decode)
 
 
-def _decode_nested(cls: type, value: Any) -> Any:
-    """Decode a record inside one of its own class, down to a limited depth."""
-    depth = getattr(_NESTING, "depth", 0)
-    if depth >= _MOST_NESTED:
-        raise InvalidFieldError(f"is more than {_MOST_NESTED} levels deep")
-    _NESTING.depth = depth + 1
-    try:
-        return _find_decoder(cls)(value)
-    finally:
-        _NESTING.depth = depth
-
-
-def _find_decode(hint: Any, *limits: Any) -> Convert:
-    """Return what decodes and checks values of an annotation within declared limits."""
-    codec = _find_codec(hint)
-    if codec is not None:
-        return partial(_decode_other, codec[1])
+@cache
+def _find_codec(hint: Any, *limits: Any) -> _Codec:
+    """Return the converters of an annotation with its declared limits."""
     origin, args = get_origin(hint), get_args(hint)
+    if (known := _CODECS.get(hint) or _CODECS.get(origin)) is not None:
+        return known
     if origin is Annotated:
-        return _find_decode(*args)
+        return _find_codec(*args)
     if hint in _LEAVES:
-        return _LEAVES[hint](*limits)
-    if hint is bool:
-        return check_flag
+        return _Codec(_keep, _LEAVES[hint](*limits))
     if isinstance(hint, type) and issubclass(hint, Record):
-        is_inherited = hint.from_dict.__func__ is Record.from_dict.__func__  # type: ignore[attr-defined]
-        return _find_decoder(hint) if is_inherited else hint.from_dict
+        # Compiled when it is first used, because a class may contain itself. A class may also add
+        # derived values in methods of its own.
+        if hint.to_dict is not Record.to_dict:
+            return _Codec(hint.to_dict, hint.from_dict)
+        return _Codec(lambda record: _compile(hint).encode(record), hint.from_dict)
     if origin in (Union, types.UnionType):
-        return _decode_union(args)
+        return _combine_codecs([_find_codec(one) for one in args if one is not NoneType], args)
     if origin is tuple and args[-1] is not Ellipsis:
-        return _decode_items([_find_decode(one) for one in args], len(args))
+        each = [_find_codec(one) for one in args]
+        encoders, decoders = zip(*each, strict=True)
+        return _Codec(
+            lambda values: [convert(one) for convert, one in zip(encoders, values, strict=True)],
+            partial(_decode_items, decoders, len(args), ANY_LENGTH),
+        )
     if origin in (tuple, Sequence):
-        return _decode_items(repeat(_find_decode(args[0])), None, *limits)
+        item = _find_codec(args[0])
+        return _Codec(
+            list if item.encode is _keep else lambda values: list(map(item.encode, values)),
+            partial(_decode_items, repeat(item.decode), None, *(limits or (ANY_LENGTH,))),
+        )
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _decode_mapping(_find_decode(args[1]))
-    return _keep
+        value = _find_codec(args[1])
+        return _Codec(
+            dict
+            if value.encode is _keep
+            else lambda values: {key: value.encode(one) for key, one in values.items()},
+            partial(_decode_mapping, value.decode),
+        )
+    return _Codec(_keep, _keep)
 
 
-_LEAVES: dict[Any, Callable[..., Convert]] = {
-    int: check_integers,
-    float: check_numbers,
-    str: check_texts,
-}
+def _combine_codecs(codecs: Sequence[_Codec], args: tuple[Any, ...]) -> _Codec:
+    """Return the converters of one of several types; None is not among ``codecs``."""
+    encoders = [one.encode for one in codecs if one.encode is not _keep]
+    if len(encoders) > 1:
+        raise TypeError(f"{args} is ambiguous: a field may hold one type of record, or None")
+
+    def encode(value: Any) -> Any:
+        return None if value is None else encoders[0](value)
+
+    def decode(value: Any) -> Any:
+        if value is None and NoneType in args:
+            return None
+        for codec in codecs[:-1]:
+            try:
+                return codec.decode(value)
+            except InvalidFieldError:
+                continue
+        return codecs[-1].decode(value)
+
+    return _Codec(encode if encoders else _keep, decode)
+
+
+def _decode_other(convert: Convert, value: Any) -> Any:
+    """Decode a value by a codec that was added."""
+    try:
+        return convert(value)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise refuse_value(value, first_line(error)) from error
+
+
+def _decode_items(
+    each: Iterable[Convert], count: int | None, limit: MaxLength, values: Any
+) -> tuple[Any, ...]:
+    limit.check_list(values)
+    if count is not None and len(values) != count:
+        raise InvalidFieldError(f"has {len(values)} values, {count} expected")
+    items: list[Any] = []
+    try:
+        for convert, value in zip(each, values, strict=False):
+            items.append(convert(value))
+    except InvalidFieldError as error:
+        raise error.within(len(items)) from None
+    return tuple(items)
+
+
+def _decode_mapping(convert: Convert, values: Any) -> dict[str, Any]:
+    decoded = {}
+    for key, value in check_object(values).items():
+        try:
+            decoded[key] = convert(value)
+        except InvalidFieldError as error:
+            raise error.within(key) from None
+    return decoded
+
+
+@cache
+def _list_checks(cls: Any) -> list[tuple[str, Convert]]:
+    """Return the fields of numbers, texts and flags, with the check of each."""
+    stored = [(one.name, hint) for one, _, hint in _stored_fields(cls) if _is_leaf(hint)]
+    return [(name, _find_codec(hint).decode) for name, hint in stored]
 
 
 def _is_leaf(hint: Any) -> bool:
@@ -548,62 +505,4 @@ def _is_leaf(hint: Any) -> bool:
         return _is_leaf(args[0])
     if get_origin(hint) in (Union, types.UnionType):
         return all(map(_is_leaf, args))
-    return hint in (*_LEAVES, bool, type(None))
-
-
-def _decode_other(convert: Convert, value: Any) -> Any:
-    """Decode a value by a codec that was added."""
-    try:
-        return convert(value)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise refuse_value(value, str(error).split("\n", 1)[0]) from error
-
-
-def _decode_union(args: tuple[Any, ...]) -> Convert:
-    decoders = [_find_decode(one) for one in args if one is not type(None)]
-    if len(decoders) == 1:
-        convert = decoders[0]
-        return lambda value: None if value is None else convert(value)
-
-    def decode(value: Any) -> Any:
-        if value is None and type(None) in args:
-            return None
-        for convert in decoders[:-1]:
-            try:
-                return convert(value)
-            except InvalidFieldError:
-                continue
-        return decoders[-1](value)
-
-    return decode
-
-
-def _decode_items(
-    each: Iterable[Convert], count: int | None, limit: MaxLength | None = None
-) -> Convert:
-    def decode(values: Any) -> tuple[Any, ...]:
-        check_list(values, limit)
-        if count is not None and len(values) != count:
-            raise InvalidFieldError(f"has {len(values)} values, {count} expected")
-        items: list[Any] = []
-        try:
-            for convert, value in zip(each, values, strict=False):
-                items.append(convert(value))
-        except InvalidFieldError as error:
-            raise error.within(len(items)) from None
-        return tuple(items)
-
-    return decode
-
-
-def _decode_mapping(convert: Convert) -> Convert:
-    def decode(values: Any) -> dict[str, Any]:
-        decoded = {}
-        for key, value in check_object(values).items():
-            try:
-                decoded[key] = convert(value)
-            except InvalidFieldError as error:
-                raise error.within(key) from None
-        return decoded
-
-    return decode
+    return hint in _LEAVES or hint is NoneType

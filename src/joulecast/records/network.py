@@ -11,6 +11,9 @@ from itertools import takewhile
 from typing import Annotated, Any
 
 from joulecast.records.codec import (
+    ANY_LENGTH,
+    ANY_NUMBER,
+    ANY_TEXT,
     Choices,
     Count,
     InvalidFieldError,
@@ -22,11 +25,7 @@ from joulecast.records.codec import (
     Share,
     add_codec,
     always_stored,
-    check_integers,
-    check_list,
-    check_numbers,
     check_object,
-    check_texts,
     omit_default,
     refuse_value,
     stable_hash,
@@ -422,21 +421,19 @@ def _normalise(value: Any) -> Any:
     return value
 
 
-_check_integer = check_integers(Range(-LARGEST_SIZE, LARGEST_SIZE))
-_check_number = check_numbers()
-_check_text = check_texts()
+_SIZES = Range(-LARGEST_SIZE, LARGEST_SIZE)
 
 
 def _check_size(value: Any) -> None:
     """Check the type of a size; ``check_network`` knows what each kind of layer needs."""
     if isinstance(value, list):
-        if len(check_list(value)) > MOST_AXES:
+        if len(ANY_LENGTH.check_list(value)) > MOST_AXES:
             raise refuse_value(value, f"give a list of at most {MOST_AXES} integers")
         for one in value:
-            _check_integer(one)
+            _SIZES.check_integer(one)
     elif isinstance(value, str):
-        _check_text(value)
+        ANY_TEXT.check_text(value)
     elif isinstance(value, float):
-        _check_number(value)
+        ANY_NUMBER.check_number(value)
     elif not isinstance(value, bool):
-        _check_integer(value)
+        _SIZES.check_integer(value)
