@@ -66,7 +66,8 @@ class Record:
 
     def to_dict(self) -> Json:
         """Return the record as JSON values."""
-        return _compile(type(self)).encode(self)
+        encoded: Json = _compile(type(self)).encode(self)
+        return encoded
 
     @classmethod
     def from_dict(cls, data: Json) -> Self:
@@ -121,7 +122,7 @@ def check_fields(record: Record) -> None:
     For ``__post_init__`` of records that are made from what a user or a meter says. Whatever is
     decoded is checked anyway.
     """
-    for name, check in _list_checks(type(record)):
+    for name, check in _compile(type(record)).checks:
         try:
             check(getattr(record, name))
         except InvalidFieldError as error:
@@ -330,10 +331,15 @@ def check_object(value: Any) -> Any:
 
 
 class _Codec(NamedTuple):
-    """How values are written, and how they are read and checked."""
+    """How values are written, and how they are read and checked.
+
+    Attributes:
+        checks: Of a record, how its numbers, texts and flags are checked.
+    """
 
     encode: Convert
     decode: Convert
+    checks: tuple[tuple[str, Convert], ...] = ()
 
 
 def _keep(value: Any) -> Any:
@@ -349,13 +355,14 @@ _LEAVES: dict[Any, Callable[..., Convert]] = {
 }
 
 
-@cache
-def _compile(cls: Any) -> _Codec:
+def _compile_class(cls: type) -> _Codec:
     """Return the converters of a class of records."""
+    hints = _stored_fields(cls)
     stored = [
         (one, key, _find_codec(hint), bool(one.metadata.get("omit_default")))
-        for one, key, hint in _stored_fields(cls)
+        for one, key, hint in hints
     ]
+    checks = [(one.name, _find_codec(hint).decode) for one, _, hint in hints if _is_leaf(hint)]
     written = [(one.name, key, c.encode, omits, one.default) for one, key, c, omits in stored]
     read = {key: (one.name, codec.decode) for one, key, codec, _ in stored}
     required = [
@@ -391,7 +398,11 @@ def _compile(cls: Any) -> _Codec:
                 raise InvalidFieldError("is missing", (key,))
         return cls(**values)
 
-    return _Codec(encode, decode)
+    return _Codec(encode, decode, tuple(checks))
+
+
+# Declared for type checkers, which do not take every class for hashable.
+_compile: Callable[[type], _Codec] = cache(_compile_class)
 
 
 @cache
@@ -489,13 +500,6 @@ def _decode_mapping(convert: Convert, values: Any) -> dict[str, Any]:
         except InvalidFieldError as error:
             raise error.within(key) from None
     return decoded
-
-
-@cache
-def _list_checks(cls: Any) -> list[tuple[str, Convert]]:
-    """Return the fields of numbers, texts and flags, with the check of each."""
-    stored = [(one.name, hint) for one, _, hint in _stored_fields(cls) if _is_leaf(hint)]
-    return [(name, _find_codec(hint).decode) for name, hint in stored]
 
 
 def _is_leaf(hint: Any) -> bool:
