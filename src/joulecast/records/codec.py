@@ -425,7 +425,7 @@ def _find_codec(hint: Any, *limits: Any) -> _Codec:
         return _combine_codecs([_find_codec(one) for one in args if one is not NoneType], args)
     if origin is tuple and args[-1] is not Ellipsis:
         each = [_find_codec(one) for one in args]
-        encoders, decoders = zip(*each, strict=True)
+        encoders, decoders = [one.encode for one in each], [one.decode for one in each]
         return _Codec(
             lambda values: [convert(one) for convert, one in zip(encoders, values, strict=True)],
             partial(_decode_items, decoders, len(args), ANY_LENGTH),
