@@ -5,7 +5,6 @@ Benchmarks are modules of a clone, run from its root: ``python -m benchmarks.acc
 
 from __future__ import annotations
 
-import gzip
 import json
 import lzma
 import platform
@@ -22,18 +21,17 @@ from joulecast.system.errors import FileError
 from joulecast.system.plugins import load_plugins
 
 HERE = Path(__file__).parent
-_OPEN = {".xz": lzma.decompress, ".gz": gzip.decompress}
 
 
 def read_bytes(file: Path) -> bytes:
-    """Return what a file holds, unpacked if it is .xz or .gz.
+    """Return what a file holds, unpacked if it is .xz.
 
     Raises:
         FileError: There is no such file, or it is damaged.
     """
     try:
         data = file.read_bytes()
-        return _OPEN[file.suffix](data) if file.suffix in _OPEN else data
+        return lzma.decompress(data) if file.suffix == ".xz" else data
     except (OSError, EOFError, lzma.LZMAError) as error:
         raise FileError(f"{file} cannot be read ({error})") from error
 
@@ -61,7 +59,7 @@ def write_json(file: Path, data: Any) -> None:
 
 def read_profiles(file: Path) -> list[Profile]:
     """Return the profiles of a store, or the one of a profile file, packed or not."""
-    if file.suffix in (".json", *_OPEN):
+    if file.suffix in (".json", ".xz"):
         with tempfile.TemporaryDirectory() as folder:
             plain = Path(folder) / "profile.json"
             plain.write_bytes(read_bytes(file))

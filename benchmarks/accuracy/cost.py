@@ -98,7 +98,7 @@ def main() -> None:
     except JoulecastError as error:
         sys.exit(str(error))
     args.out.mkdir(parents=True, exist_ok=True)
-    write_json(args.out / "cost.json", result)
+    write_json(args.out / "cost.json.xz", result)
     draw(result, args.out / "cost.svg")
     if args.store != KEPT:
         used = replace(profile, observations=list_used(setting.open_log(profile)), fits={})

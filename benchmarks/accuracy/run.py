@@ -6,7 +6,7 @@
 
 ``measure`` stores every observation at once; the same command resumes. ``report`` writes
 
-    results/summary.json    a row for each setting and estimator, and for groups of settings
+    results/summary.json.xz   a row for each setting and estimator, and for groups of settings
     results/nets.json.xz    every test network, measured and estimated
     results/table.md, accuracy.svg
 
@@ -194,12 +194,12 @@ def report(args: argparse.Namespace) -> None:
         for one in results:
             pack_profile(one.profile, args.out / f"observations-{one.setting.name}.json.xz")
     else:
-        first = read_json(RESULTS / "summary-first.json")["rows"]
+        first = read_json(RESULTS / "summary-first.json.xz")["rows"]
         rows += read_json(RESULTS / "outside.json")["rows"]
         rows += [{**row, "estimator": FIRST} for row in first if row["estimator"] == OWN[0]]
     about = describe_run(results)
     nets = [{"setting": one.setting.name, **net.to_dict()} for one in results for net in one.nets]
-    write_json(args.out / "summary.json", {**about, "rows": rows})
+    write_json(args.out / "summary.json.xz", {**about, "rows": rows})
     write_json(args.out / "nets.json.xz", {**about, "nets": nets})
     table = make_markdown(rows)
     (args.out / "table.md").write_text(f"{table}\n{about['date']}, commit {about['commit']}\n")

@@ -202,7 +202,7 @@ def run_neusight(args: argparse.Namespace) -> None:
 
 def run_published(args: argparse.Namespace) -> None:
     """Leave out each GPU with published steps and predict them."""
-    out = args.out or RESULTS / "published.json"
+    out = args.out or RESULTS / "published.json.xz"
     kernels, steps, published = (
         read_kernels(args.data),
         read_steps(args.data),
@@ -274,7 +274,7 @@ def report(args: argparse.Namespace) -> None:
     """Print the tables of the kept predictions."""
     neusight = read_json(RESULTS / "neusight.json.xz")
     print(table_errors(neusight), table_kernels(neusight), sep="\n")
-    for device, found in read_json(RESULTS / "published.json").items():
+    for device, found in read_json(RESULTS / "published.json.xz").items():
         print(describe_published(device, found["steps"]))
     for name in ("h200", "fresh"):
         for stage, rows in read_json(RESULTS / f"{name}.json.xz")["estimates"].items():

@@ -5,8 +5,7 @@
     FOLDER/fig2.json, .svg      the result of an experiment, and its picture
     FOLDER/summary.md           all results on one page
 
-Finished observations and large results are kept compressed, with ``.gz`` or ``.xz`` added to their
-names. Observations of an experiment have the run tag ``reproduce.ROLE``. Those of a family's
+Finished observations and large results are kept compressed, with ``.xz`` added to their names. Observations of an experiment have the run tag ``reproduce.ROLE``. Those of a family's
 evaluation have the tags of ``joulecast evaluate``, so that experiments share them. A trial that the
 folder holds under its role is not measured again, and neither is one that the device refused.
 """
@@ -14,20 +13,18 @@ folder holds under its role is not measured again, and neither is one that the d
 from __future__ import annotations
 
 import copy
-import gzip
 import json
 import lzma
 import math
 import os
 import random
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from joulecast.campaign import Progress, run_campaign
 from joulecast.campaign.trial_log import TrialLog
@@ -73,13 +70,12 @@ class Identity(Settings):
 
 def _read(path: Path) -> bytes:
     """Return the content of a file, unpacked; nothing if it does not exist."""
-    unpack: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
     try:
-        with unpack.get(path.suffix, open)(path, "rb") as file:
+        with (lzma.open if path.suffix == ".xz" else open)(path, "rb") as file:
             data: bytes = file.read(MOST_UNPACKED_BYTES + 1)
     except FileNotFoundError:
         return b""
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (OSError, EOFError, lzma.LZMAError) as error:
         raise FileError(f"{path} is damaged ({error}): restore it") from error
     if len(data) > MOST_UNPACKED_BYTES:
         raise FileError(f"{path} is larger than {MOST_UNPACKED_BYTES // 2**20} MiB")
@@ -97,7 +93,7 @@ class ObservationFile:
     def __init__(self, path: Path, check_time: Callable[[], None] = lambda: None) -> None:
         self.path, self.check_time, self.run = path, check_time, ""
         self._found: list[Observation] = []
-        self._parse(_read(packed := path.with_name(f"{path.name}.gz")), packed)
+        self._parse(_read(packed := path.with_name(f"{path.name}.xz")), packed)
         data = _read(path)
         whole = data[: data.rfind(b"\n") + 1]
         if whole != data:

@@ -482,16 +482,19 @@ def draw_fig11(canvas: Canvas, results: Sequence[Result]) -> None:
     for panel, (one, result) in zip(panels, shown, strict=True):
         x, y = np.meshgrid(*one["axes"], indexing="ij")
         means, sds = (np.array(one[name]).reshape(x.shape) for name in ("means_j", "sds_j"))
-        panel.plot_surface(x, y, means, alpha=0.6, rcount=9, ccount=9)
+        # Every third point of the grid: pictures stay small.
+        coarse = (slice(None, None, 3),) * 2
+        panel.plot_surface(x[coarse], y[coarse], means[coarse], alpha=0.6)
         for sign in (-1.96, 1.96):
-            edge = means + sign * sds
-            panel.plot_wireframe(x, y, edge, color=SKY, linewidth=0.3, rcount=7, ccount=7)
+            edge = (means + sign * sds)[coarse]
+            panel.plot_wireframe(x[coarse], y[coarse], edge, color=SKY, linewidth=0.3)
         for name, marker, colour in (("profiled", "o", DARK), ("tests", "X", RED)):
             widths = np.array([point["widths"] for point in one[name]])
             energies_j = [point["measured_j"] for point in one[name]]
-            panel.scatter(*widths.T, energies_j, marker=marker, color=colour, label=name)
+            panel.plot(*widths.T, energies_j, marker, color=colour, label=name)
         panel.set(title=f"{one['label']}, {result.device_label}", zlabel="Energy per step (J)")
         panel.set(xlabel="Input channels", ylabel="Output channels")
+        panel.locator_params(nbins=4)
 
 
 def draw_fig12(canvas: Canvas, results: Sequence[Result]) -> None:

@@ -24,8 +24,10 @@ STYLES = {FLOPS: (GREY, "X"), "flops-linear": (ORANGE, "D"), AMPERE: (RED, "s"),
 
 _COLUMNS = 3
 _PATH, _DECIMALS = re.compile(r' (?:d|x|y)="[^"]*"'), re.compile(r"(\.\d\d)\d+")
+_COMMENT = re.compile(r"<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
 # With a fixed salt and no date, the same results give the same bytes.
 _SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "joulecast", "font.size": 9.0}
+_SETTINGS |= {"font.family": "DejaVu Sans"}
 _SETTINGS |= {"axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True}
 _SETTINGS |= {"axes.grid": True, "axes.titlesize": 9.5, "grid.color": "#E4E4E4"}
 _SETTINGS |= {"lines.markersize": 4.5, "legend.frameon": False, "text.parse_math": False}
@@ -55,8 +57,15 @@ class Canvas:
 
     def save(self, path: Path) -> Path:
         """Add one legend for all panels, and write the figure as SVG."""
+        from matplotlib.ticker import LogFormatter, NullFormatter
+
         known: dict[str, Any] = {}
         for panel in self.panels:
+            # Powers of ten would be formulas, which are not parsed.
+            for axis in (panel.xaxis, panel.yaxis):
+                if isinstance(axis.get_major_formatter(), LogFormatter):
+                    axis.set_major_formatter("{x:g}")
+                    axis.set_minor_formatter(NullFormatter())
             for handle, name in zip(*panel.get_legend_handles_labels(), strict=True):
                 known.setdefault(name, handle)
         if known:
@@ -65,8 +74,10 @@ class Canvas:
         drawn = io.StringIO()
         self.figure.savefig(drawn, format="svg", metadata={"Date": None})
         # A hundredth of a point is enough for paths, and halves the file.
-        text = _PATH.sub(lambda found: _DECIMALS.sub(r"\1", found[0]), drawn.getvalue())
-        path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n")
+        text = _COMMENT.sub("", drawn.getvalue())
+        text = _PATH.sub(lambda found: _DECIMALS.sub(r"\1", found[0]), text)
+        lines = (line.strip() for line in text.splitlines())
+        path.write_text("\n".join(filter(None, lines)) + "\n")
         return path
 
 

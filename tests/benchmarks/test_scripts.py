@@ -65,7 +65,7 @@ def test_accuracy_scores_a_kept_setting_and_leaves_out_cost(found):
         "host-bound",
         "all",
     ]
-    kept = common.read_json(run.RESULTS / "summary.json")["rows"]
+    kept = common.read_json(run.RESULTS / "summary.json.xz")["rows"]
     (before,) = [r for r in kept if (r["setting"], r["estimator"]) == ("lstm", "work-linear")]
     (now,) = [r for r in rows if (r["setting"], r["estimator"]) == ("lstm", "work-linear")]
     assert now["mape_percent"] == pytest.approx(before["mape_percent"], abs=0.01)
@@ -74,7 +74,7 @@ def test_accuracy_scores_a_kept_setting_and_leaves_out_cost(found):
 
 
 def test_results_name_commit_and_date(found):
-    for folder, name in (("accuracy", "summary.json"), ("accuracy", "cost.json")):
+    for folder, name in (("accuracy", "summary.json.xz"), ("accuracy", "cost.json.xz")):
         data = found["common"].read_json(BENCHMARKS / folder / "results" / name)
         assert data["commit"] and data["date"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_a_folder_is_drawn_again_without_its_device(measured, copy, monkeypatch)
     monkeypatch.delattr(SimulatedRuntime, "prepare")
     path = copy / "observations.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    (copy / "observations.jsonl.gz").write_bytes(gzip.compress(b"".join(lines[:-5])))
+    (copy / "observations.jsonl.xz").write_bytes(lzma.compress(b"".join(lines[:-5])))
     path.write_bytes(b"".join(lines[-5:]))
     (copy / "fig4.svg").unlink()
     assert run("fig2", "fig4", out=copy, redraw=True).results == outcome.results
