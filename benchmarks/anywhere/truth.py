@@ -80,12 +80,6 @@ def take_loss(output: Any) -> Tensor:
     return loss
 
 
-def take_second(output: Any) -> Tensor:
-    """Return the loss of a module that returns its output and its loss."""
-    loss: Tensor = output[1]
-    return loss
-
-
 def count_trainable(module: nn.Module) -> int:
     """Return the number of parameters that train."""
     return sum(weight.numel() for weight in module.parameters() if weight.requires_grad)

@@ -5,9 +5,10 @@
     FOLDER/fig2.json, .svg      the result of an experiment, and its picture
     FOLDER/summary.md           all results on one page
 
-Finished observations and large results are kept compressed, with ``.xz`` added to their names. Observations of an experiment have the run tag ``reproduce.ROLE``. Those of a family's
-evaluation have the tags of ``joulecast evaluate``, so that experiments share them. A trial that the
-folder holds under its role is not measured again, and neither is one that the device refused.
+Finished observations and large results are kept compressed, with ``.xz`` added to their names.
+Observations of an experiment have the run tag ``reproduce.ROLE``. Those of a family's evaluation
+have the tags of ``joulecast evaluate``, so that experiments share them. A trial that the folder
+holds under its role is not measured again, and neither is one that the device refused.
 """
 
 from __future__ import annotations
