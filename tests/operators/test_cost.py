@@ -332,7 +332,7 @@ def test_checkpoints_trade_memory_for_work(name):
 
 
 def test_network_without_blocks_is_refused():
-    with pytest.raises(InputError, match=r"cnn5.* repeats no block to checkpoint: leave --check"):
+    with pytest.raises(InputError, match=r"cnn5.* repeats no block to checkpoint: leave checkp"):
         checkpoint_blocks(make_family("cnn5"))
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache, reduce
 from joulecast.operators.kind import NO_WORK, WEIGHT_BYTES, Shape, StepWork, Work, WorkContext
 from joulecast.operators.operators import find_kind, input_shape, output_shape
 from joulecast.records import INT8_PRECISIONS, Input, Layer, Network, Op, Setup
-from joulecast.system.errors import InputError
+from joulecast.system.errors import InputError, arg
 
 # Passes over the elements and launches of each loss; a user's own loss is assumed to be typical.
 _LOSSES = {"cross_entropy": (7, 5), "mse": (6, 4), "own": (7, 5)}
@@ -325,7 +325,7 @@ def checkpoint_blocks(network: Network) -> Network:
         return network
     if not network.groups:
         name = network.name or "the network"
-        raise InputError(f"{name} repeats no block to checkpoint: leave --checkpoint out")
+        raise InputError(f"{name} repeats no block to checkpoint: leave {arg('checkpoint')} out")
     inside = {
         index
         for start, stop in network.groups

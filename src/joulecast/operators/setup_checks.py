@@ -7,40 +7,44 @@ from typing import NoReturn
 
 from joulecast.operators.cost import peak_memory
 from joulecast.records import INT8_PRECISIONS, Device, Network, Setup, Trial
-from joulecast.system.errors import InputError, OutOfMemoryError
+from joulecast.system.errors import InputError, OutOfMemoryError, arg
 
 
 def refuse_int8(setup: Setup, framework: str) -> None:
     """Raise InputError for 8-bit numbers, which ``framework`` does not compute in."""
     if setup.precision in INT8_PRECISIONS:
         raise InputError(
-            f"{framework} does not run {setup.precision} here: give --on onnx:cpu, or fp32"
+            f"{framework} does not run {setup.precision} here: give {arg('on', 'onnx:cpu')}, or fp32"
         )
 
 
 def refuse_processor(setup: Setup, framework: str) -> None:
-    """Raise InputError for a named processor, because ``--on`` chooses it for ``framework``."""
+    """Raise InputError for a named processor, because its device is chosen by ``on``."""
     if setup.processor:
         raise InputError(
-            f"{framework} has no processor {setup.processor!r} to choose: leave --processor out, "
-            "and name the device with --on"
+            f"{framework} has no processor {setup.processor!r} to choose: leave {arg('processor')} "
+            f"out, and name the device with {arg('on')}"
         )
 
 
 def refuse_cuda_graphs(setup: Setup, framework: str) -> None:
     """Raise InputError for CUDA graphs, which ``framework`` does not have."""
     if setup.cuda_graphs:
-        raise InputError(f"{framework} has no CUDA graphs: leave --cuda-graphs out")
+        raise InputError(f"{framework} has no CUDA graphs: leave {arg('cuda_graphs')} out")
 
 
 def refuse_torch_options(setup: Setup, network: Network, framework: str) -> None:
     """Raise InputError for what only PyTorch does: compile, accumulate gradients, checkpoint."""
     if setup.compiled:
-        raise InputError(f"{framework} is not compiled by torch.compile: leave --compile out")
+        raise InputError(
+            f"{framework} is not compiled by torch.compile: leave {arg('compiled')} out"
+        )
     if setup.accumulate != 1:
-        raise InputError(f"{framework} does not accumulate gradients: leave --accumulate out")
+        raise InputError(
+            f"{framework} does not accumulate gradients: leave {arg('accumulate')} out"
+        )
     if setup.phase == "train" and any(layer.recomputed for layer in network.layers):
-        raise InputError(f"{framework} keeps all activations: leave --checkpoint out")
+        raise InputError(f"{framework} keeps all activations: leave {arg('checkpoint')} out")
 
 
 def refuse_trial(trial: Trial, device: Device, framework: str) -> None:
