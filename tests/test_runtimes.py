@@ -174,14 +174,14 @@ INFERENCE = Setup(batch=1, phase="inference")
 
 @pytest.mark.parametrize("precision", INT8_PRECISIONS)
 def test_int8_is_refused_with_the_runtime_that_has_it(precision: str) -> None:
-    with pytest.raises(InputError, match=rf"MNN does not run {precision} .* --on onnx:cpu"):
+    with pytest.raises(InputError, match=rf"MNN does not run {precision} .* on='onnx:cpu'"):
         refuse_int8(replace(INFERENCE, precision=precision), "MNN")
 
 
 def test_processor_and_graphs_are_refused_by_name() -> None:
     with pytest.raises(InputError, match="PyTorch has no processor 'NPU'"):
         refuse_processor(replace(INFERENCE, processor="NPU"), "PyTorch")
-    with pytest.raises(InputError, match="MNN has no CUDA graphs: leave --cuda-graphs out"):
+    with pytest.raises(InputError, match="MNN has no CUDA graphs: leave cuda_graphs out"):
         refuse_cuda_graphs(replace(INFERENCE, cuda_graphs=True), "MNN")
 
 
@@ -194,9 +194,9 @@ def test_usual_setups_pass() -> None:
 @pytest.mark.parametrize(
     ("setup", "recomputed", "option"),
     [
-        (Setup(compiled=True), False, "--compile"),
-        (Setup(accumulate=2), False, "--accumulate"),
-        (Setup(), True, "--checkpoint"),
+        (Setup(compiled=True), False, "compiled"),
+        (Setup(accumulate=2), False, "accumulate"),
+        (Setup(), True, "checkpoint"),
     ],
 )
 def test_options_of_pytorch_are_refused(setup: Setup, recomputed: bool, option: str) -> None:

@@ -14,7 +14,8 @@ def refuse_int8(setup: Setup, framework: str) -> None:
     """Raise InputError for 8-bit numbers, which ``framework`` does not compute in."""
     if setup.precision in INT8_PRECISIONS:
         raise InputError(
-            f"{framework} does not run {setup.precision} here: give {arg('on', 'onnx:cpu')}, or fp32"
+            f"{framework} does not run {setup.precision} here: give {arg('on', 'onnx:cpu')}, "
+            "or fp32"
         )
 
 
