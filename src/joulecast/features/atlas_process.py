@@ -101,10 +101,11 @@ def measure_in_workers(
     state = _AtlasState(on_progress)
     failures = 0
     while True:
-        done, left_s = state.done, state.find_left_s(request.limits.seconds)
-        limits = replace(request.limits, seconds=left_s)
+        done, own = state.done, request
+        if own.limits.seconds is not None:
+            left_s = max(0.0, own.limits.seconds - state.elapsed_s)
+            own = replace(own, limits=replace(own.limits, seconds=left_s))
         try:
-            own = replace(request, limits=limits)
             with _start_worker(command, own, lock_file) as worker:
                 state.follow(worker, silence_s)
         except KeyboardInterrupt:
@@ -171,19 +172,41 @@ class _AtlasState:
     restarts: int = 0
     disturbances: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.started_s
+
     def follow(self, worker: _Worker, silence_s: float) -> None:
         """Take in the messages of a worker until it ends."""
         self.trial, self.run, self.is_refused = None, None, False
         try:
             for message in worker.read_messages(silence_s):
-                for kind, value in message.items():
-                    getattr(self, f"_take_{kind}")(value)
+                self._take(message)
         except TimeoutError:
             worker.process.kill()
             self.death = f"the process hung for {silence_s:.0f} s"
             return
         if self.run is None and not self.is_refused:
             self.death = worker.describe_death()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        match message:
+            case {"profile": key}:
+                self.key = key
+            case {"trial": trial}:
+                self.trial = trial
+            case {"progress": values}:
+                now = replace(Progress(**values), elapsed_s=self.elapsed_s)
+                self.done = now.points
+                if self.on_progress is not None:
+                    self.on_progress(now)
+            case {"lost": reason}:
+                self.death, self.is_refused = reason, True
+            case {"error": [name, text]}:
+                raise getattr(errors, name, MeasurementError)(text)
+            case {"run": values}:
+                self.run = AtlasRun(**values)
+                self.disturbances.update(self.run.disturbances)
 
     def refuse_trial(self, store: str | None) -> None:
         """Store the trial at which a worker died, unless the worker has done so itself."""
@@ -193,40 +216,11 @@ class _AtlasState:
             with open_store(store) as opened:
                 opened.add_observation(refused)
 
-    def find_left_s(self, seconds: float | None) -> float | None:
-        """Return what is left of a budget."""
-        passed_s = time.monotonic() - self.started_s
-        return None if seconds is None else max(0.0, seconds - passed_s)
-
     def finish(self, stopped: str) -> AtlasRun:
         """Return what all workers did together, without the number of trials: some died."""
-        elapsed_s = time.monotonic() - self.started_s
         repeated = self.run.repeated if self.run else 0
-        disturbances = dict(self.disturbances)
-        return AtlasRun(self.key, 0, stopped, elapsed_s, repeated, disturbances, self.restarts)
-
-    def _take_profile(self, key: str) -> None:
-        self.key = key
-
-    def _take_trial(self, trial: dict[str, Any]) -> None:
-        self.trial = trial
-
-    def _take_progress(self, values: dict[str, Any]) -> None:
-        now = replace(Progress(**values), elapsed_s=time.monotonic() - self.started_s)
-        self.done = now.points
-        if self.on_progress is not None:
-            self.on_progress(now)
-
-    def _take_lost(self, reason: str) -> None:
-        self.death, self.is_refused = reason, True
-
-    def _take_error(self, error: list[str]) -> None:
-        name, text = error
-        raise getattr(errors, name, MeasurementError)(text)
-
-    def _take_run(self, values: dict[str, Any]) -> None:
-        self.run = AtlasRun(**values)
-        self.disturbances.update(self.run.disturbances)
+        counts = dict(self.disturbances)
+        return AtlasRun(self.key, 0, stopped, self.elapsed_s, repeated, counts, self.restarts)
 
 
 @contextmanager
