@@ -15,9 +15,14 @@ from cli_stores import run_in_store
 from joulecast import simulation
 from joulecast.families import draw_family
 from joulecast.features.data import power_trace
-from joulecast.features.data.alignment import MOST_DRIFT, align_clocks
 from joulecast.features.data.attach import attach_energies, split_pulses
-from joulecast.features.data.power_trace import make_trace, read_csv, read_trace
+from joulecast.features.data.power_trace import (
+    MOST_DRIFT,
+    align_clocks,
+    make_trace,
+    read_csv,
+    read_trace,
+)
 from joulecast.measurer import MeasureClock, Measurer
 from joulecast.meters.file import LaterMeter
 from joulecast.records import Setup, Trial

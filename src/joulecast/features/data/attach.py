@@ -18,9 +18,14 @@ import numpy as np
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
-from joulecast.features.data.alignment import ClockAlignment, align_clocks
 from joulecast.features.data.import_runs import refit_profile
-from joulecast.features.data.power_trace import Floats, PowerTrace, read_trace
+from joulecast.features.data.power_trace import (
+    ClockAlignment,
+    Floats,
+    PowerTrace,
+    align_clocks,
+    read_trace,
+)
 from joulecast.features.profile import From
 from joulecast.features.profiles import SHORT_KEY
 from joulecast.measurer.windows import PULSES
