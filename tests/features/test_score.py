@@ -282,7 +282,7 @@ def test_published_scores_are_reproduced_but_for_misprints() -> None:
     assert changed == {"Redmi Note 8"}
     # Empty cells are left out and named.
     phone = PUBLISHED["Redmi Note 8"].score
-    assert len(phone.configurations) == 35 and len(phone.energies_j) == 33
+    assert len(phone.configurations) == 35 and len(phone.list_known("energy_per_inference_j")) == 33
     (note,) = [one for one in phone.list_notes() if "Not scored" in one]
     assert "2 of 35" in note and "DNN2, CPU4" in note and "DNN11, NNAPI" in note
 
