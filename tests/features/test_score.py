@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ import joulecast
 from joulecast.features.device_score import (
     ENERGY_SCALE,
     FOLDER,
-    LETTER_COLOURS,
     LETTERS,
     PHONES,
     POWER_SCALE,
@@ -47,7 +45,7 @@ from joulecast.operators.check import check_network
 from joulecast.records import Device, LoadWindow, Observation, Profile, Setup, Trial
 from joulecast.runtimes import open_runtime
 from joulecast.store import open_store
-from joulecast.system.errors import ArgumentError, FileError, InputError, MissingError, NetError
+from joulecast.system.errors import FileError, InputError, NetError
 from joulecast.torch_nets.build import build_seeded
 from joulecast.views.report import Picture
 
@@ -288,21 +286,13 @@ def test_published_scores_are_reproduced_but_for_misprints() -> None:
 
 
 def test_published_scores(shell) -> None:
-    data = shell.json("score", "--published")
-    assert [one["name"] for one in data["devices"]] == [name for name, _ in PHONES.values()]
-    assert all(one["provenance"] == "imported" and one["source"] for one in data["devices"])
-    for text in (" ".join(data["notes"]), " ".join(shell("score", "--published").stdout.split())):
-        for words in (
-            "reproduces 2 of 8", "another order 8", "do not rank", "Snapdragon 665", "2.9 %",
-            "25,000 formulas", "1.05 to 1.28", "117.8 instead of 151.7", "CC BY 4.0",
-        ):  # fmt: skip
-            assert words in text
+    words = ("score", "--published", "--devices", "P40 Pro", "--svg", "p40.svg")
+    (phone,) = shell.json(*words)["devices"]
+    assert (phone["name"], phone["provenance"]) == ("P40 Pro", "imported") and phone["source"]
+    assert "PUBLISHED" in (shell.folder / "p40.svg").read_text()
+    assert "117.8 instead of 151.7" in " ".join(shell("score", "--published").stdout.split())
     # The tables ship with their licence.
     assert "CC BY 4.0" in (FOLDER / "README.md").read_text(encoding="utf-8")
-    shell("score", "--published", "--devices", "P40 Pro", "--svg", "p40.svg", "--out", "p40.json")
-    assert "PUBLISHED" in (shell.folder / "p40.svg").read_text()
-    written = json.loads((shell.folder / "p40.json").read_text())
-    assert [one["name"] for one in written["devices"]] == ["P40 Pro"]
 
 
 # -- the label ----------------------------------------------------------------------------------
@@ -310,10 +300,6 @@ def test_published_scores(shell) -> None:
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 LABELLED = replace(SCORE, covers="cpu", configurations=TWO[2:3])
-
-
-def find_elements(score: DeviceScore, name: str) -> list[ElementTree.Element]:
-    return list(ElementTree.fromstring(draw_label(score)).iter(f"{NAMESPACE}{name}"))
 
 
 @pytest.mark.parametrize(
@@ -328,33 +314,13 @@ def find_elements(score: DeviceScore, name: str) -> list[ElementTree.Element]:
         ({"provenance": "imported", "source": "DeepEn2023"}, ("PUBLISHED", "DeepEn2023")),
         # A name cannot change the picture.
         ({"name": '</text><script>"&\x1b'}, ("<script>", "\\x1b")),
+        ({"name": "m" * 200}, ("mmm…",)),
     ],
 )
 def test_the_label_shows_scores_units_and_limits(changes, parts) -> None:
-    texts = find_elements(replace(LABELLED, **changes), "text")
-    text = "\n".join(one.text or "" for one in texts)
+    svg = ElementTree.fromstring(draw_label(replace(LABELLED, **changes)))
+    text = "\n".join(one.text or "" for one in svg.iter(f"{NAMESPACE}text"))
     assert all(part in text for part in parts)
-
-
-def test_everything_is_inside_the_page_and_the_mark_at_its_letter() -> None:
-    def list_heights(score: DeviceScore, name: str, values: tuple[str, ...], corner: int):
-        corners = [
-            one.get("points").split()[corner]
-            for one in find_elements(score, "polygon")
-            if one.get(name) in values
-        ]
-        return [float(one.split(",")[1]) for one in corners]
-
-    tips = list_heights(LABELLED, "fill", LETTER_COLOURS, 2)
-    assert len(tips) == len(LETTERS) and LABELLED.label == "B"
-    assert list_heights(LABELLED, "class", ("mark",), 0) == [tips[LETTERS.index("B")]]
-    assert not list_heights(replace(LABELLED, facts=DeviceFacts()), "class", ("mark",), 0)
-    for text in find_elements(replace(LABELLED, name="m" * 200, runtime="m" * 200), "text"):
-        # Mean width of a letter of the usual fonts.
-        width = 0.55 * float(text.get("font-size")) * len(text.text or "")
-        assert float(text.get("y")) < 700
-        if text.get("text-anchor") == "start" and "m" * 10 not in text.text:
-            assert float(text.get("x")) + width < 460
 
 
 # -- the verb -----------------------------------------------------------------------------------
@@ -390,35 +356,25 @@ def test_what_is_missing_is_measured_once(shell):
     assert stored["iecs"] == pytest.approx(more["iecs"])
 
 
-def test_scores_of_stored_observations(shell):
-    mode = "limit 20W, persistence"
-    add_device("board", joules=0.5, device=Device("board", power_mode=mode))
-    (board,) = shell.json("score", "--devices", "board", "--tdp", "40W")["devices"]
+def test_scores_of_stored_observations(shell, write):
+    add_device("board", joules=0.5, device=Device("board", power_mode="limit 20W, persistence"))
+    add_device("phone", joules=0.1, covers="phone")
+    rows = "name,tdp,price,performance\nboard,40W,99EUR,\nphone,12W,599EUR,7\n"
+    words = ("score", "--device-file", write("devices.csv", rows))
+    board, phone = shell.json(*words, "--plot", "chart.svg")["devices"]
     expected = {
         "pcs": 75, "pcs_label": "C", "iecs": pytest.approx(12.0), "iecs_label": "D", "label": "D",
         "provenance": "measured", "wh_per_1000_inferences": pytest.approx(500 / 3600),
         "inferences_per_s": pytest.approx(20.0), "tdp_w": 40.0, "tdp_source": "given",
     }  # fmt: skip
     assert {name: board[name] for name in expected} == expected
+    assert (phone["name"], phone["price"], phone["inferences_per_s"]) == ("phone", 599.0, 7.0)
+    price = (shell.folder / "chart-price.svg").read_text()
+    assert "Price (EUR)" in price and "phone (G)" in price and "IECS (our reading)" in price
+    assert "599.00 EUR" in shell(*words).stdout
     # The power limit of a GPU is its TDP.
     (gpu,) = shell.json("score", "--devices", "board")["devices"]
     assert (gpu["tdp_w"], gpu["tdp_source"], gpu["pcs"]) == (20.0, "power limit of the device", 50)
-
-
-def test_several_devices_with_a_file_and_a_chart(shell, write):
-    add_device("board", joules=0.5)
-    add_device("phone", joules=0.1, covers="phone")
-    rows = "name,tdp,price,performance\nboard,40W,99EUR,\nphone,12W,599EUR,7\n"
-    file = write("devices.csv", rows)
-    words = ("score", "--device-file", file)
-    data = shell.json(*words, "--plot", "chart.svg")["devices"]
-    assert [one["name"] for one in data] == ["board", "phone"]
-    assert [one["price"] for one in data] == [99.0, 599.0] and data[1]["inferences_per_s"] == 7.0
-    price = (shell.folder / "chart-price.svg").read_text()
-    assert "Price (EUR)" in price and "phone (G)" in price and "IECS (our reading)" in price
-    assert (shell.folder / "chart-performance.svg").exists()
-    text = shell(*words).stdout
-    assert "599.00 EUR" in text and "meters cover different parts" in text
 
 
 @pytest.mark.parametrize(
@@ -426,14 +382,12 @@ def test_several_devices_with_a_file_and_a_chart(shell, write):
     [
         (("--on", "simulated:7", "--tdp", "15"), "like 15W", 1),
         (("--on", "simulated:7", "--price", "dear"), "like 599EUR", 1),
-        (("--on", "simulated:7", "--threads", "0"), "whole numbers from 1", 2),
         (("--on", "simulated:7", "--svg", "no/label.svg"), "there is no folder", 2),
         (("--devices", "a,b", "--tdp", "15W"), "--device-file", 1),
         (("--device-file", "devices.csv", "--tdp", "15W"), "not in both places", 1),
         (("--devices", "a,b", "--svg", "x.svg"), "label of one device", 1),
         (("--published", "--svg", "x.svg"), "label of one device", 1),
         (("--published", "--devices", "iPhone"), "choose from OnePlus 8 Pro", 1),
-        (("--device-file", "missing.toml"), "missing.toml", 1),
         (("--devices", "a", "--on", "cpu"), "--on is for measuring", 2),
         (("--published", "--offline"), "--offline is for measuring", 2),
         (("--published", "--tdp", "15W"), "--published has no --tdp", 2),
@@ -491,19 +445,11 @@ def test_simulated_scores_say_so_and_are_found_again(shell) -> None:
     assert len(details) == 6 and details[0] == "image_classification, 2 threads"
     (offline,) = joulecast.score(**options, offline=True)
     assert offline.configurations == score.configurations
-    words = (*SIMULATED, "--threads", "2", "--tdp", "150W", "--svg", "label.svg")
-    text = shell(*words).stdout
-    assert "(simulated)" in text and "say nothing about a real one" in text
-    assert "SIMULATED" in (shell.folder / "label.svg").read_text()
     # A label that cannot be written loses no score.
-    (shell.folder / "label.svg").unlink()
     (shell.folder / "label.svg").mkdir()
-    result = shell(*words, code=1)
-    assert "PCS" in result.stdout and "cannot write label.svg" in result.stderr
-    with pytest.raises(ArgumentError, match="did you mean 'threads'"):
-        joulecast.score(thread=2)
-    with pytest.raises(MissingError, match="nothing is stored"):
-        joulecast.score(on="simulated:8", offline=True)
+    words = ("--threads", "2", "--tdp", "150W", "--svg", "label.svg")
+    result = shell(*SIMULATED, *words, code=1)
+    assert "(simulated)" in result.stdout and "cannot write label.svg" in result.stderr
 
 
 OUTPUTS = {

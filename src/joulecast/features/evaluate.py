@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, parse_list, verb
-from joulecast.features.nets import NetRequest
+from joulecast.features.nets import NetRequest, check_family
 from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ReportProgress
 from joulecast.records import Device, Json, Setup, name_step
@@ -120,6 +120,7 @@ def evaluate(
 
     if device and not offline:
         raise ArgumentError(f"{arg('device')} needs {arg('offline')}")
+    check_family(family)
     setup = NetRequest.of({**locals(), "net": family}).resolve()[1]
     names = estimators or list_estimators(family, setup.phase)
     plan = EvaluationPlan(family, setup, input_shape, names, nets, seconds, seed)
