@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from joulecast.cli.progress import format_report
 from joulecast.estimators import ESTIMATORS
 from joulecast.estimators.base import Prediction, Proposal
 from joulecast.families import FAMILIES, make_family
-from joulecast.features.evaluate import EstimatorScore, NetEstimate, NetResult, read_evaluation
+from joulecast.features.evaluate import EstimatorScore, NetEstimate, NetResult
 from joulecast.features.evaluation import (
     EvaluationPlan,
     cut_to_budget,
@@ -45,7 +46,6 @@ from joulecast.system.errors import (
     NetError,
     NotTrainingError,
 )
-from report_examples import make_evaluation
 
 SETUP = Setup(batch=8)
 DEVICE = make_simulated_device(5, noise=0.0)
@@ -206,18 +206,20 @@ def test_baselines_of_whole_networks_share_one_campaign(store):
 # -- interruptions ------------------------------------------------------------------------------
 
 
-class InterruptedStore:
-    """A store that raises KeyboardInterrupt after some observations."""
+def run_until(store, left, plan=PLAN):
+    """Run an evaluation that is interrupted after some observations."""
+    count = iter(range(left))
 
-    def __init__(self, store, left):
-        self._store, self._left = store, left
-        self.load_observations = store.load_observations
-
-    def add_observation(self, seen):
-        if not self._left:
+    def add_observation(seen):
+        if next(count, None) is None:
             raise KeyboardInterrupt
-        self._left -= 1
-        self._store.add_observation(seen)
+        store.add_observation(seen)
+
+    with pytest.raises(KeyboardInterrupt):
+        log = SimpleNamespace(
+            load_observations=store.load_observations, add_observation=add_observation
+        )
+        run(log, plan)
 
 
 # During the first pass, the campaign, the probes and the second pass.
@@ -225,8 +227,7 @@ class InterruptedStore:
 def test_interrupted_evaluation_resumes_and_measures_nothing_twice(store, finished, left):
     whole, _, work = finished
     assert left < sum(work.values())
-    with pytest.raises(KeyboardInterrupt):
-        run(InterruptedStore(store, left))
+    run_until(store, left)
     before = load_only_profile(store).observations if left else ()
     assert len(before) == left
     result = run(store)
@@ -259,8 +260,7 @@ def test_a_larger_plan_extends_an_evaluation(store, smaller, added):
 
 
 def test_missing_measurements_are_named(store):
-    with pytest.raises(KeyboardInterrupt):
-        run(InterruptedStore(store, 11))
+    run_until(store, 11)
     result = evaluate_stored(load_only_profile(store), PLAN)
     said = "; ".join(result.missing)
     assert "pass 2 of 4 of 4 test nets" in said and "4 of 4 time probes of exact" in said
@@ -292,7 +292,7 @@ def test_refused_network_is_listed_and_the_others_are_scored(store):
     error = NotTrainingError("no weight moved")
     result = run(store, runtime=make_refusing_runtime(error, lambda network: network == bad))
     assert result.scores[0].nets == 3 and bad.name not in {net.name for net in result.nets}
-    assert any(bad.name in line and "no weight moved" in line for line in result.left_out)
+    assert f"Left out: {bad.name}: no weight moved" in str(result)
     # Once it can be measured, the rest is not measured again.
     before = count_trials(store)
     assert len(run(store).nets) == 4
@@ -364,8 +364,7 @@ def test_refused_layer_does_not_prevent_other_probes(store, tmp_path):
 
 
 def test_units_of_a_device_are_not_mixed(store):
-    with pytest.raises(KeyboardInterrupt):
-        run(InterruptedStore(store, 1))
+    run_until(store, 1)
     with make_simulated_measurer() as measurer:
         measurer.runtime.device = replace(measurer.runtime.device, unit="another")
         with pytest.raises(InputError, match="another unit"):
@@ -544,20 +543,13 @@ def test_a_finished_evaluation_needs_no_device(evaluated, monkeypatch):
 
 def test_text_has_one_table_and_the_provenance(evaluated):
     shell, data = evaluated
-    text = shell("evaluate", *LEARNT, "--offline", "--plot", "lenet5.svg").stdout
+    text = shell("evaluate", *LEARNT, "--offline", "--plot", "page.html").stdout
     lines = text.splitlines()
     assert "3 held-out nets of lenet5 on simulated-7 (simulated)" in lines[0]
     (row,) = [line for line in lines if line.startswith("subtractive  ")]
     assert row.split()[1] == f"{data['scores'][0]['mape_percent']:.1f}"
-    for part in (
-        "subtractive has the smallest error: MAPE", "Two measurements of the same net differ by",
-        "simulated, not a real device", "store.sqlite",
-    ):  # fmt: skip
-        assert part in text
+    assert "subtractive has the smallest error: MAPE" in text and "store.sqlite" in text
     assert max(map(len, lines)) <= 100 and "…" not in text
-    names = sorted(path.name for path in shell.folder.glob("*.svg"))
-    assert "lenet5-agreement.svg" in names and len(names) == 6
-    shell("evaluate", *LEARNT, "--offline", "--plot", "page.html")
     assert "energy per step (simulated)" in (shell.folder / "page.html").read_text()
 
 
@@ -588,9 +580,3 @@ def test_settings_name_the_estimators_and_terminals_show_progress(shell, write, 
     report = ProgressReport(0.5, 1.0, "2 of 6: additive learns", "conv2d")
     assert format_report(report) == "2 of 6: additive learns"
     assert format_report(ProgressReport(3, 8, "trials")) == "3 of 8 trials"
-
-
-def test_a_written_evaluation_is_reported():
-    result = read_evaluation({**make_evaluation().to_dict(), "store": "here"})
-    assert "lenet5:1" in result.report().plots[0].data.rows[0]
-    assert "Left out: x: it failed" in str(result) and "Stored in here" in str(result)
