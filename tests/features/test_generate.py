@@ -61,6 +61,7 @@ def test_prompt_and_tokens_are_estimated_apart(shell, write):
     data = shell.json(*words)
     total_j, (low_j, high_j) = data["request_j"], data["request_interval_j"]
     assert low_j < total_j < high_j
+    assert data["wh_per_1000_requests"] == pytest.approx(total_j / 3.6)
     prompt_j = data["prompt_tokens"] * data["prompt_token_j"]
     assert prompt_j < total_j < prompt_j + 130 * data["decode"][-1]["token_j"]
     # Another version of the framework is noted.

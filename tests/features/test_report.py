@@ -228,6 +228,14 @@ def test_command_writes_one_file_or_pictures(shell, write):
     assert "there is no file none.json" in shell.fails("report", "none.json")
 
 
+def test_estimate_shows_itself(simulated_profile):
+    found = joulecast.estimate("lenet5:4,8,16,16", device=simulated_profile, batch=8)
+    text = str(found)
+    assert "A step takes" in text and "95 % interval" in text and "simulated" in text
+    assert found.layers[0].name in text and "<table" in found._repr_html_()
+    assert repr(found).startswith("Estimate(")
+
+
 @pytest.fixture(scope="module")
 def profile():
     device = make_simulated_device(201, noise=0.0)
@@ -266,8 +274,10 @@ def test_sampled_curve_passes_through_its_points(profile, curves):
     assert min(sampled.means_j) <= energy_j <= max(sampled.means_j)
 
 
-def test_unknown_choices_are_explained(curves):
+def test_unknown_choices_are_explained(profile, curves):
     with pytest.raises(MissingError, match="no layer with kind lstm was measured"):
         find_layer_curves(curves, kind="lstm")
     with pytest.raises(MissingError, match="joulecast profile NET"):
         find_layer_curves((), kind="conv2d")
+    with pytest.raises(InputError, match="does not predict single layers"):
+        sample_layer_curve(replace(fit_profile(profile), fitted=object()), curves[0])

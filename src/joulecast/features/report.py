@@ -163,7 +163,7 @@ def _report_named(name: str, store: str | None) -> Report:
 
 # By kind: fields that only it has, and what reads it back: a function, or a record.
 _KINDS: dict[str, tuple[set[str], str, str]] = {
-    "evaluation": ({"family", "scores", "nets"}, "features.evaluate", "read_evaluation"),
+    "evaluation": ({"family", "scores", "nets"}, "features.evaluate", "Evaluation"),
     "pruning": ({"budget", "strategy", "layers"}, "features.prune_report", "read_pruning"),
     "plan": ({"devices", "planned_energy_j", "gap_share"}, "features.plan.result", "read_plan"),
     "score": ({"devices", "scale", "notes"}, "features.device_score", "read_scores"),
