@@ -57,7 +57,6 @@ from joulecast.campaign.trial_log import (
     record_campaign,
 )
 from joulecast.estimators import check_estimator
-from joulecast.estimators.base import Estimator, Fitted
 from joulecast.estimators.fitted_profile import match_device_sheet
 from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.features.measurers import lock_device, open_any_measurer
@@ -140,7 +139,13 @@ def profile_atlas(
         if on_progress is not None:
             text = f"fitting {estimator.name} to {len(observations)} observations"
             on_progress(Progress(len(observations), 0.0, run.elapsed_s, 0.0, text))
-        fitted = _fit(estimator, observations)
+        try:
+            fitted = estimator.fit(observations)
+        except MissingError as error:
+            raise MissingError(
+                f"{len(observations)} observations are stored, too few to fit {estimator.name}: "
+                "run the same command again to continue"
+            ) from error
         opened.save_fit(run.profile_key, estimator.name, fitted.to_dict())
         learnt = opened.load_profile(run.profile_key)
     # Workers that died could not tell how many trials are new.
@@ -162,16 +167,6 @@ def _tell(
     record.store_progress(progress)
     if on_progress is not None:
         on_progress(progress)
-
-
-def _fit(estimator: Estimator, observations: Sequence[Observation]) -> Fitted:
-    try:
-        return estimator.fit(observations)
-    except MissingError as error:
-        raise MissingError(
-            f"{len(observations)} observations are stored, too few to fit {estimator.name}: run "
-            "the same command again to continue"
-        ) from error
 
 
 def profile_anchors(

@@ -71,7 +71,12 @@ DeviceFile = Annotated[
 Published = Annotated[bool, Argument("Score the eight phones that DeepEn2023 published.")]
 Svg = Annotated[
     str | None,
-    Argument("Also draw the label as a picture.", metavar="FILE.svg", harm="writes a file"),
+    Argument(
+        "Also draw the label as a picture.",
+        metavar="FILE.svg",
+        harm="writes a file",
+        is_written=True,
+    ),
 ]
 Threads = Annotated[
     tuple[int, ...],
@@ -146,8 +151,6 @@ def score(
         if published and found:
             raise ArgumentError(f"{arg('published')} has no {arg(name)}: leave it out")
     # A wrong value is reported before anything is measured.
-    if svg is not None and not Path(svg).parent.is_dir():
-        raise ArgumentError(f"{arg('svg')} is {svg}: there is no folder {Path(svg).parent}")
     texts = {"tdp": tdp, "price": price, "performance": inferences_per_s}
     stated = parse_facts("options", {key: value for key, value in texts.items() if value})
     facts = read_device_file(device_file) if device_file else {}
