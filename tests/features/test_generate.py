@@ -1,6 +1,7 @@
 """Text generation: what a prompt and each generated token cost, and the networks of both."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,41 +20,15 @@ from joulecast.records import Input, Network, Setup
 from joulecast.runtimes import explain_runtime_difference
 from joulecast.system.errors import NetError
 
-MODULE = """
-import torch
-from torch import nn
-
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.qkv, self.out = nn.Linear(64, 192), nn.Linear(64, 64)
-
-    def forward(self, x):
-        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, 16).permute(2, 0, 3, 1, 4)
-        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(y.transpose(1, 2).reshape(x.shape))
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.attention = nn.Embedding(100, 64), Attention()
-        self.head = nn.Linear(64, 100)
-
-    def forward(self, ids):
-        x = self.embed(ids)
-        return self.head(x + self.attention(x))
-
-def make():
-    return Model(), torch.zeros(2, 16, dtype=torch.long)
-"""
+NET = f"{Path(__file__).parents[1]}/golden/assets/nets.py:make_language"
 DEVICE = ("--device", "nvidia-h200")
 TOKENS = READING_TOKENS[0]
 TRANSFORMER = make_family("transformer", (TOKENS,))
 SETUP = Setup(4, phase="inference", precision="bf16", cuda_graphs=True)
 
 
-def test_prompt_and_tokens_are_estimated_apart(shell, write):
-    words = ("generate", f"{write('model.py', MODULE)}:make", "--batch", "8", *DEVICE)
+def test_prompt_and_tokens_are_estimated_apart(shell):
+    words = ("generate", NET, "--batch", "8", *DEVICE)
     lengths = ("--prompt-tokens", "300", "--new-tokens", "50")
     text = " ".join(shell(*words, *lengths, "--cuda-graphs").stdout.split())
     assert "A prompt of 300 tokens and 50 generated ones take" in text and "Token 350" in text

@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 
 import joulecast
-from additive_examples import draw_networks, observe_blocks, observe_idle, observe_step
 from benchmarks.robustness.hostile_inputs import damage_value
 from joulecast.estimators import fit_profile
 from joulecast.features.campaigns import CampaignDetails
@@ -22,8 +21,7 @@ from joulecast.features.layer_curves import (
     sample_layer_curve,
 )
 from joulecast.features.report import RESULT_KINDS, recognise_result, report_profile, report_result
-from joulecast.records import Execution, Profile, Trial
-from joulecast.simulation import make_simulated_device
+from joulecast.records import Profile
 from joulecast.store import open_store, write_profile
 from joulecast.store.campaigns import (
     CampaignProgress,
@@ -237,16 +235,12 @@ def test_estimate_shows_itself(simulated_profile):
 
 
 @pytest.fixture(scope="module")
-def profile():
-    device = make_simulated_device(201, noise=0.0)
-    observations = [*observe_blocks(device, draw_networks(6, seed=1)), observe_idle(device)]
+def profile(cnn_profile):
     # A forward pass alone is not a step: no point of a curve.
-    trial = observations[0].trial
-    forward = observe_step(device, Trial(trial.network, trial.setup, Execution("forward")))
-    first = observations[0]
-    return Profile(
-        first.device, first.runtime, first.covers, first.provenance, (*observations, forward)
-    )
+    first = cnn_profile.observations[0]
+    execution = replace(first.trial.execution, stage="forward")
+    forward = replace(first, trial=replace(first.trial, execution=execution))
+    return replace(cnn_profile, observations=(*cnn_profile.observations, forward))
 
 
 @pytest.fixture(scope="module")
@@ -259,13 +253,13 @@ def test_curves_have_the_measured_points_of_whole_steps(profile, curves):
     assert counts == sorted(counts, reverse=True) and counts[0] >= 5
     steps = [one for one in profile.observations if one.trial.execution.stage == "step"]
     assert sum(counts) <= len(steps) - 1
-    one, *_ = find_layer_curves(curves, kind="conv2d", image="48x48")
+    one, *_ = find_layer_curves(curves, kind="conv2d", image="16x16")
     assert one.features == ("cin", "cout") and one.setup.batch == 32
     assert describe_layer_curve(one)["point_count"] == len(one.points)
 
 
 def test_sampled_curve_passes_through_its_points(profile, curves):
-    curve, *_ = find_layer_curves(curves, kind="conv2d", image="48x48")
+    curve, *_ = find_layer_curves(curves, kind="conv2d", image="16x16")
     sampled = sample_layer_curve(fit_profile(profile), curve)
     assert len(sampled.means_j) == len(sampled.axes[0]) * len(sampled.axes[1])
     assert max(abs(point.error_percent) for point in sampled.points) < 10

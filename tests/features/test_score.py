@@ -171,7 +171,8 @@ def summarise_speech(*observations: Observation) -> ScoredConfiguration:
     )
     score = score_observations(profile, [SETUP], DeviceFacts())
     assert [one.application for one in score.configurations if one.missing == "not measured yet"]
-    return next(one for one in score.configurations if one.application == "speech")
+    (speech,) = [one for one in score.configurations if one.application == "speech"]
+    return speech
 
 
 def test_only_the_same_network_and_setup_count() -> None:
