@@ -57,7 +57,8 @@ Actual consumption for 3 epoch(s):
 \tEnergy:\t0.000114 kWh
 \tCO2eq:\t0.009 g
 """
-OWN = "net,energy_kwh,duration_s,steps,batch,precision\nlenet5,0.001,9.5,100,32,fp32\n"
+# The energy in several units counts once.
+OWN = "net,energy_kwh,joules,duration_s,steps,batch,precision\nlenet5,0.001,3600,9.5,100,32,fp32\n"
 FORMATS = {
     "codecarbon": (
         CODECARBON,
