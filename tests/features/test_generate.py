@@ -123,6 +123,17 @@ def test_prefill_has_logits_of_the_last_token_only():
     assert output_shape(prefill.layers[-1]) == (1, 100)
 
 
+def test_sizes_of_scores_grow_with_queries_and_keys():
+    bias = make_layer("elementwise", fn="add", shape=(8, TOKENS, TOKENS), params=8 * TOKENS**2)
+    network = Network((*NETWORK.layers[:5], bias, NETWORK.layers[-1]), NETWORK.input)
+    for made, lengths in (
+        (make_prefill_network(network, 40), (40, 40)),
+        (make_decode_network(network, 40), (1, 40)),
+    ):
+        sizes = made.layers[-2].sizes
+        assert (sizes["shape"], sizes["params"]) == ((8, *lengths), 8 * np.prod(lengths))
+
+
 def test_decode_attends_to_the_whole_context_and_copies_the_cache():
     decode = make_decode_network(NETWORK, 1000)
     kinds = [str(layer.sizes.get("fn", layer.kind)) for layer in decode.layers]
