@@ -69,7 +69,7 @@ def list_refusals(request):
     ("end", "options", "reasons"),
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", {}, ("SIGKILL", "memory")),
-        ("time.sleep(60)", {"silence_s": 1.0}, ("hung",)),
+        ("time.sleep(60)", {"silence_s": 5.0}, ("hung",)),
         ("raise SystemError('a broken library')", {}, ("a broken library",)),
     ],
 )
