@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,10 +18,9 @@ from joulecast.cli.progress import format_report
 from joulecast.estimators import ESTIMATORS
 from joulecast.estimators.base import Prediction, Proposal
 from joulecast.families import FAMILIES, make_family
-from joulecast.features.evaluate import EstimatorScore, NetEstimate, NetResult, read_evaluation
+from joulecast.features.evaluate import EstimatorScore, NetEstimate, NetResult
 from joulecast.features.evaluation import (
     EvaluationPlan,
-    compute_noise_percent,
     cut_to_budget,
     evaluate_stored,
     is_budget_spent,
@@ -46,7 +46,6 @@ from joulecast.system.errors import (
     NetError,
     NotTrainingError,
 )
-from report_examples import make_evaluation
 
 SETUP = Setup(batch=8)
 DEVICE = make_simulated_device(5, noise=0.0)
@@ -157,34 +156,30 @@ def finished(tmp_path_factory):
 # -- a complete evaluation ----------------------------------------------------------------------
 
 
-def test_exact_estimator_has_no_error_and_comes_first(finished):
+def test_a_finished_evaluation_scores_estimators_on_networks_that_none_has_seen(finished):
     result, kept, _ = finished
     best, other = result.scores
     assert (best.estimator, other.estimator) == ("exact", "exact-noprobe")
     assert best.mape_percent < 0.5 > best.time_mape_percent and best.coverage95_percent == 100.0
     assert other.mape_percent == pytest.approx(50.0, abs=1.0) == other.bias_percent
     assert other.coverage95_percent == 0.0 and result.provenance == "simulated"
-    assert result.noise_percent < 0.5 and len(result.nets) == 4
-    assert not result.left_out and not result.missing
-    # Device time includes the probes of the estimator.
-    spent = Counter()
-    for seen in kept.observations:
-        spent[seen.run.partition(".")[2]] += seen.cost_s
-    assert other.device_seconds == pytest.approx(spent["exact"])
-    assert best.device_seconds == pytest.approx(spent["exact"] + spent["exact.probe"])
-    assert best.points - other.points == len(result.nets)
-    assert other.device_seconds <= PLAN.seconds + 2.0
-
-
-def test_campaigns_do_not_measure_test_networks(finished):
-    result, kept, _ = finished
+    assert result.noise_percent < 0.5 and not result.left_out and not result.missing
     tests = {net.name for net in result.nets}
-    by_role = defaultdict(set)
+    spent, by_role = Counter(), defaultdict(set)
     for seen in kept.observations:
-        by_role[seen.run.removeprefix(f"{result.name}.")].add(seen.trial.network.name)
-        assert seen.energy_j is None or not seen.run.endswith(".probe")
+        role = seen.run.removeprefix(f"{result.name}.")
+        spent[role] += seen.cost_s
+        by_role[role].add(seen.trial.network.name)
+        assert seen.energy_j is None or role != "exact.probe"
     assert set(by_role) == {"test1", "test2", "exact", "exact.probe"}
     assert by_role["test1"] == by_role["test2"] == tests and not tests & by_role["exact"]
+    # Device time includes the probes of the estimator.
+    assert pytest.approx(other.device_seconds) == spent["exact"] <= PLAN.seconds + 2.0
+    assert best.device_seconds == pytest.approx(spent["exact"] + spent["exact.probe"])
+    assert best.points - other.points == len(tests) == 4
+    # Nothing else is needed to compute it again.
+    assert evaluate_stored(kept, PLAN) == result and kept.fits == {}
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False)) == result.to_dict()
 
 
 def test_test_network_in_a_campaign_is_not_used_for_fitting(finished):
@@ -194,13 +189,6 @@ def test_test_network_in_a_campaign_is_not_used_for_fitting(finished):
     first, *rest = kept.observations
     again = evaluate_stored(replace(kept, observations=(first, *leaked, *rest)), PLAN)
     assert [score.points for score in again.scores] == [score.points for score in result.scores]
-
-
-def test_stored_evaluation_equals_the_measured_one(finished):
-    result, kept, _ = finished
-    assert evaluate_stored(kept, PLAN) == result
-    assert json.loads(json.dumps(result.to_dict(), allow_nan=False)) == result.to_dict()
-    assert kept.fits == {}
 
 
 def test_baselines_of_whole_networks_share_one_campaign(store):
@@ -218,18 +206,20 @@ def test_baselines_of_whole_networks_share_one_campaign(store):
 # -- interruptions ------------------------------------------------------------------------------
 
 
-class InterruptedStore:
-    """A store that raises KeyboardInterrupt after some observations."""
+def run_until(store, left, plan=PLAN):
+    """Run an evaluation that is interrupted after some observations."""
+    count = iter(range(left))
 
-    def __init__(self, store, left):
-        self._store, self._left = store, left
-        self.load_observations = store.load_observations
-
-    def add_observation(self, seen):
-        if not self._left:
+    def add_observation(seen):
+        if next(count, None) is None:
             raise KeyboardInterrupt
-        self._left -= 1
-        self._store.add_observation(seen)
+        store.add_observation(seen)
+
+    with pytest.raises(KeyboardInterrupt):
+        log = SimpleNamespace(
+            load_observations=store.load_observations, add_observation=add_observation
+        )
+        run(log, plan)
 
 
 # During the first pass, the campaign, the probes and the second pass.
@@ -237,8 +227,7 @@ class InterruptedStore:
 def test_interrupted_evaluation_resumes_and_measures_nothing_twice(store, finished, left):
     whole, _, work = finished
     assert left < sum(work.values())
-    with pytest.raises(KeyboardInterrupt):
-        run(InterruptedStore(store, left))
+    run_until(store, left)
     before = load_only_profile(store).observations if left else ()
     assert len(before) == left
     result = run(store)
@@ -247,32 +236,31 @@ def test_interrupted_evaluation_resumes_and_measures_nothing_twice(store, finish
     assert [score.points for score in result.scores] == [score.points for score in whole.scores]
 
 
-def test_more_networks_and_seconds_extend_an_evaluation(store):
-    few = run(store, replace(PLAN, nets=2, seconds=10.0))
+@pytest.mark.parametrize(
+    ("smaller", "added"),
+    [
+        ({"nets": 2, "seconds": 10.0}, {"test1", "test2", "exact", "exact.probe"}),
+        ({"estimators": ("exact-noprobe",)}, {"exact.probe"}),
+    ],
+)
+def test_a_larger_plan_extends_an_evaluation(store, smaller, added):
+    few = run(store, replace(PLAN, **smaller))
     before = count_trials(store)
     more = run(store)
-    assert more.name == few.name and {net.name for net in few.nets} < {n.name for n in more.nets}
+    assert more.name == few.name and {net.name for net in few.nets} <= {n.name for n in more.nets}
     assert before <= count_trials(store)
+    new = {name.removeprefix(f"{more.name}.") for name, _ in count_trials(store) - before}
+    assert new == added
     # The smaller evaluation is still part of the larger one.
-    again = evaluate_stored(load_only_profile(store), replace(PLAN, nets=2, seconds=10.0))
+    again = evaluate_stored(load_only_profile(store), replace(PLAN, **smaller))
     assert again.scores == few.scores and again.nets == few.nets
-
-
-def test_estimator_added_later_reuses_the_measured_networks(store):
-    run(store, replace(PLAN, estimators=("exact-noprobe",)))
-    assert not any("probe" in run for run, _ in count_trials(store))
-    before = count_trials(store)
-    result = run(store)
-    new = count_trials(store) - before
-    assert {name for name, _ in new} == {f"{result.name}.exact.probe"}
 
 
 # -- missing and refused measurements -----------------------------------------------------------
 
 
 def test_missing_measurements_are_named(store):
-    with pytest.raises(KeyboardInterrupt):
-        run(InterruptedStore(store, 11))
+    run_until(store, 11)
     result = evaluate_stored(load_only_profile(store), PLAN)
     said = "; ".join(result.missing)
     assert "pass 2 of 4 of 4 test nets" in said and "4 of 4 time probes of exact" in said
@@ -304,7 +292,7 @@ def test_refused_network_is_listed_and_the_others_are_scored(store):
     error = NotTrainingError("no weight moved")
     result = run(store, runtime=make_refusing_runtime(error, lambda network: network == bad))
     assert result.scores[0].nets == 3 and bad.name not in {net.name for net in result.nets}
-    assert any(bad.name in line and "no weight moved" in line for line in result.left_out)
+    assert f"Left out: {bad.name}: no weight moved" in str(result)
     # Once it can be measured, the rest is not measured again.
     before = count_trials(store)
     assert len(run(store).nets) == 4
@@ -376,19 +364,11 @@ def test_refused_layer_does_not_prevent_other_probes(store, tmp_path):
 
 
 def test_units_of_a_device_are_not_mixed(store):
-    run(store)
+    run_until(store, 1)
     with make_simulated_measurer() as measurer:
         measurer.runtime.device = replace(measurer.runtime.device, unit="another")
         with pytest.raises(InputError, match="another unit"):
             measure_and_evaluate(measurer, store, PLAN)
-
-
-def test_single_estimator_can_have_its_own_seconds(store):
-    plan = replace(PLAN, budgets=(("exact", 4.0),))
-    assert (plan.get_seconds("exact-noprobe"), plan.get_seconds("flops")) == (4.0, 20.0)
-    run(store, plan)
-    seen = [one for one in load_only_profile(store).observations if one.run.endswith(".exact")]
-    assert sum_work_s(seen) <= 4.0
 
 
 # -- plans, device time and scores --------------------------------------------------------------
@@ -446,10 +426,15 @@ def test_all_estimators_but_ampere_are_evaluated_by_default():
 
 def test_a_plan_shares_campaigns_and_may_repeat_fewer_networks():
     assert name_campaign("additive-noprobe") == name_campaign("additive") == "additive"
-    plan = replace(LENET, estimators=("constant", "work-linear", "flops", "subtractive"))
+    plan = replace(
+        LENET,
+        estimators=("constant", "work-linear", "flops", "subtractive"),
+        repeated=3,
+        budgets=(("flops", 4.0),),
+    )
     assert plan.campaigns == ("flops", "subtractive")
-    assert [len(plan.list_trials(number)) for number in (0, 1)] == [4, 4]
-    assert [len(replace(plan, repeated=3).list_trials(number)) for number in (0, 1)] == [4, 3]
+    assert [plan.get_seconds(name) for name in ("constant", "subtractive")] == [4.0, 20.0]
+    assert [len(plan.list_trials(number)) for number in (0, 1)] == [4, 3]
 
 
 NETWORK = make_family("lenet5")
@@ -511,8 +496,7 @@ def test_scores_are_ordered_and_independent_of_the_unit(rows):
 
 def test_noise_is_the_median_difference_of_two_passes():
     nets = [make_net((9.0, 11.0), 10.0), make_net((1.0, 1.0), 1.0), make_net((3.0, 1.0), 2.0)]
-    assert compute_noise_percent(nets) == pytest.approx(20.0)
-    assert compute_noise_percent([]) is None
+    assert score(nets).noise_percent == pytest.approx(20.0)
 
 
 # -- the verb -----------------------------------------------------------------------------------
@@ -537,50 +521,35 @@ def evaluated(shell, lenet_store):
     return shell, shell.json("evaluate", *LEARNT, "--offline")
 
 
-def test_json_has_scores_and_nets(evaluated):
-    _, data = evaluated
+def test_a_finished_evaluation_needs_no_device(evaluated, monkeypatch):
+    shell, data = evaluated
     (score,) = data["scores"]
     assert set(score) == set(EstimatorScore.__dataclass_fields__)
-    assert score["estimator"] == "subtractive" and score["nets"] == 3
-    assert 0 < score["device_seconds"] <= 42 and score["points"] > 3
-    assert data["provenance"] == "simulated" and data["setup"]["batch"] == 8
+    assert score["estimator"] == "subtractive" and score["nets"] == len(data["nets"]) == 3
     for net in data["nets"]:
-        assert len(net["passes_j"]) == 2
         assert net["measured_j"] == pytest.approx(sum(net["passes_j"]) / 2)
         estimate = net["estimates"]["subtractive"]
         (low, high), (lowest, highest) = estimate["interval50_j"], estimate["interval95_j"]
         assert lowest < low < estimate["energy_j"] < high < highest
-
-
-def test_a_finished_evaluation_needs_no_device(evaluated, monkeypatch):
-    shell, data = evaluated
     monkeypatch.delattr("joulecast.simulation.runtime.SimulatedRuntime.prepare")
     before = shell.snapshot()
     # Nothing is left to measure.
     assert shell.json("evaluate", *LEARNT) == data
     # A named device may be elsewhere.
     away = [word.replace("simulated:7", "cuda:7") for word in LEARNT]
-    named = shell.json("evaluate", *away, "--device", "simulated-7", "--offline")
-    assert named == data
+    assert shell.json("evaluate", *away, "--device", "simulated-7", "--offline") == data
     assert shell.snapshot() == before
 
 
 def test_text_has_one_table_and_the_provenance(evaluated):
     shell, data = evaluated
-    text = shell("evaluate", *LEARNT, "--offline", "--plot", "lenet5.svg").stdout
+    text = shell("evaluate", *LEARNT, "--offline", "--plot", "page.html").stdout
     lines = text.splitlines()
     assert "3 held-out nets of lenet5 on simulated-7 (simulated)" in lines[0]
     (row,) = [line for line in lines if line.startswith("subtractive  ")]
     assert row.split()[1] == f"{data['scores'][0]['mape_percent']:.1f}"
-    for part in (
-        "subtractive has the smallest error: MAPE", "Two measurements of the same net differ by",
-        "simulated, not a real device", "store.sqlite",
-    ):  # fmt: skip
-        assert part in text
+    assert "subtractive has the smallest error: MAPE" in text and "store.sqlite" in text
     assert max(map(len, lines)) <= 100 and "…" not in text
-    names = sorted(path.name for path in shell.folder.glob("*.svg"))
-    assert "lenet5-agreement.svg" in names and len(names) == 6
-    shell("evaluate", *LEARNT, "--offline", "--plot", "page.html")
     assert "energy per step (simulated)" in (shell.folder / "page.html").read_text()
 
 
@@ -606,17 +575,8 @@ def test_settings_name_the_estimators_and_terminals_show_progress(shell, write, 
     monkeypatch.setenv("FORCE_COLOR", "1")
     result = shell("evaluate", *SMALL, "--json")
     data = json.loads(result.stdout)
-    assert [score["estimator"] for score in data["scores"]] == ["flops"]
-    assert data["seconds"] == 5
+    assert [score["estimator"] for score in data["scores"]] == ["flops"] and data["seconds"] == 5
     assert "test nets, pass 2 of 2" in result.stderr
-    monkeypatch.delenv("FORCE_COLOR")
-    assert shell("evaluate", *SMALL).stderr == ""
     report = ProgressReport(0.5, 1.0, "2 of 6: additive learns", "conv2d")
     assert format_report(report) == "2 of 6: additive learns"
     assert format_report(ProgressReport(3, 8, "trials")) == "3 of 8 trials"
-
-
-def test_a_written_evaluation_is_reported():
-    result = read_evaluation({**make_evaluation().to_dict(), "store": "here"})
-    assert "lenet5:1" in result.report().plots[0].data.rows[0]
-    assert "Left out: x: it failed" in str(result) and "Stored in here" in str(result)

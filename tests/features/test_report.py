@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 
 import joulecast
-from additive_examples import draw_networks, observe_blocks, observe_idle, observe_step
 from benchmarks.robustness.hostile_inputs import damage_value
 from joulecast.estimators import fit_profile
 from joulecast.features.campaigns import CampaignDetails
@@ -22,8 +21,7 @@ from joulecast.features.layer_curves import (
     sample_layer_curve,
 )
 from joulecast.features.report import RESULT_KINDS, recognise_result, report_profile, report_result
-from joulecast.records import Estimate, Execution, Profile, Trial
-from joulecast.simulation import make_simulated_device
+from joulecast.records import Profile
 from joulecast.store import open_store, write_profile
 from joulecast.store.campaigns import (
     CampaignProgress,
@@ -35,8 +33,6 @@ from joulecast.views.html import render_page
 from joulecast.views.report import Heading, Table, Text
 from joulecast.views.terminal import format_report
 from report_examples import (
-    ESTIMATE,
-    GENERATION,
     PRUNING,
     SCORE,
     list_results,
@@ -129,51 +125,46 @@ def test_campaign_shows_how_far_it_is():
     assert find_lead(stopping.report()).startswith("Stopping after the current measurement")
 
 
-class Collector(html.parser.HTMLParser):
-    """Collects elements and addresses of a page."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags, self.addresses = [], []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        found = dict(attrs)
-        self.addresses += [found[name] for name in ("src", "href", "xlink:href") if name in found]
-        assert "style" not in found and not any(name.startswith("on") for name in found)
+def list_elements(page):
+    """Return the elements of a page as names and attributes."""
+    found = []
+    parser = html.parser.HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: found.append((tag, dict(attrs)))
+    parser.feed(page)
+    return found
 
 
 def test_page_needs_no_other_file_and_has_no_script():
     page = render_page(report_result(PRUNING, "it"))
-    found = Collector(page)
-    assert all(one.startswith(("#", "data:")) for one in found.addresses)
+    found = list_elements(page)
+    for _, attrs in found:
+        assert "style" not in attrs and not any(name.startswith("on") for name in attrs)
+        addresses = [attrs[name] for name in ("src", "href", "xlink:href") if name in attrs]
+        assert all(one.startswith(("#", "data:")) for one in addresses)
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
     assert policy.startswith("default-src 'none'") and "unsafe" not in policy
     (styles,) = re.findall(r"<style>(.*?)</style>", page, flags=re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(styles.encode()).digest()).decode()
     assert f"'sha256-{digest}'" in policy
-    assert "script" not in found.tags and found.tags.count("h1") == 1 and "svg" in found.tags
+    tags = [tag for tag, _ in found]
+    assert "script" not in tags and tags.count("h1") == 1 and "svg" in tags
     assert "The energies are modelled, not measured" in page and len(page) < 100_000
 
 
 def test_names_in_results_cannot_become_markup():
     name = "</svg><script>alert(1)</script><b>x"
     layers = [{**one, "name": name} for one in PRUNING["layers"]]
-    found = Collector(render_page(report_result({**PRUNING, "layers": layers}, "it")))
-    assert not {"b", "script"} & set(found.tags)
+    found = list_elements(render_page(report_result({**PRUNING, "layers": layers}, "it")))
+    assert not {"b", "script"} & {tag for tag, _ in found}
 
 
 @pytest.mark.parametrize(
     ("what", "kind"),
     [
-        (make_evaluation(), "evaluation"),
         (make_plan(), "plan"),
         (SCORE, "score"),
         ((SCORE, SCORE), "score"),
         (PRUNING, "pruning"),
-        (GENERATION, "generation"),
-        (Estimate.from_dict(ESTIMATE), "estimate"),
         (make_profile(make_observation()), "profile"),
     ],
 )
@@ -244,16 +235,12 @@ def test_estimate_shows_itself(simulated_profile):
 
 
 @pytest.fixture(scope="module")
-def profile():
-    device = make_simulated_device(201, noise=0.0)
-    observations = [*observe_blocks(device, draw_networks(6, seed=1)), observe_idle(device)]
+def profile(cnn_profile):
     # A forward pass alone is not a step: no point of a curve.
-    trial = observations[0].trial
-    forward = observe_step(device, Trial(trial.network, trial.setup, Execution("forward")))
-    first = observations[0]
-    return Profile(
-        first.device, first.runtime, first.covers, first.provenance, (*observations, forward)
-    )
+    first = cnn_profile.observations[0]
+    execution = replace(first.trial.execution, stage="forward")
+    forward = replace(first, trial=replace(first.trial, execution=execution))
+    return replace(cnn_profile, observations=(*cnn_profile.observations, forward))
 
 
 @pytest.fixture(scope="module")
@@ -266,13 +253,13 @@ def test_curves_have_the_measured_points_of_whole_steps(profile, curves):
     assert counts == sorted(counts, reverse=True) and counts[0] >= 5
     steps = [one for one in profile.observations if one.trial.execution.stage == "step"]
     assert sum(counts) <= len(steps) - 1
-    one, *_ = find_layer_curves(curves, kind="conv2d", image="48x48")
+    one, *_ = find_layer_curves(curves, kind="conv2d", image="16x16")
     assert one.features == ("cin", "cout") and one.setup.batch == 32
     assert describe_layer_curve(one)["point_count"] == len(one.points)
 
 
 def test_sampled_curve_passes_through_its_points(profile, curves):
-    curve, *_ = find_layer_curves(curves, kind="conv2d", image="48x48")
+    curve, *_ = find_layer_curves(curves, kind="conv2d", image="16x16")
     sampled = sample_layer_curve(fit_profile(profile), curve)
     assert len(sampled.means_j) == len(sampled.axes[0]) * len(sampled.axes[1])
     assert max(abs(point.error_percent) for point in sampled.points) < 10
@@ -281,15 +268,10 @@ def test_sampled_curve_passes_through_its_points(profile, curves):
     assert min(sampled.means_j) <= energy_j <= max(sampled.means_j)
 
 
-def test_unknown_choices_are_explained(curves):
+def test_unknown_choices_are_explained(profile, curves):
     with pytest.raises(MissingError, match="no layer with kind lstm was measured"):
         find_layer_curves(curves, kind="lstm")
     with pytest.raises(MissingError, match="joulecast profile NET"):
         find_layer_curves((), kind="conv2d")
-
-
-def test_estimator_without_single_layers_is_refused(profile, curves):
-    fitted = fit_profile(profile)
-    other = replace(fitted, fitted=object())
     with pytest.raises(InputError, match="does not predict single layers"):
-        sample_layer_curve(other, curves[0])
+        sample_layer_curve(replace(fit_profile(profile), fitted=object()), curves[0])

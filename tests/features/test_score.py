@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,7 +15,6 @@ import joulecast
 from joulecast.features.device_score import (
     ENERGY_SCALE,
     FOLDER,
-    LETTER_COLOURS,
     LETTERS,
     PHONES,
     POWER_SCALE,
@@ -25,7 +24,6 @@ from joulecast.features.device_score import (
     ScoredConfiguration,
     choose_letter,
     draw_label,
-    format_number,
     read_scores,
     score_phones,
 )
@@ -47,9 +45,9 @@ from joulecast.operators.check import check_network
 from joulecast.records import Device, LoadWindow, Observation, Profile, Setup, Trial
 from joulecast.runtimes import open_runtime
 from joulecast.store import open_store
-from joulecast.system.errors import ArgumentError, FileError, InputError, MissingError, NetError
+from joulecast.system.errors import FileError, InputError, NetError
 from joulecast.torch_nets.build import build_seeded
-from joulecast.views.report import Picture, Text
+from joulecast.views.report import Picture
 
 TWO = (
     ScoredConfiguration("image_classification", "1 thread", 0.5, 4.0),
@@ -60,22 +58,11 @@ TWO = (
 SCORE = DeviceScore("board", "torch-2.13.0", "board", "measured", TWO, DeviceFacts(10.0))
 
 
-def test_scores_by_hand() -> None:
-    # Powers of 4, 8 and 2 W leave 60, 20 and 80 % of 10 W.
-    assert SCORE.pcs == 53 and SCORE.iecs == pytest.approx(2 + 4 + 10)
-    assert SCORE.inferences_per_joule == pytest.approx(16 / 3)
-    # 0.375 J and 0.1 J per inference, averaged over applications.
-    assert SCORE.wh_per_1000_inferences == pytest.approx((0.375 + 0.1) / 2 / 3.6)
-    # 8, 32 and 20 inferences per second.
-    assert SCORE.inferences_per_s == pytest.approx((8 * 32 * 20) ** (1 / 3))
-    assert (SCORE.pcs_label, SCORE.iecs_label, SCORE.label) == ("E", "C", "E")
-    (note,) = SCORE.list_notes()
-    assert "1 of 4" in note and "speech, 4 threads" in note and "it does not fit" in note
-
-
+# Powers of 4, 8 and 2 W leave 60, 20 and 80 % of 10 W.
 @pytest.mark.parametrize(
     ("changes", "values", "note"),
     [
+        ({}, (53, 2 + 4 + 10, "E", "C", "E"), "1 of 4 configurations (speech, 4 threads): it does"),
         ({"configurations": (*TWO[:2], TWO[3])}, (40, 6.0, None, None, None), "ran: speech"),
         ({"facts": DeviceFacts()}, (None, 16.0, None, "C", None), "--tdp 15W"),
         ({"facts": DeviceFacts(3.0)}, (-56, 16.0, "G", "C", "G"), "PCS is negative"),
@@ -83,13 +70,20 @@ def test_scores_by_hand() -> None:
         ({"provenance": "simulated"}, (53, 16.0, "E", "C", "E"), "is simulated"),
     ],
 )
-def test_notes_say_what_limits_the_scores(changes, values, note: str) -> None:
+def test_scores_by_hand_and_what_limits_them(changes, values, note: str) -> None:
     score = replace(SCORE, **changes)
-    pcs, iecs, *letters = values
-    assert score.pcs == pcs and score.iecs == pytest.approx(iecs)
-    assert [score.pcs_label, score.iecs_label, score.label] == letters
+    found = (score.pcs, score.iecs, score.pcs_label, score.iecs_label, score.label)
+    assert found == (values[0], pytest.approx(values[1]), *values[2:])
     assert any(note in one for one in score.list_notes())
-    assert not any(note in one for one in SCORE.list_notes())
+    assert len(SCORE.list_notes()) == 1
+
+
+def test_means_over_configurations() -> None:
+    assert SCORE.inferences_per_joule == pytest.approx(16 / 3)
+    # 0.375 J and 0.1 J per inference, averaged over applications.
+    assert SCORE.wh_per_1000_inferences == pytest.approx((0.375 + 0.1) / 2 / 3.6)
+    # 8, 32 and 20 inferences per second.
+    assert SCORE.inferences_per_s == pytest.approx((8 * 32 * 20) ** (1 / 3))
 
 
 @pytest.mark.parametrize("scale", [POWER_SCALE, ENERGY_SCALE])
@@ -118,43 +112,45 @@ def test_json_says_what_scores_rest_on_and_is_read_back() -> None:
 def test_plots_against_price_and_performance() -> None:
     cheap = replace(SCORE, name="cheap", facts=DeviceFacts(10.0, price=99.0, currency="EUR"))
     dear = replace(SCORE, name="dear", facts=DeviceFacts(20.0, price=999.0, currency="EUR"))
+    dollar = replace(dear, facts=DeviceFacts(20.0, price=999.0, currency="USD"))
     price, performance = DeviceScores((cheap, dear)).report().plots
     assert (price.name, performance.name) == ("price", "performance")
     assert ">Price (EUR)" in price.data.columns
     assert ("dear", "C", "PCS", "999", "77") in price.data.rows
-    unknown = DeviceScores((replace(SCORE, facts=DeviceFacts()),)).report()
-    assert [plot.name for plot in unknown.plots] == ["performance"]
+    for devices in ((replace(SCORE, facts=DeviceFacts()),), (cheap, dollar)):
+        report = DeviceScores(devices).report()
+        assert [plot.name for plot in report.plots] == ["performance"]
+    assert "one currency" in str(report)
     assert not DeviceScores((replace(SCORE, configurations=()),)).report().plots
-    dollar = replace(dear, facts=DeviceFacts(20.0, price=999.0, currency="USD"))
-    mixed = DeviceScores((cheap, dollar)).report()
-    assert [plot.name for plot in mixed.plots] == ["performance"]
-    assert any("one currency" in block.text for block in mixed.blocks if isinstance(block, Text))
 
 
 def test_a_report_of_one_device_has_its_label() -> None:
     priced = replace(SCORE, facts=DeviceFacts(10.0, price=599.0, currency="EUR"))
-    report = DeviceScores((priced,)).report()
-    (label,) = (block for block in report.blocks if isinstance(block, Picture))
+    (label,) = (one for one in DeviceScores((priced,)).report().blocks if isinstance(one, Picture))
     assert label.name == "label" and "has the label E" in label.description
     text = str(DeviceScores((priced,)))
-    for part in ("53 (E)", "16.0 (C)", "4.67 W of 10.0 W TDP", "599.00 EUR", "D ▶E◀ F"):
+    for part in (
+        "53 (E)", "16.0 (C)", "4.67 W of 10.0 W TDP", "599.00 EUR", "D ▶E◀ F", "0.0660",
+        "it does not fit", "our reading",
+    ):  # fmt: skip
         assert part in text
-    assert "it does not fit" in text and "our reading" in text
-    shown = [format_number(value) for value in (None, 0.0278, 12.0, 1164.2)]
-    assert shown == ["-", "0.0278", "12.0", "1,164"]
     assert "TDP not known" in str(DeviceScores((replace(SCORE, facts=DeviceFacts()),)))
 
 
-def test_several_devices_say_when_they_cannot_be_compared() -> None:
-    other = replace(SCORE, name="other", covers="cpu", provenance="modelled")
-    text = " ".join(str(DeviceScores((SCORE, other))).split())
-    assert "other: joules are modelled." in text and "meters cover different parts" in text
-    fewer = replace(SCORE, configurations=SCORE.configurations[:1])
-    assert "IECS is not comparable" in str(DeviceScores((SCORE, fewer)))
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"covers": "cpu"}, "meters cover different parts"),
+        ({"provenance": "modelled"}, "other: joules are modelled."),
+        ({"configurations": TWO[:1]}, "IECS is not comparable"),
+    ],
+)
+def test_several_devices_say_when_they_cannot_be_compared(changes, part: str) -> None:
+    same, other = replace(SCORE, name="other"), replace(SCORE, name="other", **changes)
+    said, alike = (" ".join(str(DeviceScores((SCORE, one))).split()) for one in (other, same))
+    assert part in said and part not in alike
     with pytest.raises(InputError, match="no score"):
         DeviceScores(()).report()
-    same = str(DeviceScores((SCORE, replace(SCORE, name="other"))))
-    assert "not comparable" not in same.lower()
 
 
 # -- scores from observations -------------------------------------------------------------------
@@ -164,27 +160,19 @@ SETUP = Setup(1, "inference", threads=4)
 SPEECH = Trial(build_reference_application("speech"), SETUP)
 
 
-def make_profile(*observations: Observation) -> Profile:
-    return Profile(Device("board"), "torch-2.13.0", "board", "measured", observations)
-
-
 SEGMENTATION = Observation(
     Trial(build_reference_application("segmentation"), SETUP), energy_j=1.0, duration_s=1.0
 )
 
 
 def summarise_speech(*observations: Observation) -> ScoredConfiguration:
-    profile = make_profile(SEGMENTATION, *observations)
+    profile = Profile(
+        Device("board"), "torch-2.13.0", "board", "measured", (SEGMENTATION, *observations)
+    )
     score = score_observations(profile, [SETUP], DeviceFacts())
     assert [one.application for one in score.configurations if one.missing == "not measured yet"]
-    return next(one for one in score.configurations if one.application == "speech")
-
-
-def test_several_observations_become_their_median() -> None:
-    energies_j = (1.0, 2.0, 9.0)
-    found = [Observation(SPEECH, energy_j=one, duration_s=0.5) for one in energies_j]
-    expected = ScoredConfiguration("speech", "4 threads", 2.0, 4.0, observations=3)
-    assert summarise_speech(*found) == expected
+    (speech,) = [one for one in score.configurations if one.application == "speech"]
+    return speech
 
 
 def test_only_the_same_network_and_setup_count() -> None:
@@ -206,9 +194,13 @@ def test_only_the_same_network_and_setup_count() -> None:
         ({"duration_s": 0.5, "windows": (LoadWindow(1.0, 2.0),)}, "attach a power trace"),
     ],
 )
-def test_observations_without_energy_are_not_scored(values, reason: str) -> None:
+def test_only_observations_with_energy_are_scored(values, reason: str) -> None:
     configuration = summarise_speech(Observation(SPEECH, **values))
     assert configuration.energy_per_inference_j is None and reason in configuration.missing
+    # The median of the others is.
+    found = [Observation(SPEECH, energy_j=one, duration_s=0.5) for one in (1.0, 2.0, 9.0)]
+    expected = ScoredConfiguration("speech", "4 threads", 2.0, 4.0, observations=3)
+    assert summarise_speech(Observation(SPEECH, **values), *found) == expected
 
 
 def test_every_application_meets_every_setup() -> None:
@@ -256,20 +248,16 @@ def test_both_formats_say_the_same(tmp_path: Path, name: str, text: str) -> None
         ("d.toml", '[[device]]\nname = "x"\ntdp = "6"', "like 15W"),
         ("d.toml", '[[device]]\nname = "x"\ntdp = "0W"', "more than 0 W"),
         ("d.toml", '[[device]]\nname = "x"\nwatts = 6', "unknown key 'watts'"),
-        ("d.toml", "", "[[device]] is missing"),
         ("d.csv", "name,price\nx,cheap\n", "x: price is 'cheap'"),
         ("d.csv", "name,performance\nx,-1\n", "inferences per second, like 120"),
         ("d.csv", "tdp\n6W\n", "number 1 has no name"),
-        ("d.csv", "name,tdp\nx,6W\nx,7W\n", "are called 'x'"),
-        ("d.csv", "name,colour\nx,red\n", "unknown key 'colour'"),
     ],
 )
 def test_a_wrong_file_is_one_clear_line(tmp_path: Path, name: str, text: str, reason: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(FileError) as caught:
+    with pytest.raises(FileError, match=f"{re.escape(name)}: .*{re.escape(reason)}") as caught:
         read_device_file(tmp_path / name)
-    assert reason in str(caught.value) and "\n" not in str(caught.value)
-    assert str(tmp_path / name) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 # -- the published phones -----------------------------------------------------------------------
@@ -278,51 +266,34 @@ def test_a_wrong_file_is_one_clear_line(tmp_path: Path, name: str, text: str, re
 PUBLISHED = {one.score.name: one for one in score_phones()}
 
 
-def test_all_published_pcs_are_reproduced_with_the_other_order_of_tdp() -> None:
+def test_published_scores_are_reproduced_but_for_misprints() -> None:
     phones = PUBLISHED.values()
+    # PCS, with TDPs in another order than printed.
     scores = [75, 78, 62, 78, 74, 70, 67, 56]
     assert [one.score.pcs for one in phones] == [one.pcs_published for one in phones] == scores
     assert [one.pcs_printed_tdp for one in phones] == [63, 57, 80, 78, 83, 63, 67, 67]
     printed_w = sorted(one.tdp_printed_w for one in phones)
     assert printed_w == sorted(tdp_w for _, tdp_w in PHONES.values())
-
-
-def test_iecs_is_near_the_published_one_but_for_a_misprint() -> None:
-    ratios = {name: one.iecs_published / one.score.iecs for name, one in PUBLISHED.items()}
-    assert ratios.pop("Redmi Note 8") == pytest.approx(0.92, abs=0.005)
+    # IECS, without a digit of one energy.
+    ratios = {name: one.iecs_published / one.iecs_corrected for name, one in PUBLISHED.items()}
     assert min(ratios.values()) > 1.04 and max(ratios.values()) < 1.29
     changed = {name for name, one in PUBLISHED.items() if one.iecs_corrected != one.score.iecs}
-    phone = PUBLISHED["Redmi Note 8"]
     assert changed == {"Redmi Note 8"}
-    energies_j = [0.265 if one == 0.0265 else one for one in phone.score.energies_j]
-    assert phone.iecs_corrected == pytest.approx(sum(1 / one for one in energies_j))
-    assert phone.iecs_published / phone.iecs_corrected == pytest.approx(1.19, abs=0.005)
-
-
-def test_missing_cells_are_left_out_and_named() -> None:
+    # Empty cells are left out and named.
     phone = PUBLISHED["Redmi Note 8"].score
-    assert len(phone.configurations) == 35 and len(phone.energies_j) == 33
+    assert len(phone.configurations) == 35 and len(phone.list_known("energy_per_inference_j")) == 33
     (note,) = [one for one in phone.list_notes() if "Not scored" in one]
     assert "2 of 35" in note and "DNN2, CPU4" in note and "DNN11, NNAPI" in note
 
 
 def test_published_scores(shell) -> None:
-    data = shell.json("score", "--published")
-    assert [one["name"] for one in data["devices"]] == [name for name, _ in PHONES.values()]
-    assert all(one["provenance"] == "imported" and one["source"] for one in data["devices"])
-    for text in (" ".join(data["notes"]), " ".join(shell("score", "--published").stdout.split())):
-        for words in (
-            "reproduces 2 of 8", "another order 8", "do not rank", "Snapdragon 665", "2.9 %",
-            "25,000 formulas", "1.05 to 1.28", "117.8 instead of 151.7", "CC BY 4.0",
-        ):  # fmt: skip
-            assert words in text
-    # The tables ship with their licence.
-    text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert "CC BY 4.0" in text and "Xiaolong Tu" in text and "No value was changed" in text
-    shell("score", "--published", "--devices", "P40 Pro", "--svg", "p40.svg", "--out", "p40.json")
+    words = ("score", "--published", "--devices", "P40 Pro", "--svg", "p40.svg")
+    (phone,) = shell.json(*words)["devices"]
+    assert (phone["name"], phone["provenance"]) == ("P40 Pro", "imported") and phone["source"]
     assert "PUBLISHED" in (shell.folder / "p40.svg").read_text()
-    written = json.loads((shell.folder / "p40.json").read_text())
-    assert [one["name"] for one in written["devices"]] == ["P40 Pro"]
+    assert "117.8 instead of 151.7" in " ".join(shell("score", "--published").stdout.split())
+    # The tables ship with their licence.
+    assert "CC BY 4.0" in (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
 # -- the label ----------------------------------------------------------------------------------
@@ -330,18 +301,6 @@ def test_published_scores(shell) -> None:
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 LABELLED = replace(SCORE, covers="cpu", configurations=TWO[2:3])
-
-
-def read_texts(score: DeviceScore) -> list[str]:
-    root = ElementTree.fromstring(draw_label(score))
-    return [one.text or "" for one in root.iter(f"{NAMESPACE}text")]
-
-
-def list_polygons(score: DeviceScore, attribute: str, values: tuple[str, ...], corner: int):
-    """Return the height of a corner of each polygon whose attribute has one of these values."""
-    found = ElementTree.fromstring(draw_label(score)).iter(f"{NAMESPACE}polygon")
-    corners = [one.get("points").split()[corner] for one in found if one.get(attribute) in values]
-    return [float(one.split(",")[1]) for one in corners]
 
 
 @pytest.mark.parametrize(
@@ -356,28 +315,13 @@ def list_polygons(score: DeviceScore, attribute: str, values: tuple[str, ...], c
         ({"provenance": "imported", "source": "DeepEn2023"}, ("PUBLISHED", "DeepEn2023")),
         # A name cannot change the picture.
         ({"name": '</text><script>"&\x1b'}, ("<script>", "\\x1b")),
+        ({"name": "m" * 200}, ("mmm…",)),
     ],
 )
 def test_the_label_shows_scores_units_and_limits(changes, parts) -> None:
-    text = "\n".join(read_texts(replace(LABELLED, **changes)))
+    svg = ElementTree.fromstring(draw_label(replace(LABELLED, **changes)))
+    text = "\n".join(one.text or "" for one in svg.iter(f"{NAMESPACE}text"))
     assert all(part in text for part in parts)
-    assert "prefers-color-scheme: dark" in draw_label(LABELLED)
-
-
-def test_everything_is_inside_the_page_and_the_mark_at_its_letter() -> None:
-    tips = list_polygons(LABELLED, "fill", LETTER_COLOURS, corner=2)
-    assert len(tips) == len(LETTERS) and LABELLED.label == "B"
-    assert list_polygons(LABELLED, "class", ("mark",), corner=0) == [tips[LETTERS.index("B")]]
-    assert not list_polygons(replace(LABELLED, facts=DeviceFacts()), "class", ("mark",), corner=0)
-    score = replace(LABELLED, name="m" * 200, runtime="m" * 200)
-    root = ElementTree.fromstring(draw_label(score))
-    for text in root.iter(f"{NAMESPACE}text"):
-        x, size = float(text.get("x")), float(text.get("font-size"))
-        # Mean width of a letter of the usual fonts.
-        width = 0.55 * size * len(text.text or "")
-        assert float(text.get("y")) < 700
-        if text.get("text-anchor") == "start" and "m" * 10 not in text.text:
-            assert x + width < 460
 
 
 # -- the verb -----------------------------------------------------------------------------------
@@ -399,12 +343,12 @@ def add_device(name: str, joules: float, **values: object) -> None:
 
 
 def test_what_is_missing_is_measured_once(shell):
-    first = shell.json(*SIMULATED, "--threads", "1", "--tdp", "150W")["devices"][0]
-    assert len(first["configurations"]) == 6 and first["label"] in "ABCDEFG"
+    first, again, more = (
+        shell.json(*SIMULATED, "--threads", threads, "--tdp", "150W")["devices"][0]
+        for threads in ("1", "1", "1,2")
+    )
+    assert len(first["configurations"]) == 6 and first["label"] in "ABCDEFG" and again == first
     assert {one["processor"] for one in first["configurations"]} == {"1 thread"}
-    second = shell.json(*SIMULATED, "--threads", "1", "--tdp", "150W")["devices"][0]
-    assert second == first
-    more = shell.json(*SIMULATED, "--threads", "1,2", "--tdp", "150W")["devices"][0]
     assert len(more["configurations"]) == 12
     assert [one for one in more["configurations"] if one["processor"] == "1 thread"] == (
         first["configurations"]
@@ -413,45 +357,25 @@ def test_what_is_missing_is_measured_once(shell):
     assert stored["iecs"] == pytest.approx(more["iecs"])
 
 
-def test_scores_of_stored_observations(shell):
-    mode = "limit 20W, persistence"
-    add_device("board", joules=0.5, device=Device("board", power_mode=mode))
-    (board,) = shell.json("score", "--devices", "board", "--tdp", "40W")["devices"]
+def test_scores_of_stored_observations(shell, write):
+    add_device("board", joules=0.5, device=Device("board", power_mode="limit 20W, persistence"))
+    add_device("phone", joules=0.1, covers="phone")
+    rows = "name,tdp,price,performance\nboard,40W,99EUR,\nphone,12W,599EUR,7\n"
+    words = ("score", "--device-file", write("devices.csv", rows))
+    board, phone = shell.json(*words, "--plot", "chart.svg")["devices"]
     expected = {
         "pcs": 75, "pcs_label": "C", "iecs": pytest.approx(12.0), "iecs_label": "D", "label": "D",
         "provenance": "measured", "wh_per_1000_inferences": pytest.approx(500 / 3600),
         "inferences_per_s": pytest.approx(20.0), "tdp_w": 40.0, "tdp_source": "given",
     }  # fmt: skip
     assert {name: board[name] for name in expected} == expected
+    assert (phone["name"], phone["price"], phone["inferences_per_s"]) == ("phone", 599.0, 7.0)
+    price = (shell.folder / "chart-price.svg").read_text()
+    assert "Price (EUR)" in price and "phone (G)" in price and "IECS (our reading)" in price
+    assert "599.00 EUR" in shell(*words).stdout
     # The power limit of a GPU is its TDP.
     (gpu,) = shell.json("score", "--devices", "board")["devices"]
     assert (gpu["tdp_w"], gpu["tdp_source"], gpu["pcs"]) == (20.0, "power limit of the device", 50)
-
-
-def test_devices_without_energies_cannot_be_scored(shell):
-    add_device("idle", joules=0.5, energy_j=None)
-    message = shell.fails("score", "--devices", "idle", "--tdp", "15W")
-    assert "no energies of the reference applications" in message and "without energy" in message
-    assert "leave --offline out" in shell.fails("score", "--on", "cpu", "--offline")
-    add_device("board", joules=0.5)
-    assert "measure them there" in shell.fails("score", "--devices", "nvidia-h200")
-    assert "'phone'" in shell.fails("score", "--devices", "board,phone")
-
-
-def test_several_devices_with_a_file_and_a_chart(shell, write):
-    add_device("board", joules=0.5)
-    add_device("phone", joules=0.1, covers="phone")
-    rows = "name,tdp,price,performance\nboard,40W,99EUR,\nphone,12W,599EUR,7\n"
-    file = write("devices.csv", rows)
-    words = ("score", "--device-file", file)
-    data = shell.json(*words, "--plot", "chart.svg")["devices"]
-    assert [one["name"] for one in data] == ["board", "phone"]
-    assert [one["price"] for one in data] == [99.0, 599.0] and data[1]["inferences_per_s"] == 7.0
-    price = (shell.folder / "chart-price.svg").read_text()
-    assert "Price (EUR)" in price and "phone (G)" in price and "IECS (our reading)" in price
-    assert (shell.folder / "chart-performance.svg").exists()
-    text = shell(*words).stdout
-    assert "599.00 EUR" in text and "meters cover different parts" in text
 
 
 @pytest.mark.parametrize(
@@ -459,26 +383,30 @@ def test_several_devices_with_a_file_and_a_chart(shell, write):
     [
         (("--on", "simulated:7", "--tdp", "15"), "like 15W", 1),
         (("--on", "simulated:7", "--price", "dear"), "like 599EUR", 1),
-        (("--on", "simulated:7", "--threads", "0"), "whole numbers from 1", 2),
         (("--on", "simulated:7", "--svg", "no/label.svg"), "there is no folder", 2),
         (("--devices", "a,b", "--tdp", "15W"), "--device-file", 1),
         (("--device-file", "devices.csv", "--tdp", "15W"), "not in both places", 1),
         (("--devices", "a,b", "--svg", "x.svg"), "label of one device", 1),
         (("--published", "--svg", "x.svg"), "label of one device", 1),
         (("--published", "--devices", "iPhone"), "choose from OnePlus 8 Pro", 1),
-        (("--device-file", "missing.toml"), "missing.toml", 1),
         (("--devices", "a", "--on", "cpu"), "--on is for measuring", 2),
         (("--published", "--offline"), "--offline is for measuring", 2),
         (("--published", "--tdp", "15W"), "--published has no --tdp", 2),
+        (("--devices", "idle", "--tdp", "15W"), "without energy", 1),
+        (("--on", "cpu", "--offline"), "leave --offline out", 1),
+        (("--devices", "nvidia-h200"), "measure them there", 1),
+        (("--devices", "board,phone"), "'phone'", 1),
     ],
 )
 def test_bad_input_is_one_clear_line(shell, write, words, reason, code):
+    add_device("idle", joules=0.5, energy_j=None)
+    add_device("board", joules=0.5)
     write("devices.csv", "name,tdp\nboard,10W\n")
     assert reason in shell.fails("score", *words, code=code)
 
 
 def test_an_interrupted_run_keeps_what_was_measured(shell, monkeypatch):
-    measured = []
+    measure, measured = Measurer.measure, []
 
     def interrupt(measurer, trial):
         if len(measured) == 2:
@@ -486,16 +414,13 @@ def test_an_interrupted_run_keeps_what_was_measured(shell, monkeypatch):
         measured.append(trial)
         return measure(measurer, trial)
 
-    measure = Measurer.measure
-    monkeypatch.setattr(Measurer, "measure", interrupt)
-    result = shell(*SIMULATED, "--tdp", "150W", code=130)
+    with monkeypatch.context() as patch:
+        patch.setattr(Measurer, "measure", interrupt)
+        result = shell(*SIMULATED, "--tdp", "150W", code=130)
     assert "what was measured is stored" in result.stderr
-    monkeypatch.setattr(Measurer, "measure", measure)
     (device,) = shell.json("score", "--devices", "simulated-7", "--tdp", "150W")["devices"]
     assert sum(one["missing"] is None for one in device["configurations"]) == 2
     assert device["label"] is None
-    (device,) = shell.json(*SIMULATED, "--tdp", "150W")["devices"]
-    assert device["label"] is not None
 
 
 def test_an_application_that_does_not_run_is_named(shell, monkeypatch):
@@ -521,19 +446,11 @@ def test_simulated_scores_say_so_and_are_found_again(shell) -> None:
     assert len(details) == 6 and details[0] == "image_classification, 2 threads"
     (offline,) = joulecast.score(**options, offline=True)
     assert offline.configurations == score.configurations
-    words = (*SIMULATED, "--threads", "2", "--tdp", "150W", "--svg", "label.svg")
-    text = shell(*words).stdout
-    assert "(simulated)" in text and "say nothing about a real one" in text
-    assert "SIMULATED" in (shell.folder / "label.svg").read_text()
     # A label that cannot be written loses no score.
-    (shell.folder / "label.svg").unlink()
     (shell.folder / "label.svg").mkdir()
-    result = shell(*words, code=1)
-    assert "PCS" in result.stdout and "cannot write label.svg" in result.stderr
-    with pytest.raises(ArgumentError, match="did you mean 'threads'"):
-        joulecast.score(thread=2)
-    with pytest.raises(MissingError, match="nothing is stored"):
-        joulecast.score(on="simulated:8", offline=True)
+    words = ("--threads", "2", "--tdp", "150W", "--svg", "label.svg")
+    result = shell(*SIMULATED, *words, code=1)
+    assert "(simulated)" in result.stdout and "cannot write label.svg" in result.stderr
 
 
 OUTPUTS = {

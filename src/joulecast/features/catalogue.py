@@ -125,14 +125,13 @@ def list_devices(*, store: str | None = None) -> tuple[CatalogueDevice, ...]:
     Raises:
         InputError: A file of the user cannot be used.
     """
-    known = _list_profiles(store)
-    return tuple(_describe(sheet, known) for sheet in list_data_sheets())
+    return _find_profiles(list_data_sheets(), store)
 
 
 def find_catalogue_device(name: str, store: str | None = None) -> CatalogueDevice:
     """Return one device of the catalogue, or the one that a ``.toml`` file describes."""
     sheet = read_data_sheet(name) if name.endswith(".toml") else find_data_sheet(name)
-    return _describe(sheet, _list_profiles(store))
+    return _find_profiles((sheet,), store)[0]
 
 
 def summarise_sheet(sheet: DataSheet) -> ProfileSummary:
@@ -142,16 +141,17 @@ def summarise_sheet(sheet: DataSheet) -> ProfileSummary:
     return ProfileSummary(one.key, *facts, 0, ("additive",), changed_at_s=0.0)
 
 
-def _list_profiles(store: str | None) -> Sequence[ProfileSummary]:
+def _find_profiles(sheets: Sequence[DataSheet], store: str | None) -> tuple[CatalogueDevice, ...]:
+    """Return devices with their profiles, ordered as ``match_profiles`` does: own ones first."""
     with open_store(store, create=False) as opened:
-        return opened.list_profiles()
-
-
-def _describe(sheet: DataSheet, known: Sequence[ProfileSummary]) -> CatalogueDevice:
-    own = [one for one in known if is_named(sheet, one.device)]
-    # As ``match_profiles`` orders them: the user's own first.
-    own.sort(key=lambda one: (one.shipped, PROVENANCES.index(one.provenance), -one.changed_at_s))
-    return CatalogueDevice(sheet, tuple(own))
+        known = sorted(
+            opened.list_profiles(),
+            key=lambda one: (one.shipped, PROVENANCES.index(one.provenance), -one.changed_at_s),
+        )
+    return tuple(
+        CatalogueDevice(sheet, tuple(one for one in known if is_named(sheet, one.device)))
+        for sheet in sheets
+    )
 
 
 def _format_row(device: CatalogueDevice) -> tuple[str, ...]:

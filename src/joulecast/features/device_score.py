@@ -17,12 +17,11 @@ devices, as the energy label of the European Union leaves class A empty when it 
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING
 
 from joulecast.records import Json, weakest_provenance
@@ -154,38 +153,36 @@ class DeviceScore(Record):
     facts: DeviceFacts = DeviceFacts()
     source: str | None = None
 
-    @cached_property
-    def energies_j(self) -> list[float]:
-        found = (one.energy_per_inference_j for one in self.configurations)
-        return [energy_j for energy_j in found if energy_j]
+    def list_known(self, quantity: str) -> list[float]:
+        """Return a quantity of all configurations that have it."""
+        return [value for one in self.configurations if (value := getattr(one, quantity))]
 
-    @cached_property
+    @property
     def mean_power_w(self) -> float | None:
-        return _mean(one.mean_power_w for one in self.configurations)
+        return _mean(self.list_known("mean_power_w"))
 
     @property
     def pcs(self) -> int | None:
-        tdp_w = self.facts.tdp_w
-        powers_w = [one.mean_power_w for one in self.configurations if one.mean_power_w]
+        tdp_w, powers_w = self.facts.tdp_w, self.list_known("mean_power_w")
         if not tdp_w or not powers_w:
             return None
         return round(100.0 * fmean(1.0 - one / tdp_w for one in powers_w))
 
     @property
     def iecs(self) -> float | None:
-        return sum(1.0 / one for one in self.energies_j) if self.energies_j else None
+        return sum(self.list_known("inferences_per_joule")) or None
 
     @property
     def inferences_per_joule(self) -> float | None:
-        return _mean(1.0 / one for one in self.energies_j)
+        return _mean(self.list_known("inferences_per_joule"))
 
     @property
     def inferences_per_s(self) -> float | None:
         """The stated performance, else the geometric mean over configurations."""
         if self.facts.inferences_per_s is not None:
             return self.facts.inferences_per_s
-        durations_s = [one.duration_s for one in self.configurations if one.duration_s]
-        return math.exp(-fmean(map(math.log, durations_s))) if durations_s else None
+        durations_s = self.list_known("duration_s")
+        return 1.0 / geometric_mean(durations_s) if durations_s else None
 
     @property
     def wh_per_1000_inferences(self) -> float | None:
@@ -520,7 +517,8 @@ def draw_label(score: DeviceScore) -> str:
 
     name = make_printable(score.name)
     basis = ", ".join(filter(None, (score.source or score.runtime, f"meter covers {score.covers}")))
-    known = f"{len(score.energies_j)} of {len(score.configurations)} configurations"
+    count = len(score.list_known("energy_per_inference_j"))
+    known = f"{count} of {len(score.configurations)} configurations"
     svg: str = make_environment(TEMPLATES).get_template("label.svg").render(
         score=score,
         name=name,

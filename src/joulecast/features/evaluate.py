@@ -11,8 +11,8 @@ from joulecast.features.arguments import Argument, parse_list, verb
 from joulecast.features.nets import NetRequest, check_family
 from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ReportProgress
-from joulecast.records import Device, Json, Setup, name_step
-from joulecast.records.codec import Record, load_record, not_stored
+from joulecast.records import Device, Setup, name_step
+from joulecast.records.codec import Record, omit_default
 from joulecast.system.errors import ArgumentError, arg
 from joulecast.views.plot_kinds import (
     ScoredEstimate,
@@ -210,10 +210,7 @@ class Evaluation(Record, Reportable):
     nets: tuple[NetResult, ...]
     left_out: tuple[str, ...] = ()  # networks, trials and estimators that failed, and why
     missing: tuple[str, ...] = ()  # what was not measured yet
-    store: str = not_stored("", compare=False)  # where its observations are; empty if unknown
-
-    def to_dict(self) -> Json:
-        return super().to_dict() | ({"store": self.store} if self.store else {})
+    store: str = omit_default("", compare=False)  # where its observations are; empty if unknown
 
     def report(self) -> Report:
         best = min(self.scores, key=lambda one: one.mape_percent, default=None)
@@ -273,9 +270,3 @@ class Evaluation(Record, Reportable):
             plot_profiling_time(durations_s, provenance),
             plot_energy_by_time({self.family: steps}, provenance, step),
         ]
-
-
-def read_evaluation(data: Json, what: str = "the evaluation") -> Evaluation:
-    """Return the evaluation that ``joulecast evaluate --out`` wrote; errors call it ``what``."""
-    found = load_record(Evaluation, {k: v for k, v in data.items() if k != "store"}, what)
-    return replace(found, store=str(data.get("store", "")))

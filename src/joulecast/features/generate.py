@@ -30,7 +30,7 @@ from joulecast.operators import (
     network_work,
     output_shape,
 )
-from joulecast.records import FLOAT_PRECISIONS, Layer, Network, Op, Profile, Setup, Sizes
+from joulecast.records import FLOAT_PRECISIONS, Estimate, Layer, Network, Op, Profile, Setup, Sizes
 from joulecast.records.codec import Json, Record, not_stored
 from joulecast.system.errors import ArgumentError, InputError, NetError, arg
 from joulecast.system.units import (
@@ -219,7 +219,14 @@ def estimate_generation(
     variance = float(weights @ found.cov @ weights)
     prefill, *steps = found.estimates
     decode_s = float(counts @ [one.duration_s for one in steps])
-    share = 1.0 / setup.batch
+
+    def divide(step: Estimate, context: int, tokens: int = 1) -> TokenEstimate:
+        factor = 1.0 / setup.batch / tokens
+        low_j, high_j = step.interval_j
+        ends_j = (low_j * factor, high_j * factor)
+        return TokenEstimate(context, step.energy_j * factor, ends_j, step.duration_s)
+
+    prompt = divide(prefill, prompt_tokens, prompt_tokens)
     notes = dict.fromkeys(note for one in found for note in one.notes)
     if not setup.cuda_graphs and (steps[0].host_share or 0.0) > _MOST_HOST_SHARE:
         notes[_WAITING] = None
@@ -227,13 +234,10 @@ def estimate_generation(
         batch=setup.batch,
         prompt_tokens=prompt_tokens,
         new_tokens=new_tokens,
-        prompt_token_j=prefill.energy_j * share / prompt_tokens,
-        prompt_token_interval_j=_scale(prefill.interval_j, share / prompt_tokens),
-        prefill_s=prefill.duration_s,
-        decode=tuple(
-            TokenEstimate(at, one.energy_j * share, _scale(one.interval_j, share), one.duration_s)
-            for at, one in zip(contexts.tolist(), steps, strict=True)
-        ),
+        prompt_token_j=prompt.token_j,
+        prompt_token_interval_j=prompt.token_interval_j,
+        prefill_s=prompt.step_s,
+        decode=tuple(map(divide, steps, contexts.tolist())),
         request_j=request_j,
         request_interval_j=lognormal_interval(request_j, variance, level),
         request_s=prefill.duration_s + decode_s,
@@ -242,10 +246,6 @@ def estimate_generation(
         notes=tuple(notes),
         **{name: getattr(prefill, name) for name in _FROM_STEP},
     )
-
-
-def _scale(interval: tuple[float, float], factor: float) -> tuple[float, float]:
-    return interval[0] * factor, interval[1] * factor
 
 
 def read_language_model(net: Any, inputs: Any = None) -> Network:
@@ -381,11 +381,12 @@ class _TokenAxes:
         resized = dict(sizes)
         for name, value in sizes.items():
             if name == "kv_tokens":
-                resized[name] = self._resize(value, self.keys)
+                resized[name] = self._resize_count(value, (self.keys,))
             elif name not in _FIXED and isinstance(value, tuple):
                 resized[name] = self._resize_axes(value)
             elif name not in (*_FIXED, "m", "k", "n") and isinstance(value, int):
-                resized[name] = self._resize_count(value)
+                # Products of a query and a key axis grow with both.
+                resized[name] = self._resize_count(value, (self.queries, self.keys))
         if {"m", "k", "n"} <= sizes.keys():
             values = self._resize_axes(tuple(sizes[name] for name in ("m", "k", "n")))
             resized.update(zip(("m", "k", "n"), values, strict=True))
@@ -394,24 +395,20 @@ class _TokenAxes:
     def _resize_axes(self, axes: tuple[int, ...]) -> tuple[int, ...]:
         lengths = iter((self.queries, self.keys))
         return tuple(
-            self._resize(size, next(lengths, self.keys)) if self._grows(size) else size
+            self._resize_count(size, (next(lengths, self.keys),)) if self._grows(size) else size
             for size in axes
         )
 
-    def _resize_count(self, count: int) -> int:
-        """Return a number of elements: products of a query and a key axis grow with both."""
-        if not self._grows(count):
-            return count
-        resized = self._resize(count, self.queries)
-        if (count // self.tokens) % self.tokens == 0:
-            return self._resize(resized, self.keys)
-        return resized
+    def _resize_count(self, count: int, lengths: tuple[int, ...]) -> int:
+        """Return a count with a length in place of each factor that is the number of tokens."""
+        factor = 1
+        for length in lengths:
+            if self._grows(count):
+                count, factor = count // self.tokens, factor * length
+        return count * factor
 
     def _grows(self, size: int) -> bool:
         return size > 0 and size % self.tokens == 0
-
-    def _resize(self, size: int, length: int) -> int:
-        return size // self.tokens * length if size % self.tokens == 0 else size
 
 
 def _find_tokens(network: Network) -> int:

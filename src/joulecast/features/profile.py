@@ -15,7 +15,7 @@ from joulecast.features.options import (
     MeasureOptions,
     ProfileOptions,
 )
-from joulecast.features.profile_report import NetProfile, ProfileResult
+from joulecast.features.profile_report import ProfileResult, describe_campaign, find_next_command
 from joulecast.features.transfer_sources import make_estimator
 from joulecast.records import Network, Profile, Setup
 from joulecast.system.errors import ArgumentError, MissingError, arg
@@ -183,8 +183,9 @@ def profile_device(
 
         return profile_atlas(measuring, profiling, store, on_progress)
     resolved, trained = request.resolve()
-    found = run_profiling(resolved, trained, measuring, profiling, store, on_progress)
-    return NetProfile.make(*found, request, trained, estimator, store)
+    result, found = run_profiling(resolved, trained, measuring, profiling, store, on_progress)
+    command = find_next_command(found, request, trained, estimator, store)
+    return describe_campaign(result, found, command)
 
 
 profile = select(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
-from joulecast.records import Json, Observation, Profile, find_fit_count
+from joulecast.records import Json, Observation, Profile, find_fit_count, summarise_observations
 from joulecast.records.codec import load_partial
 from joulecast.system.errors import ArgumentError, FileError, InputError, MissingError, arg
 from joulecast.system.files import first_line, parse_json, read_limited
@@ -163,7 +163,7 @@ def _report_named(name: str, store: str | None) -> Report:
 
 # By kind: fields that only it has, and what reads it back: a function, or a record.
 _KINDS: dict[str, tuple[set[str], str, str]] = {
-    "evaluation": ({"family", "scores", "nets"}, "features.evaluate", "read_evaluation"),
+    "evaluation": ({"family", "scores", "nets"}, "features.evaluate", "Evaluation"),
     "pruning": ({"budget", "strategy", "layers"}, "features.prune_report", "read_pruning"),
     "plan": ({"devices", "planned_energy_j", "gap_share"}, "features.plan.result", "read_plan"),
     "score": ({"devices", "scale", "notes"}, "features.device_score", "read_scores"),
@@ -259,10 +259,10 @@ def report_profile(profile: Profile) -> Report:
 
 def _list_facts(profile: Profile) -> Table:
     device = profile.device
-    units = {one.device.unit for one in profile.observations if one.device.unit}
+    observed = summarise_observations(profile.observations)
+    units = len(set(observed.units) - {""})
     meters = sorted({one.meter for one in profile.observations if one.meter})
     sources = sorted({one.source for one in profile.observations if one.source})
-    last_s = max((one.taken_at_s for one in profile.observations), default=0.0)
     return list_facts(
         (
             ("Device", device.name),
@@ -270,13 +270,13 @@ def _list_facts(profile: Profile) -> Table:
             ("Memory", format_bytes(device.memory_bytes) if device.memory_bytes else ""),
             ("Power mode", device.power_mode),
             ("Driver", device.driver),
-            ("Units", str(len(units)) if units else ""),
+            ("Units", str(units) if units else ""),
             ("Runtime", profile.runtime),
             ("Meter", ", ".join(meters)),
             ("Meter covers", profile.covers),
             ("Provenance", profile.provenance),
             ("Sources", ", ".join(sources)),
-            ("Last observation", format_time(last_s) if last_s else ""),
+            ("Last observation", format_time(observed.latest_at_s) if observed.latest_at_s else ""),
             ("Ships with Joulecast", "yes" if profile.shipped else ""),
             ("Key", profile.key),
         )
@@ -298,21 +298,21 @@ def _report_observations(profile: Profile) -> list[Block]:
     if refused:
         rows.append(("refused by the device", f"{refused:,}", "–"))
     blocks: list[Block] = [make_table(("", ">observations", ">device time"), rows)]
-    # Imported observations may have no date.
-    dated = {name: [one.taken_at_s for one in f if one.taken_at_s] for name, f in groups.items()}
-    dated = {name: found for name, found in dated.items() if found}
-    if dated:
-        blocks.append(plot_observations(dated, profile.provenance))
-    steps = {
-        name: [
+    dated: dict[str, list[float]] = {}
+    steps: dict[str, list[tuple[str, float, float]]] = {}
+    for name, found in groups.items():
+        # Imported observations may have no date.
+        if times_s := [one.taken_at_s for one in found if one.taken_at_s]:
+            dated[name] = times_s
+        points = [
             (one.trial.network.name or name, one.duration_s, one.energy_j)
             for one in found[-_MOST_POINTS:]
-            if one.energy_j and one.duration_s
+            if one.energy_j and one.duration_s and one.trial.network.layers
         ]
-        for name, found in groups.items()
-        if name != "idle device"
-    }
-    steps = {name: found for name, found in steps.items() if found}
+        if points:
+            steps[name] = points
+    if dated:
+        blocks.append(plot_observations(dated, profile.provenance))
     if steps:
         blocks.append(plot_energy_by_time(steps, profile.provenance))
     return blocks

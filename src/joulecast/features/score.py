@@ -71,7 +71,12 @@ DeviceFile = Annotated[
 Published = Annotated[bool, Argument("Score the eight phones that DeepEn2023 published.")]
 Svg = Annotated[
     str | None,
-    Argument("Also draw the label as a picture.", metavar="FILE.svg", harm="writes a file"),
+    Argument(
+        "Also draw the label as a picture.",
+        metavar="FILE.svg",
+        harm="writes a file",
+        is_written=True,
+    ),
 ]
 Threads = Annotated[
     tuple[int, ...],
@@ -146,8 +151,6 @@ def score(
         if published and found:
             raise ArgumentError(f"{arg('published')} has no {arg(name)}: leave it out")
     # A wrong value is reported before anything is measured.
-    if svg is not None and not Path(svg).parent.is_dir():
-        raise ArgumentError(f"{arg('svg')} is {svg}: there is no folder {Path(svg).parent}")
     texts = {"tdp": tdp, "price": price, "performance": inferences_per_s}
     stated = parse_facts("options", {key: value for key, value in texts.items() if value})
     facts = read_device_file(device_file) if device_file else {}
@@ -213,7 +216,7 @@ def _measure_and_score(
     from joulecast.features.measurers import lock_device, open_any_measurer
     from joulecast.store import open_store
 
-    refusals: dict[str, str] = {}
+    refusals: dict[Trial, str] = {}
     with (
         lock_device(measuring.on),
         open_any_measurer(measuring) as measurer,
@@ -222,8 +225,8 @@ def _measure_and_score(
         profile = describe_profile(measurer)
         opened.check_writable(profile)
         observed = list(opened.load_observations(profile.key))
-        known = {one.trial.key for one in observed if one.trial.setup in setups and has_energy(one)}
-        trials = [trial for trial in list_score_trials(setups) if trial.key not in known]
+        known = {one.trial for one in observed if has_energy(one)}
+        trials = [trial for trial in list_score_trials(setups) if trial not in known]
         for number, trial in enumerate(trials):
             if on_progress is not None:
                 detail = f"{trial.network.name}, {describe_processor(trial.setup)}"
@@ -231,7 +234,7 @@ def _measure_and_score(
             try:
                 found = measurer.measure(trial)
             except _REFUSALS as error:
-                refusals[trial.key] = str(error)
+                refusals[trial] = str(error)
             else:
                 opened.add_observation(found)
                 observed.append(found)
@@ -281,11 +284,11 @@ def score_observations(
     profile: Profile,
     setups: Sequence[Setup],
     facts: DeviceFacts,
-    refusals: Mapping[str, str] | None = None,
+    refusals: Mapping[Trial, str] | None = None,
 ) -> DeviceScore:
     """Return the scores of a device that has energies; its TDP is by default its power limit.
 
-    ``refusals`` says by key why trials were not measured.
+    ``refusals`` says why trials were not measured.
 
     Raises:
         MissingError: No reference application has an energy.
@@ -293,14 +296,12 @@ def score_observations(
     limit_w = profile.device.power_limit_w
     if facts.tdp_w is None and limit_w is not None:
         facts = replace(facts, tdp_w=limit_w, tdp_source="power limit of the device")
-    by_trial = {trial.key: (trial, list[Observation]()) for trial in list_score_trials(setups)}
+    by_trial = {trial: list[Observation]() for trial in list_score_trials(setups)}
     for one in profile.observations:
-        # Most observations of a profile are of something else, and keys take long to compute.
-        if one.trial.setup in setups and one.trial.key in by_trial:
-            by_trial[one.trial.key][1].append(one)
+        if one.trial in by_trial:
+            by_trial[one.trial].append(one)
     configurations = tuple(
-        _summarise(trial, found, (refusals or {}).get(key))
-        for key, (trial, found) in by_trial.items()
+        _summarise(trial, found, (refusals or {}).get(trial)) for trial, found in by_trial.items()
     )
     if not any(one.energy_per_inference_j for one in configurations):
         reasons = "; ".join(dict.fromkeys(one.missing or "" for one in configurations))

@@ -18,17 +18,22 @@ import numpy as np
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
-from joulecast.features.data.alignment import ClockAlignment, align_clocks
 from joulecast.features.data.import_runs import refit_profile
-from joulecast.features.data.power_trace import Floats, PowerTrace, read_trace
+from joulecast.features.data.power_trace import (
+    ClockAlignment,
+    Floats,
+    PowerTrace,
+    align_clocks,
+    read_trace,
+)
 from joulecast.features.profile import From
 from joulecast.features.profiles import SHORT_KEY
 from joulecast.measurer.windows import PULSES
 from joulecast.records import Json, Observation
 from joulecast.system.errors import FileError, InputError, MissingError, arg
 from joulecast.system.units import format_duration
-from joulecast.views.report import Block, Report, Reportable, Text, make_table
-from joulecast.views.words import plural
+from joulecast.views.report import Block, Columns, Report, Reportable, Text, tabulate
+from joulecast.views.words import format_optional, plural
 
 if TYPE_CHECKING:
     from joulecast.store import ProfileSummary, Store
@@ -94,6 +99,23 @@ class RunAttachment:
     completed: tuple[tuple[Observation, Observation], ...]
     refused: tuple[tuple[Observation, str], ...]
 
+    @property
+    def clock(self) -> dict[str, float | None]:
+        """Offset, drift and residual of the alignment; None without one."""
+        found = self.alignment
+        numbers = (found.offset_s, 1e6 * found.drift, found.residual_s) if found else (None,) * 3
+        return dict(zip(("offset_s", "drift_ppm", "residual_s"), numbers, strict=True))
+
+
+_RUN_COLUMNS: Columns = (
+    ("run", lambda one: one.run),
+    (">completed", lambda one: str(len(one.completed))),
+    (">refused", lambda one: str(len(one.refused))),
+    (">offset", lambda one: format_optional(one.clock["offset_s"], "{:.3f} s".format)),
+    (">drift", lambda one: format_optional(one.clock["drift_ppm"], "{:.1f} ppm".format)),
+    (">residual", lambda one: format_optional(one.clock["residual_s"], format_duration)),
+)
+
 
 @dataclass(frozen=True)
 class TraceAttachment(Reportable):
@@ -125,29 +147,13 @@ class TraceAttachment(Reportable):
                         {"network": seen.trial.network.name, "reason": reason}
                         for seen, reason in one.refused
                     ],
-                    "offset_s": found.offset_s if found else None,
-                    "drift_ppm": 1e6 * found.drift if found else None,
-                    "residual_s": found.residual_s if found else None,
+                    **one.clock,
                 }
                 for one in self.runs
-                for found in (one.alignment,)
             ],
         }
 
     def report(self) -> Report:
-        rows = [
-            (
-                one.run,
-                str(len(one.completed)),
-                str(len(one.refused)),
-                f"{found.offset_s:.3f} s" if found else "-",
-                f"{1e6 * found.drift:.1f} ppm" if found else "-",
-                format_duration(found.residual_s) if found else "-",
-            )
-            for one in self.runs
-            for found in (one.alignment,)
-        ]
-        columns = ("run", ">completed", ">refused", ">offset", ">drift", ">residual")
         refused = [pair for one in self.runs for pair in one.refused]
         lines = [
             f"Refused: {one.trial.network.name or 'idle device'}: {reason}."
@@ -157,7 +163,7 @@ class TraceAttachment(Reportable):
             lines.append(f"Refused: {len(refused) - _MOST_REASONS} more, see --json.")
         if self.pending:
             lines.append(f"{plural(self.pending, 'observation')} still wait for a trace.")
-        blocks: list[Block] = [make_table(columns, rows), *map(Text, lines)]
+        blocks: list[Block] = [tabulate(_RUN_COLUMNS, self.runs), *map(Text, lines)]
         blocks.append(
             Text(f"Next: joulecast estimate NET --device {self.device}", "command")
             if self.is_fitted

@@ -12,7 +12,7 @@ import pytest
 
 from joulecast.campaign.atlas_campaign import AtlasLimits
 from joulecast.families import make_family
-from joulecast.features.atlas_process import (
+from joulecast.features.atlas import (
     WORKER_COMMAND,
     AtlasRequest,
     answer_request,
@@ -69,7 +69,7 @@ def list_refusals(request):
     ("end", "options", "reasons"),
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", {}, ("SIGKILL", "memory")),
-        ("time.sleep(60)", {"silence_s": 1.0}, ("hung",)),
+        ("time.sleep(60)", {"silence_s": 5.0}, ("hung",)),
         ("raise SystemError('a broken library')", {}, ("a broken library",)),
     ],
 )
@@ -142,8 +142,8 @@ def test_worker_stops_when_its_parent_was_killed(tmp_path, request_of):
     """Its lock and the device are free again soon."""
     request = request_of(networks=2, seconds=300.0)
     code = (
-        "import sys; from joulecast.features.atlas_process import measure_in_workers\n"
-        "from joulecast.features.atlas_process import AtlasRequest\n"
+        "import sys; from joulecast.features.atlas import measure_in_workers\n"
+        "from joulecast.features.atlas import AtlasRequest\n"
         "measure_in_workers(AtlasRequest.from_json(sys.argv[1]))"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, request.to_json()])
@@ -151,7 +151,7 @@ def test_worker_stops_when_its_parent_was_killed(tmp_path, request_of):
         wait_until(lambda: count_observations(request) >= 1)
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
         workers = [Path("/proc") / child for child in children]
-        assert [b"atlas_process" in (one / "cmdline").read_bytes() for one in workers] == [True]
+        assert [b"features.atlas" in (one / "cmdline").read_bytes() for one in workers] == [True]
     finally:
         parent.send_signal(signal.SIGKILL)
         parent.wait()
