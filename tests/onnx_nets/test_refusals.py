@@ -6,7 +6,6 @@ import sys
 from itertools import pairwise
 
 import pytest
-from onnx import TensorProto, helper
 
 from benchmarks.robustness.hostile_inputs import damage_bytes, find_defect
 from joulecast.onnx_nets import model_file, net_file, network
@@ -42,21 +41,6 @@ def make_constant_elsewhere():
     return make_model([constant, node("MatMul", "x w", "y")], shape=("batch", 4))
 
 
-def make_nested(depth):
-    def make_branch(name):
-        output = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
-        return helper.make_graph([node("Relu", "x", name)], name, [], [output])
-
-    graph = make_branch("inner")
-    for level in range(depth):
-        inner = node("If", "c", f"y{level}", then_branch=graph, else_branch=make_branch("other"))
-        output = helper.make_tensor_value_info(f"y{level}", TensorProto.FLOAT, None)
-        graph = helper.make_graph([inner], f"level{level}", [], [output])
-    model = make_model(graph.node, output=f"y{depth - 1}")
-    model.graph.initializer.append(helper.make_tensor("c", TensorProto.BOOL, (1,), [True]))
-    return model
-
-
 OPEN = ("batch", 3, "height", "width")
 GROWN = [node("Tile", "x times", "t"), node("Relu", "t", "y")]
 CYCLE = [node("Add", "x b", "a", name="first"), node("Relu", "a", "b"), node("Relu", "b", "y")]
@@ -84,7 +68,6 @@ REFUSED = {
     "two of a name": (make_model([node("Relu", "x", "y")] * 2), "two values are named 'y'"),
     "computed input": (make_model([node("Relu", "x", "x")], output="x"), "computes the input 'x'"),
     "no input": (make_model([], [weight("x", 2)], output="x"), "it has no inputs"),
-    "deep branches": (make_nested(30), "nested more than 20 deep"),
     "constant output": (make_model([node("Neg", "w", "y")], [weight("w", 3)]), "do not depend"),
     "open sizes": (make_conv_net(shape=OPEN), "[batch, 3, height, width]"),
     "unknown operators": (

@@ -227,7 +227,7 @@ class LayerAssembler:
 
     def _claim(self, call: GraphCall) -> tuple[int, bool]:
         """Return how many parameters it is the first to use, and whether it only shares others."""
-        names = dict.fromkeys(name for value in list_weights(call) for name in value.weights)
+        names = list_weights(call)
         new = [name for name in names if name not in self.claimed]
         self.claimed.update(new)
         return sum(self.graph.weights.get(name, 0) for name in new), bool(names) and not new
@@ -255,7 +255,7 @@ def _add_constant(op: Op, call: GraphCall) -> Op:
         return op
     others = [value for _, value in call.named_inputs if value.is_constant]
     size = max((one.elements for one in others if one.is_float and not one.weights), default=0)
-    if size <= 1 or any(value.is_weight for value in others):
+    if size <= 1 or any(value.weights for value in others):
         return op
     return with_size(op, "constant", size)
 
@@ -299,8 +299,7 @@ def _find_path(call: GraphCall) -> str:
     """Return the module of a call, which may be known from the name of a weight."""
     if call.path:
         return call.path
-    names = [name for value in list_weights(call) for name in value.weights]
-    found = filter(None, map(_NAMED_WEIGHT.fullmatch, names))
+    found = filter(None, map(_NAMED_WEIGHT.fullmatch, list_weights(call)))
     return next((one[1][:_LONGEST_NAME] for one in found if one[1]), "")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import onnx
 
-from joulecast.onnx_nets.graph import GraphCall, GraphReader, ReadGraph
+from joulecast.onnx_nets.graph import GraphCall, ReadGraph
 from joulecast.onnx_nets.layers import LayerAssembler
 from joulecast.onnx_nets.model_file import (
     GraphError,
@@ -91,7 +91,7 @@ def _read_with_batch(
     for batch in (inputs[0].batch,) if inputs[0].batch else (_READING_BATCH, 1):
         shapes, sizes = bind_shapes(inputs, batch, sample)
         try:
-            return GraphReader(model, inputs, shapes, sizes).read(), batch
+            return ReadGraph(model, inputs, shapes, sizes), batch
         except GraphError as error:
             first = first or error
     assert first is not None
@@ -160,7 +160,7 @@ def _count_step(
     unknown = [call for call in calls if not has_reader(call.op)]
     unknown_bytes = sum(count_bytes(call, share) for call in unknown)
     unsized = sum(map(_is_unsized, graph.calls))
-    used = {name for call in calls for value in list_weights(call) for name in value.weights}
+    used = {name for call in calls for name in list_weights(call)}
     params = sum(graph.weights[name] for name in used)
     forward, backward = work.forward, work.backward
     return StepTotals(

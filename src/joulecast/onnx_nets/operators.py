@@ -34,7 +34,7 @@ SLICING = ("Slice", "Split")
 """Views of some elements, whose gradients are padded with zeros or concatenated."""
 
 _PACKED = f"{FUSED}packed_attention"
-_PRODUCTS = ("MatMul", f"{MICROSOFT}FusedMatMul")
+_PRODUCTS = ("MatMul", "Gemm", f"{FUSED}linear", f"{MICROSOFT}FusedMatMul")
 
 
 def read_call(call: GraphCall, batch: int) -> Op | None:
@@ -106,21 +106,12 @@ def _stack_images(space: Shape, images: int, batch: int) -> Shape:
     return (first * (images // batch if images % batch == 0 else 1), *rest)
 
 
-def _read_gemm(call: GraphCall, batch: int) -> Op:
-    """Read ``Gemm``: a linear layer, or a product of two computed matrices."""
-    left, right = call.read(0), call.read(1)
-    cin, cout = transpose_factors(call)[1]
-    if right.is_constant:
-        return _make_linear(left, cin, cout, call.get(2) is not None, batch)
-    return make_op("matmul", count=1, m=max(1, round(left.dims[0] / batch)), k=cin, n=cout)
-
-
 def _read_matmul(call: GraphCall, batch: int) -> Op:
     """Read a product: linear with one weight, ``grouped_linear`` with several, else ``matmul``."""
     left, right, out = call.read(0), call.read(1), call.outputs[0]
     a, b = transpose_factors(call)
     if right.is_constant and len(b) == 2:
-        return _make_linear(left, *b, False, batch)
+        return _make_linear(left, *b, call.get(2) is not None, batch)
     if left.is_constant and len(a) == 2:
         columns = max(1, round(right.elements / a[1] / batch))
         return make_op("linear", cin=a[1], cout=a[0], lead=(columns,), bias=0)
@@ -135,13 +126,6 @@ def _read_matmul(call: GraphCall, batch: int) -> Op:
     if count % batch == 0:
         return make_op("matmul", count=max(1, count // batch), m=m, k=k, n=n)
     return make_op("matmul", count=1, m=max(1, round(count * m / batch)), k=k, n=n)
-
-
-def _read_linear(call: GraphCall, batch: int) -> Op:
-    """Read a product with a weight and a bias as one operator, perhaps quantised."""
-    cin, cout = call.attribute("K"), call.attribute("N")
-    cin, cout = call.shape(1) if cin is None else (cin, cout)
-    return _make_linear(call.read(0), cin, cout, call.get(2) is not None, batch)
 
 
 def _make_linear(value: GraphValue, cin: int, cout: int, has_bias: bool, batch: int) -> Op:
@@ -202,19 +186,6 @@ def _read_recurrent(call: GraphCall, batch: int) -> Op:
     )  # fmt: skip
 
 
-def _read_sdpa(call: GraphCall, batch: int) -> Op:
-    """Read attention that was spelled out: queries, transposed keys, values."""
-    query, key = call.shape(0), call.shape(1)
-    sequences = math.prod(query[:-3]) if len(query) > 3 else query[0]
-    windows = sequences // batch if sequences % batch == 0 else 1
-    heads, kv_heads = (one[-3] if len(one) > 3 else 1 for one in (query, key))
-    return make_op(
-        "sdpa", **({"windows": windows} if windows > 1 else {}), heads=heads, kv_heads=kv_heads,
-        head_dim=query[-1], tokens=query[-2], kv_tokens=key[-1],
-        causal=call.attribute("causal", 0),
-    )  # fmt: skip
-
-
 def _read_attention(call: GraphCall, batch: int) -> Op:
     """Read attention that is one operator, perhaps on queries, keys and values side by side."""
     query = call.shape(0)
@@ -226,6 +197,19 @@ def _read_attention(call: GraphCall, batch: int) -> Op:
     return make_op(
         "sdpa", heads=heads, kv_heads=kv_heads, tokens=query[-2], kv_tokens=key[-2],
         head_dim=width if len(query) == 4 else width // heads, causal=int(is_causal),
+    )  # fmt: skip
+
+
+def _read_spelled_attention(call: GraphCall, batch: int) -> Op:
+    """Read attention that was spelled out: queries, transposed keys, values."""
+    query, key = call.shape(0), call.shape(1)
+    sequences = math.prod(query[:-3]) if len(query) > 3 else query[0]
+    windows = sequences // batch if sequences % batch == 0 else 1
+    heads, kv_heads = (one[-3] if len(one) > 3 else 1 for one in (query, key))
+    return make_op(
+        "sdpa", **({"windows": windows} if windows > 1 else {}), heads=heads, kv_heads=kv_heads,
+        head_dim=query[-1], tokens=query[-2], kv_tokens=key[-1],
+        causal=call.attribute("causal", 0),
     )  # fmt: skip
 
 
@@ -472,10 +456,10 @@ _READERS: dict[str, _Reader] = {
     **dict.fromkeys(
         _FUNCTIONS, lambda call, batch: _make_elementwise(call, _FUNCTIONS[call.op], batch)
     ),
-    "Conv": _read_conv, "ConvTranspose": _read_conv_transpose, "Gemm": _read_gemm,
-    **dict.fromkeys(_PRODUCTS, _read_matmul), f"{FUSED}linear": _read_linear,
+    "Conv": _read_conv, "ConvTranspose": _read_conv_transpose,
+    **dict.fromkeys(_PRODUCTS, _read_matmul),
     "Einsum": _read_einsum, **dict.fromkeys(RECURRENT, _read_recurrent),
-    f"{FUSED}sdpa": _read_sdpa, "Attention": _read_attention, _PACKED: _read_attention,
+    f"{FUSED}sdpa": _read_spelled_attention, "Attention": _read_attention, _PACKED: _read_attention,
     f"{MICROSOFT}MultiHeadAttention": _read_attention, "Gather": _read_gather,
     "GatherElements": _move("index", "gather"), "GatherND": _move("index", "gather"),
     **dict.fromkeys(("ScatterND", "ScatterElements", "Scatter"), _read_scatter),
@@ -498,10 +482,11 @@ _READERS: dict[str, _Reader] = {
 # -- counts --------------------------------------------------------------------------------------
 
 
-def list_weights(call: GraphCall) -> list[GraphValue]:
-    """Return the weights that a call reads; the statistics of a norm are none."""
+def list_weights(call: GraphCall) -> list[str]:
+    """Return the names of the weights that a call reads; the statistics of a norm are none."""
     given = call.inputs[1:3] if call.op == "BatchNormalization" else call.inputs
-    return [one for one in given if one is not None and one.is_weight and not one.is_scale]
+    values = [value for value in given if value is not None and not value.is_scale]
+    return [*dict.fromkeys(name for value in values for name in value.weights)]
 
 
 def count_bytes(call: GraphCall, share: float = 1.0) -> float:
@@ -549,7 +534,7 @@ def _contract(call: GraphCall) -> float:
 _FLOPS: dict[str, Callable[[GraphCall], float]] = {
     "Conv": lambda call: call.outputs[0].elements * math.prod(call.shape(1)[1:]),
     "ConvTranspose": lambda call: call.read(0).elements * math.prod(call.shape(1)[1:]),
-    **dict.fromkeys(("Gemm", f"{FUSED}linear", *_PRODUCTS), _multiply),
+    **dict.fromkeys(_PRODUCTS, _multiply),
     **dict.fromkeys(
         RECURRENT,
         lambda call: math.prod(call.shape(0)[:2]) * (call.read(1).elements + call.read(2).elements),
