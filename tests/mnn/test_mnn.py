@@ -11,8 +11,16 @@ import torch
 
 from joulecast.devices.detect import detect_device
 from joulecast.families import make_family
-from joulecast.mnn.engine import ENGINE, NN, OPTIM, draw_uniform, make_indices, make_scalar
-from joulecast.mnn.networks import FUNCTIONS, MnnNetwork
+from joulecast.mnn.networks import (
+    ENGINE,
+    FUNCTIONS,
+    NN,
+    OPTIM,
+    MnnNetwork,
+    draw_uniform,
+    make_indices,
+    make_scalar,
+)
 from joulecast.mnn.runtime import MnnStep
 from joulecast.operators import make_layer, make_op, output_shape
 from joulecast.records import Execution, Input, Network, Setup, Trial

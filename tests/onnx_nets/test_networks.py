@@ -9,8 +9,7 @@ from torch import nn
 
 from joulecast.onnx_nets import patterns
 from joulecast.onnx_nets.graph import find_module_path
-from joulecast.onnx_nets.layers import find_path_blocks
-from joulecast.onnx_nets.network import read_network
+from joulecast.onnx_nets.network import find_path_blocks, read_network
 from joulecast.operators import input_shape, layer_work, network_work, output_shape
 from joulecast.records import Setup
 from joulecast.torch_nets.build import build_net

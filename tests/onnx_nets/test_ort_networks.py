@@ -19,7 +19,7 @@ from joulecast.onnx_nets.ort_operators import (
     add_network,
     draw_weights,
 )
-from joulecast.onnx_nets.ort_sessions import open_session
+from joulecast.onnx_nets.ort_runtime import open_session
 from joulecast.operators import KINDS, input_shape, make_layer, make_op
 from joulecast.records import Input, Network, Setup
 from joulecast.system.errors import NetError

@@ -16,8 +16,9 @@ from onnx import TensorProto, helper
 from joulecast.devices.detect import detect_device
 from joulecast.families import make_family
 from joulecast.onnx_nets.net_file import OnnxFile
-from joulecast.onnx_nets.ort_runtime import build_model, check_external_files
-from joulecast.onnx_nets.ort_sessions import (
+from joulecast.onnx_nets.ort_runtime import (
+    build_model,
+    check_external_files,
     find_block_size,
     is_quantised,
     list_integer_kernels,

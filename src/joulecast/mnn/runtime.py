@@ -16,8 +16,16 @@ from importlib.metadata import version
 from math import prod
 from typing import Any
 
-from joulecast.mnn.engine import ENGINE, NN, OPTIM, Var, draw_uniform, make_indices, make_scalar
-from joulecast.mnn.networks import MnnNetwork
+from joulecast.mnn.networks import (
+    ENGINE,
+    NN,
+    OPTIM,
+    MnnNetwork,
+    Var,
+    draw_uniform,
+    make_indices,
+    make_scalar,
+)
 from joulecast.operators.building import needs_input_gradient
 from joulecast.operators.setup_checks import (
     count_threads,

@@ -143,6 +143,7 @@ class GraphCall:
         makes: Names of its outputs.
         path: Name of the module that it belongs to, with dots; empty if that is not known.
         label: Its name in the file.
+        batch: Samples in the batch that it was read with.
     """
 
     op: str
@@ -153,6 +154,7 @@ class GraphCall:
     attributes: dict[str, Any] = field(default_factory=dict)
     path: str = ""
     label: str = ""
+    batch: int = 1
 
     @property
     def named_inputs(self) -> list[tuple[str, GraphValue]]:
@@ -174,6 +176,15 @@ class GraphCall:
     def shape(self, index: int) -> Shape:
         """Return the shape of an input that the operator needs."""
         return self.read(index).dims
+
+    def sample(self, index: int) -> Shape:
+        """Return the shape of a sample of an input that the operator needs."""
+        return self.read(index).take_sample(self.batch)
+
+    @property
+    def result(self) -> Shape:
+        """The shape of a sample of the first output."""
+        return self.outputs[0].take_sample(self.batch)
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute of the node."""
@@ -228,7 +239,8 @@ class ReadGraph:
     name the node.
 
     Attributes:
-        inputs: Their names.
+        batch: Samples of the first input.
+        inputs: Names of the inputs.
         outputs: Names of the values that are its outputs.
         calls: What a device runs for them, in order.
         values: What is known about the values that calls read and compute, by name.
@@ -248,6 +260,7 @@ class ReadGraph:
         self._sizes = sizes
         self._declared: dict[str, Shape] = {}
         self._aliases: dict[str, str] = {}
+        self.batch = shapes[0][0]
         self.inputs = [one.name for one in inputs]
         self.calls: list[GraphCall] = []
         self.values: dict[str, GraphValue] = {}
@@ -333,7 +346,7 @@ class ReadGraph:
         reads = tuple(self._resolve(name) if name else "" for name in proto.input)
         inputs = tuple(self._read_value(name) if name else None for name in reads)
         path = find_module_path(proto)
-        call = GraphCall(op, reads, makes, inputs, (), attributes, path, proto.name)
+        call = GraphCall(op, reads, makes, inputs, (), attributes, path, proto.name, self.batch)
         given = [value for value in inputs if value is not None]
         is_constant = bool(given) and all(value.is_constant for value in given)
         is_sized = all(value.shape is not None for value in given)
