@@ -6,6 +6,7 @@ import sys
 from itertools import pairwise
 
 import pytest
+from onnx import TensorProto
 
 from benchmarks.robustness.hostile_inputs import damage_bytes, find_defect
 from joulecast.onnx_nets import model_file, net_file, network
@@ -13,7 +14,7 @@ from joulecast.onnx_nets.net_file import read_onnx_content, read_onnx_net
 from joulecast.onnx_nets.network import read_network
 from joulecast.records import Network
 from joulecast.system.errors import FileError, InputError, NetError
-from onnx_models import external, integers, make_conv_net, make_model, node, numbers, save, weight
+from onnx_models import external, integers, make_conv_net, make_model, node, save, weight
 
 CONV_NET = make_conv_net().SerializeToString()
 
@@ -26,13 +27,9 @@ def make_linear(tensor):
     return make_model([node("MatMul", "x w", "y")], [tensor], ("batch", 4))
 
 
-def change(tensor, **fields):
-    """Return a tensor of which some fields do not fit to the others."""
-    if "dims" in fields:
-        tensor.dims[:] = fields["dims"]
-    if "raw_data" in fields:
-        tensor.raw_data = fields["raw_data"]
-    return tensor
+def make_weight(dims, **elements):
+    """Return a weight whose elements need not fit to its shape."""
+    return TensorProto(name="w", data_type=TensorProto.FLOAT, dims=dims, **elements)
 
 
 def make_constant_elsewhere():
@@ -59,9 +56,9 @@ REFUSED = {
         make_model([node("Reshape", "x s", "y")], more_inputs=[("s", (2,))]),
         "(Reshape)",
     ),
-    "short weight": (make_linear(change(weight("w", 4, 4), raw_data=bytes(60))), "does not have"),
-    "typed weight": (make_linear(change(numbers("w", 0, 0, shape=(2,)), dims=(4, 2))), "4x2"),
-    "negative size": (make_linear(change(weight("w", 4, 4), dims=(-4, 4))), "negative size"),
+    "short weight": (make_linear(make_weight((4, 4), raw_data=bytes(60))), "does not have"),
+    "typed weight": (make_linear(make_weight((4, 2), float_data=(0, 0))), "4x2"),
+    "negative size": (make_linear(make_weight((-4, 4))), "negative size"),
     "wrong length": (make_linear(external("w", "w.bin", 4, 4, length=63)), "'w' has 63 bytes"),
     "constant elsewhere": (make_constant_elsewhere(), "outside of the model's folder"),
     "cycle": (make_model(CYCLE), "'first' (Add) reads 'b', which no earlier node"),
