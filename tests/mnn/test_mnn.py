@@ -289,7 +289,7 @@ def test_a_step_that_does_not_train_is_rejected(spoil, reason):
     (replica,) = open_runtime("mnn").prepare(SMALL)._replicas
     spoil(replica)
     with pytest.raises(NotTrainingError, match=reason):
-        MnnStep([replica], SMALL.setup, Execution(), 1).check()
+        MnnStep([replica], SMALL)
 
 
 def copy_weights(step):

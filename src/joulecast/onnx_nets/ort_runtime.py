@@ -35,6 +35,7 @@ from joulecast.onnx_nets.ort_operators import add_network, draw_weights
 from joulecast.operators import network_work
 from joulecast.operators.setup_checks import count_threads, raise_closed, refuse_trial
 from joulecast.records import INT8_PRECISIONS, Device, Setup, Trial
+from joulecast.records.runtime import Step
 from joulecast.system.errors import (
     FileError,
     InputError,
@@ -120,7 +121,7 @@ class OnnxRuntime:
         refuse_trial(trial, self.device, "ONNX Runtime")
 
 
-class OnnxStep:
+class OnnxStep(Step):
     """An inference that has run twice: see ``records.runtime.Step``."""
 
     def __init__(self, session: Any, inputs: Mapping[str, Array]) -> None:
@@ -139,13 +140,6 @@ class OnnxStep:
             raise_closed()
         for _ in range(count):
             self._session.run_with_iobinding(self._binding)
-
-    def wait(self) -> None:
-        """Return at once: inferences are finished when ``run`` returns."""
-
-    def peak_memory_bytes(self) -> int:
-        """Return 0: ONNX Runtime does not tell."""
-        return 0
 
     def close(self) -> None:
         """Release the session and its tensors."""
