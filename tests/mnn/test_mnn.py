@@ -313,4 +313,8 @@ def test_adamw_shrinks_weights_before_its_update():
     step._decay_weights()
     for name, after in copy_weights(step).items():
         assert after == pytest.approx(before[name] * (1.0 - 0.01), rel=1e-6)
+    # A whole step: half of the weight is left, and the update hardly shows.
+    step._optimizer.learning_rate, step._decay, before = 1e-6, 5e5, copy_weights(step)
     assert step._step()
+    for name, after in copy_weights(step).items():
+        assert after == pytest.approx(before[name] * 0.5, abs=1e-4)
