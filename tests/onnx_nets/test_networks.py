@@ -350,7 +350,6 @@ READ = {
         "Reciprocal r -> i; Mul x i -> n; Mul w:16 n -> y",
         "rms_norm", {0: {"affine": 1, "spelled": 1}},
     ),
-    "silu": ("Sigmoid x -> s; Mul s x -> y", "silu", {}),
     "hardswish": ("HardSigmoid x -> s; Mul x s -> y", "hardswish", {}),
     "read by others": ("Sigmoid x -> s; Mul x s -> m; Add m s -> y", "sigmoid mul add", {}),
     "attention": (spell_attention(), THREE, {3: {**HEADS, "causal": 0, "reads": (3, 2, 1)}}),
