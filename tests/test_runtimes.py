@@ -5,20 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
 
-from joulecast.operators import make_layer
-from joulecast.operators.setup_checks import (
-    count_threads,
-    refuse_cuda_graphs,
-    refuse_int8,
-    refuse_processor,
-    refuse_torch_options,
-)
-from joulecast.records import INT8_PRECISIONS, Network, Setup
+from joulecast.devices.detect import detect_device
+from joulecast.operators.setup_checks import count_threads
+from joulecast.records import Setup
 from joulecast.runtimes import (
     BUILT_IN,
     explain_runtime_difference,
@@ -29,36 +22,39 @@ from joulecast.runtimes import (
     name_framework,
     open_runtime,
 )
-from joulecast.simulation.runtime import SimulatedRuntime
 from joulecast.system.errors import InputError
 
 
-def test_simulated_device_is_drawn_from_its_seed():
-    runtime = open_runtime("simulated:7")
-    assert isinstance(runtime, SimulatedRuntime)
-    assert runtime.device.name == "simulated-7"
-    assert open_runtime("simulated").device.name == "simulated-0"
+@pytest.mark.parametrize(
+    ("on", "package", "device"),
+    [
+        ("simulated:7", "", "simulated-7"),
+        ("simulated", "", "simulated-0"),
+        ("mnn", "MNN", detect_device("cpu").name),
+        ("onnx:cpu", "onnxruntime", detect_device("cpu").name),
+    ],
+)
+def test_a_runtime_names_its_version_and_device_which_can_be_renamed(on, package, device):
+    if package:
+        pytest.importorskip(package)
+        assert open_runtime(on).name == f"{package.lower()}-{version(package)}"
+    assert open_runtime(on).device.name == device
+    assert open_runtime(on, "mine").device.name == "mine"
 
 
-def test_device_can_be_renamed():
-    assert open_runtime("simulated:7", "mine").device.name == "mine"
-
-
-@pytest.mark.parametrize("on", ["simulated:", "simulated:x", "simulated:-1", "simulated:1.5"])
-def test_seed_must_be_a_whole_number(on):
-    with pytest.raises(InputError, match="like simulated:7"):
+@pytest.mark.parametrize(
+    ("on", "advice"),
+    [
+        *((f"simulated:{seed}", "like simulated:7") for seed in ("", "x", "-1", "1.5")),
+        *((on, "give cpu or cuda:0") for on in ("", "gpu", "cpu:0", "cuda:x")),
+        ("cuda:0,1", "one device at a time"),
+        *((on, "processor only.*give mnn:cpu") for on in ("mnn:cuda:0", "mnn:", "mnn:gpu")),
+        *((on, "processor only.*give onnx:cpu") for on in ("onnx:cuda:0", "onnx:")),
+    ],
+)
+def test_what_is_no_device_is_refused(on, advice):
+    with pytest.raises(InputError, match=advice):
         open_runtime(on)
-
-
-@pytest.mark.parametrize("on", ["", "gpu", "cpu:0", "cuda:x"])
-def test_unknown_device_is_refused(on):
-    with pytest.raises(InputError, match="give cpu or cuda:0"):
-        open_runtime(on)
-
-
-def test_several_devices_are_refused():
-    with pytest.raises(InputError, match="one device at a time"):
-        open_runtime("cuda:0,1")
 
 
 @pytest.mark.parametrize(
@@ -101,12 +97,6 @@ def test_device_has_hardware_and_framework(on, hardware, framework):
     assert name_framework(on) == framework
 
 
-@pytest.mark.parametrize("on", ["mnn:cuda:0", "mnn:", "mnn:gpu", "onnx:cuda:0", "onnx:"])
-def test_some_frameworks_run_on_the_processor_only(on):
-    with pytest.raises(InputError, match=f"processor only.*give {on.partition(':')[0]}:cpu"):
-        open_runtime(on)
-
-
 @pytest.mark.parametrize(
     ("runtime", "on", "joined"),
     [
@@ -124,23 +114,17 @@ def test_runtime_and_device_are_joined(runtime, on, joined):
     assert join_runtime(runtime, on) == joined
 
 
-@pytest.mark.parametrize("on", ["mnn:cpu", "simulated:7"])
-def test_device_of_another_framework_is_refused(on):
-    with pytest.raises(InputError, match="is not a device of PyTorch: give cpu or cuda:0"):
-        join_runtime("torch", on)
-
-
-def test_unknown_runtime_lists_all():
-    with pytest.raises(
-        InputError, match=r"no runtime 'tf': choose from torch, mnn, onnx, simulated"
-    ):
-        join_runtime("tf")
-
-
-@pytest.mark.parametrize("runtime", ["torch", "mnn"])
-def test_agent_has_its_own_framework(runtime):
-    with pytest.raises(InputError, match="leave --runtime out"):
-        join_runtime(runtime, "http://board:8377")
+@pytest.mark.parametrize(
+    ("runtime", "on", "message"),
+    [
+        *(("torch", on, "not a device of PyTorch: give cpu") for on in ("mnn:cpu", "simulated:7")),
+        ("tf", "", "no runtime 'tf': choose from torch, mnn, onnx, simulated"),
+        *((one, "http://board:8377", "leave --runtime out") for one in ("torch", "mnn")),
+    ],
+)
+def test_runtime_and_device_that_do_not_fit_are_refused(runtime, on, message):
+    with pytest.raises(InputError, match=message):
+        join_runtime(runtime, on)
 
 
 def test_torch_compile_is_an_option_of_pytorch() -> None:
@@ -154,65 +138,20 @@ def test_torch_compile_is_an_option_of_pytorch() -> None:
 TORCH = "torch-" + version("torch").partition("+")[0]
 
 
-def test_the_installed_version_is_found_without_its_build():
-    assert find_installed_runtime("torch-1.0") == TORCH
-    assert "+" not in TORCH
-
-
 @pytest.mark.parametrize("runtime", ["", "simulated", "unheard-of-2.0", TORCH])
 def test_nothing_is_said_about_unknown_or_equal_versions(runtime):
     assert explain_runtime_difference(runtime) == ""
 
 
-def test_another_version_is_named_with_the_installed_one():
+def test_another_version_is_named_with_the_installed_one_without_its_build():
+    assert find_installed_runtime("torch-1.0") == TORCH
     said = explain_runtime_difference("torch-1.0")
     assert "made with torch 1.0, but torch " in said and TORCH.removeprefix("torch-") in said
 
 
-INFERENCE = Setup(batch=1, phase="inference")
-
-
-@pytest.mark.parametrize("precision", INT8_PRECISIONS)
-def test_int8_is_refused_with_the_runtime_that_has_it(precision: str) -> None:
-    with pytest.raises(InputError, match=rf"MNN does not run {precision} .* on='onnx:cpu'"):
-        refuse_int8(replace(INFERENCE, precision=precision), "MNN")
-
-
-def test_processor_and_graphs_are_refused_by_name() -> None:
-    with pytest.raises(InputError, match="PyTorch has no processor 'NPU'"):
-        refuse_processor(replace(INFERENCE, processor="NPU"), "PyTorch")
-    with pytest.raises(InputError, match="MNN has no CUDA graphs: leave cuda_graphs out"):
-        refuse_cuda_graphs(replace(INFERENCE, cuda_graphs=True), "MNN")
-
-
-def test_usual_setups_pass() -> None:
-    for refuse in (refuse_int8, refuse_processor, refuse_cuda_graphs):
-        refuse(Setup(), "PyTorch")
-        refuse(replace(INFERENCE, precision="bf16"), "PyTorch")
-
-
-@pytest.mark.parametrize(
-    ("setup", "recomputed", "option"),
-    [
-        (Setup(compiled=True), False, "compiled"),
-        (Setup(accumulate=2), False, "accumulate"),
-        (Setup(), True, "checkpoint"),
-    ],
-)
-def test_options_of_pytorch_are_refused(setup: Setup, recomputed: bool, option: str) -> None:
-    layer = replace(make_layer("linear", cin=2, cout=2), recomputed=recomputed)
-    with pytest.raises(InputError, match=f"MNN .*: leave {option} out"):
-        refuse_torch_options(setup, Network((layer,)), "MNN")
-    refuse_torch_options(Setup(), Network((replace(layer, recomputed=False),)), "MNN")
-
-
-def test_setup_decides():
-    assert count_threads(Setup(threads=3)) == 3
-
-
-def test_default_is_every_processor_that_the_process_may_use(monkeypatch):
+def test_threads_are_those_of_the_setup_or_all_that_the_process_may_use(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 5}, raising=False)
-    assert count_threads(Setup()) == 2
+    assert [count_threads(Setup(threads=3)), count_threads(Setup())] == [3, 2]
 
 
 def test_systems_without_affinity_use_all_processors(monkeypatch):

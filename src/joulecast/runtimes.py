@@ -18,21 +18,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from joulecast.records import Device
-from joulecast.records.runtime import Runtime, Step
+from joulecast.records.runtime import Runtime
 from joulecast.system.errors import InputError, MissingError
-
-__all__ = [
-    "BUILT_IN",
-    "PROFILE_NAMES",
-    "Runtime",
-    "Step",
-    "find_hardware",
-    "is_plugin",
-    "is_simulated",
-    "join_runtime",
-    "name_framework",
-    "open_runtime",
-]
 
 
 def open_runtime(on: str, device_name: str = "") -> Runtime:

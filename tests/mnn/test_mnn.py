@@ -1,7 +1,6 @@
 """Networks and steps in MNN: results and gradients are those of PyTorch, the rest is refused."""
 
 from dataclasses import replace
-from importlib.metadata import version
 
 import pytest
 
@@ -9,13 +8,20 @@ pytest.importorskip("MNN")
 
 import torch
 
-from joulecast.devices.detect import detect_device
 from joulecast.families import make_family
-from joulecast.mnn.engine import ENGINE, NN, OPTIM, draw_uniform, make_indices, make_scalar
-from joulecast.mnn.networks import FUNCTIONS, MnnNetwork
+from joulecast.mnn.networks import (
+    ENGINE,
+    FUNCTIONS,
+    NN,
+    OPTIM,
+    MnnNetwork,
+    draw_uniform,
+    make_indices,
+    make_scalar,
+)
 from joulecast.mnn.runtime import MnnStep
 from joulecast.operators import make_layer, make_op, output_shape
-from joulecast.records import Execution, Input, Network, Setup, Trial
+from joulecast.records import INT8_PRECISIONS, Execution, Input, Network, Setup, Trial
 from joulecast.runtimes import open_runtime
 from joulecast.system.errors import InputError, NetError, NotTrainingError
 from joulecast.testing.runtimes import SMALL, RuntimeContract
@@ -131,23 +137,6 @@ def test_network_trains_as_in_pytorch(name):
     compare_with_torch(NETWORKS[name])
 
 
-@pytest.mark.parametrize(
-    ("layer", "named"),
-    [
-        (make_layer("gru", cin=4, hidden=4, tokens=3), "gru"),
-        (make_layer("lstm", cin=4, hidden=4, tokens=3, bidirectional=1), "two directions"),
-        (conv(4, 8, kernel=3, groups=2), "2 groups"),
-        (make_layer("elementwise", fn="elu", shape=(4,)), "'elu'"),
-        (conv(4, 4, (make_pool("adaptive_avg", 4, 4),)), "adaptive"),
-        (conv(4, 4, (make_pool("avg", 4, 4, ceil=1, **FOUR),)), "beyond the padding"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_what_mnn_cannot_train_is_refused_by_name(layer, named):
-    with pytest.raises(NetError, match=f"layer mine: MNN cannot train .*{named}.*(--on cpu)"):
-        MnnNetwork(Network((replace(layer, name="mine"),), Input((4,))), 1)
-
-
 CONV = conv(3, 4, space=(8, 8), **THREE)
 
 
@@ -164,15 +153,29 @@ def test_shape_that_differs_from_the_record_is_refused():
         net.check_shapes(draw_uniform([2, 3, 9, 9], 1.0, 1))
 
 
+UNTRAINABLE = {
+    "gru": make_layer("gru", cin=4, hidden=4, tokens=3),
+    "two directions": make_layer("lstm", cin=4, hidden=4, tokens=3, bidirectional=1),
+    "2 groups": conv(4, 8, kernel=3, groups=2),
+    "'elu'": make_layer("elementwise", fn="elu", shape=(4,)),
+    "adaptive": conv(4, 4, (make_pool("adaptive_avg", 4, 4),)),
+    "beyond the padding": conv(4, 4, (make_pool("avg", 4, 4, ceil=1, **FOUR),)),
+    "memory format": replace(CONV, channels_last=True),
+}
+
+
 @pytest.mark.parametrize(
     ("network", "message"),
     [
         (Network(), "no layers"),
         (Network((CONV,), Input((3, 8, 8)), buildable=False), "cannot be rebuilt"),
-        (Network((replace(CONV, channels_last=True),), Input((3, 8, 8))), "memory format"),
+        *(
+            (Network((replace(layer, name="mine"),)), f"layer mine: MNN cannot train .*{what}")
+            for what, layer in UNTRAINABLE.items()
+        ),
     ],
 )
-def test_network_that_cannot_be_built_is_refused(network, message):
+def test_network_that_cannot_be_trained_is_refused_by_name(network, message):
     with pytest.raises(NetError, match=message):
         MnnNetwork(network, 1)
 
@@ -198,25 +201,37 @@ def test_families_train(name):
     step.close()
 
 
-def test_name_has_the_installed_version():
-    runtime = open_runtime("mnn", "mine")
-    assert runtime.name == f"mnn-{version('MNN')}"
-    assert runtime.device.name == "mine"
-    assert open_runtime("mnn").device == detect_device("cpu")
-
-
 FROZEN = replace(LINEAR, trains=False, input_grad=False)
 TWO = Setup(batch=2)
+
+
+def alone(layer, setup=TWO, execution=None):
+    """Return a trial of a layer that reads six numbers."""
+    return Trial(Network((layer,), Input((6,))), setup, execution or Execution())
 
 
 @pytest.mark.parametrize(
     ("trial", "error", "message"),
     [
-        (Trial(SMALL.network, Setup(batch=2, precision="bf16")), InputError, "fp32 only"),
-        (Trial(SMALL.network, Setup(batch=2, loss="own")), InputError, "needs PyTorch"),
-        (Trial(SMALL.network, TWO, Execution(mode="graph")), InputError, "use eager"),
+        *(
+            (alone(LINEAR, replace(TWO, **setup)), InputError, message)
+            for setup, message in (
+                ({"precision": "bf16"}, "fp32 only"),
+                ({"loss": "own"}, "needs PyTorch"),
+                ({"processor": "NPU"}, "MNN has no processor 'NPU'"),
+                ({"compiled": True}, "MNN .*: leave --compile out"),
+                ({"accumulate": 2}, "MNN .*: leave --accumulate out"),
+                ({"phase": "inference", "cuda_graphs": True}, "MNN .*: leave --cuda-graphs out"),
+                *(
+                    ({"phase": "inference", "precision": one}, f"not run {one} .* --on onnx:cpu")
+                    for one in INT8_PRECISIONS
+                ),
+            )
+        ),
+        (alone(replace(LINEAR, recomputed=True)), InputError, "MNN .*: leave --checkpoint out"),
+        (alone(LINEAR, TWO, Execution(mode="graph")), InputError, "use eager"),
         (Trial(make_family("transformer:16,1"), TWO), NetError, r"block0\.sdpa: MNN cannot train"),
-        (Trial(Network((FROZEN,), Input((6,))), TWO), NotTrainingError, "nothing to train"),
+        (alone(FROZEN), NotTrainingError, "nothing to train"),
     ],
 )
 def test_what_mnn_lacks_is_refused(trial, error, message):
@@ -231,17 +246,13 @@ def test_frozen_layer_keeps_its_weights():
 
 
 def test_gradient_of_the_input_is_computed_where_the_layer_needs_it():
-    execution = Execution(upstream="random")
-    for layer, names in (
-        (LINEAR, {"0.0.linear.weight", "0.0.linear.bias", "0.input.offset"}),
-        (replace(LINEAR, input_grad=False), {"0.0.linear.weight", "0.0.linear.bias"}),
-    ):
-        trial = Trial(Network((layer,), Input((6,))), Setup(batch=2), execution)
-        assert {*open_runtime("mnn").prepare(trial)._weights} == names
+    for layer, more in ((LINEAR, {"0.input.offset"}), (replace(LINEAR, input_grad=False), set())):
+        step = open_runtime("mnn").prepare(alone(layer, TWO, Execution(upstream="random")))
+        assert {*step._weights} == {"0.0.linear.weight", "0.0.linear.bias", *more}
 
 
 def test_equal_trials_start_from_equal_weights():
-    trial = Trial(Network((LINEAR,), Input((6,))), Setup(batch=2), Execution(copies=2))
+    trial = alone(LINEAR, TWO, Execution(copies=2))
     first, again = (open_runtime("mnn").prepare(trial)._weights for _ in range(2))
     assert all((first[name].read() == again[name].read()).all() for name in first)
     copies = [first[f"{copy}.0.linear.weight"].read() for copy in (0, 1)]
@@ -278,30 +289,32 @@ def test_a_step_that_does_not_train_is_rejected(spoil, reason):
     (replica,) = open_runtime("mnn").prepare(SMALL)._replicas
     spoil(replica)
     with pytest.raises(NotTrainingError, match=reason):
-        MnnStep([replica], SMALL.setup, Execution(), 1).check()
+        MnnStep([replica], SMALL)
 
 
-def prepare_with_weights(setup):
-    """Return a step, and its weights as they are."""
-    step = open_runtime("mnn").prepare(Trial(SMALL.network, setup))
-    return step, {name: weight.read().copy() for name, weight in step._weights.items()}
+def copy_weights(step):
+    return {name: weight.read().copy() for name, weight in step._weights.items()}
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_measured_steps_hardly_change_weights(optimizer):
     setup = Setup(batch=4, threads=1, optimizer=optimizer)
-    step, before = prepare_with_weights(setup)
+    step = open_runtime("mnn").prepare(Trial(SMALL.network, setup))
+    before = copy_weights(step)
     step.run(5)
-    changes = [abs(weight.read() - before[name]).max() for name, weight in step._weights.items()]
+    changes = [abs(after - before[name]).max() for name, after in copy_weights(step).items()]
     # SGD's momentum still carries the two steps of the check.
     assert 0.0 < max(changes) < (0.1 if optimizer == "sgd" else 1e-5)
 
 
 def test_adamw_shrinks_weights_before_its_update():
-    step, before = prepare_with_weights(Setup(batch=4, optimizer="adamw"))
-    step._optimizer.learning_rate = 1.0
+    step = open_runtime("mnn").prepare(Trial(SMALL.network, Setup(batch=4, optimizer="adamw")))
+    step._optimizer.learning_rate, before = 1.0, copy_weights(step)
     step._decay_weights()
-    for name, weight in step._weights.items():
-        expected = before[name] * (1.0 - 0.01)
-        assert weight.read() == pytest.approx(expected, rel=1e-6)
+    for name, after in copy_weights(step).items():
+        assert after == pytest.approx(before[name] * (1.0 - 0.01), rel=1e-6)
+    # A whole step: half of the weight is left, and the update hardly shows.
+    step._optimizer.learning_rate, step._decay, before = 1e-6, 5e5, copy_weights(step)
     assert step._step()
+    for name, after in copy_weights(step).items():
+        assert after == pytest.approx(before[name] * 0.5, abs=1e-4)

@@ -7,7 +7,6 @@ import pytest
 pytest.importorskip("onnxruntime")
 
 import numpy as np
-import onnx
 import torch
 
 from joulecast.families import make_family
@@ -19,7 +18,7 @@ from joulecast.onnx_nets.ort_operators import (
     add_network,
     draw_weights,
 )
-from joulecast.onnx_nets.ort_sessions import open_session
+from joulecast.onnx_nets.ort_runtime import open_session, optimise
 from joulecast.operators import KINDS, input_shape, make_layer, make_op
 from joulecast.records import Input, Network, Setup
 from joulecast.system.errors import NetError
@@ -208,15 +207,12 @@ def test_earlier_tokens_are_an_input_of_the_graph():
     assert [value.shape for value in graph.inputs] == [(2, 1, 64), *2 * [(2, 2, 9, 8)]]
 
 
-def test_scale_of_attention_is_fused_with_its_product(tmp_path):
+def test_scale_of_attention_is_fused_with_its_product():
     # As in an exported file: otherwise kernels would run that networks do not run.
     graph, out = add(make_network(SDPA))
-    model = graph.make_model([out])
-    path = tmp_path / "optimised.onnx"
-    open_session(model.SerializeToString(), Setup(threads=1), path)
-    kernels = [node.op_type for node in onnx.load(path).graph.node]
-    assert "FusedMatMul" in kernels
-    assert "Mul" not in kernels
+    optimised, _ = optimise(graph.make_model([out]), SETUP)
+    kernels = {node.op_type for node in optimised.graph.node}
+    assert "FusedMatMul" in kernels and "Mul" not in kernels
 
 
 @pytest.mark.parametrize(

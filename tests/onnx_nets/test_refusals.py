@@ -6,7 +6,7 @@ import sys
 from itertools import pairwise
 
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from benchmarks.robustness.hostile_inputs import damage_bytes, find_defect
 from joulecast.onnx_nets import model_file, net_file, network
@@ -14,7 +14,7 @@ from joulecast.onnx_nets.net_file import read_onnx_content, read_onnx_net
 from joulecast.onnx_nets.network import read_network
 from joulecast.records import Network
 from joulecast.system.errors import FileError, InputError, NetError
-from onnx_models import external, integers, make_conv_net, make_model, node, numbers, save, weight
+from onnx_models import external, integers, make_conv_net, make_model, node, save, weight
 
 CONV_NET = make_conv_net().SerializeToString()
 
@@ -27,34 +27,15 @@ def make_linear(tensor):
     return make_model([node("MatMul", "x w", "y")], [tensor], ("batch", 4))
 
 
-def change(tensor, **fields):
-    """Return a tensor of which some fields do not fit to the others."""
-    if "dims" in fields:
-        tensor.dims[:] = fields["dims"]
-    if "raw_data" in fields:
-        tensor.raw_data = fields["raw_data"]
-    return tensor
+def make_weight(dims, **elements):
+    """Return a weight whose elements need not fit to its shape."""
+    return TensorProto(name="w", data_type=TensorProto.FLOAT, dims=dims, **elements)
 
 
 def make_constant_elsewhere():
     constant = node("Constant", "", "w", value=external("", "/etc/passwd", 4, 4))
     del constant.input[:]
     return make_model([constant, node("MatMul", "x w", "y")], shape=("batch", 4))
-
-
-def make_nested(depth):
-    def make_branch(name):
-        output = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
-        return helper.make_graph([node("Relu", "x", name)], name, [], [output])
-
-    graph = make_branch("inner")
-    for level in range(depth):
-        inner = node("If", "c", f"y{level}", then_branch=graph, else_branch=make_branch("other"))
-        output = helper.make_tensor_value_info(f"y{level}", TensorProto.FLOAT, None)
-        graph = helper.make_graph([inner], f"level{level}", [], [output])
-    model = make_model(graph.node, output=f"y{depth - 1}")
-    model.graph.initializer.append(helper.make_tensor("c", TensorProto.BOOL, (1,), [True]))
-    return model
 
 
 OPEN = ("batch", 3, "height", "width")
@@ -75,16 +56,15 @@ REFUSED = {
         make_model([node("Reshape", "x s", "y")], more_inputs=[("s", (2,))]),
         "(Reshape)",
     ),
-    "short weight": (make_linear(change(weight("w", 4, 4), raw_data=bytes(60))), "does not have"),
-    "typed weight": (make_linear(change(numbers("w", 0, 0, shape=(2,)), dims=(4, 2))), "4x2"),
-    "negative size": (make_linear(change(weight("w", 4, 4), dims=(-4, 4))), "negative size"),
+    "short weight": (make_linear(make_weight((4, 4), raw_data=bytes(60))), "does not have"),
+    "typed weight": (make_linear(make_weight((4, 2), float_data=(0, 0))), "4x2"),
+    "negative size": (make_linear(make_weight((-4, 4))), "negative size"),
     "wrong length": (make_linear(external("w", "w.bin", 4, 4, length=63)), "'w' has 63 bytes"),
     "constant elsewhere": (make_constant_elsewhere(), "outside of the model's folder"),
     "cycle": (make_model(CYCLE), "'first' (Add) reads 'b', which no earlier node"),
     "two of a name": (make_model([node("Relu", "x", "y")] * 2), "two values are named 'y'"),
     "computed input": (make_model([node("Relu", "x", "x")], output="x"), "computes the input 'x'"),
     "no input": (make_model([], [weight("x", 2)], output="x"), "it has no inputs"),
-    "deep branches": (make_nested(30), "nested more than 20 deep"),
     "constant output": (make_model([node("Neg", "w", "y")], [weight("w", 3)]), "do not depend"),
     "open sizes": (make_conv_net(shape=OPEN), "[batch, 3, height, width]"),
     "unknown operators": (
@@ -243,15 +223,10 @@ def test_weights_in_other_files_are_never_opened(tmp_path, opened_files):
         assert {*inside} == {str(path)}
 
 
-def test_files_that_cannot_be_opened_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(FileError, match="there is no file"):
-        read_onnx_net(tmp_path / "net.onnx")
-    with pytest.raises(FileError, match="cannot be read"):
-        read_onnx_net(tmp_path)
-    path = save(make_conv_net(), tmp_path / "net.onnx")
+def test_files_that_are_too_large_are_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(net_file, "MOST_MODEL_BYTES", 100)
     with pytest.raises(FileError, match="larger than"):
-        read_onnx_net(path)
+        read_onnx_net(save(make_conv_net(), tmp_path / "net.onnx"))
 
 
 def test_the_worker_reads_and_refuses_what_is_read_and_refused_here(tmp_path):

@@ -16,7 +16,8 @@ from joulecast.measurer import MeasureLimits, Measurer, TrialMeasurer
 from joulecast.measurer.device_lock import hold_device
 from joulecast.measurer.local_devices import NOT_LATER, name_lock, open_local_measurer
 from joulecast.records import Trial
-from joulecast.runtimes import Runtime, Step, is_plugin, name_framework
+from joulecast.records.runtime import Runtime, Step
+from joulecast.runtimes import is_plugin, name_framework
 from joulecast.system.errors import InputError
 
 if TYPE_CHECKING:

@@ -16,8 +16,16 @@ from importlib.metadata import version
 from math import prod
 from typing import Any
 
-from joulecast.mnn.engine import ENGINE, NN, OPTIM, Var, draw_uniform, make_indices, make_scalar
-from joulecast.mnn.networks import MnnNetwork
+from joulecast.mnn.networks import (
+    ENGINE,
+    NN,
+    OPTIM,
+    MnnNetwork,
+    Var,
+    draw_uniform,
+    make_indices,
+    make_scalar,
+)
 from joulecast.operators.building import needs_input_gradient
 from joulecast.operators.setup_checks import (
     count_threads,
@@ -26,7 +34,8 @@ from joulecast.operators.setup_checks import (
     refuse_processor,
     refuse_trial,
 )
-from joulecast.records import Device, Execution, Network, Setup, Trial
+from joulecast.records import Device, Network, Setup, Trial
+from joulecast.records.runtime import Step
 from joulecast.system.errors import InputError, NotTrainingError
 
 _LEARNING_RATES = {"sgd": 0.01, "adam": 1e-3, "adamw": 1e-3}
@@ -84,9 +93,7 @@ def _prepare_seeded(trial: Trial, seed: int) -> MnnStep:
         net = MnnNetwork(trial.network, first)
         inputs = _draw_inputs(trial.network, trial.setup, net, first)
         replicas.append(MnnReplica(net, inputs, _make_loss(trial, net.output_shape, first)))
-    step = MnnStep(replicas, trial.setup, trial.execution, count_threads(trial.setup))
-    step.check()
-    return step
+    return MnnStep(replicas, trial)
 
 
 def _draw_inputs(network: Network, setup: Setup, net: MnnNetwork, seed: int) -> Callable[[], Var]:
@@ -129,14 +136,16 @@ def _make_loss(trial: Trial, output_shape: tuple[int, ...], seed: int) -> Callab
     )
 
 
-class MnnStep:
-    """A step of one or more networks: see ``records.runtime.Step``."""
+class MnnStep(Step):
+    """A step of one or more networks that has been checked: see ``records.runtime.Step``.
 
-    def __init__(
-        self, replicas: list[MnnReplica], setup: Setup, execution: Execution, threads: int
-    ) -> None:
-        self._replicas = replicas
-        self._threads = threads
+    Raises:
+        NotTrainingError: It does not train; with the reason and the name of the weight.
+    """
+
+    def __init__(self, replicas: list[MnnReplica], trial: Trial) -> None:
+        setup, execution = trial.setup, trial.execution
+        self._replicas, self._threads = replicas, count_threads(setup)
         self._weights = {
             f"{number}.{name}": weight
             for number, replica in enumerate(replicas)
@@ -151,8 +160,7 @@ class MnnStep:
         self._run_once: Callable[[], Any] = self._step if is_whole else self._infer
         if self._is_training and execution.stage == "forward":
             self._run_once = self._forward
-
-    # -- the interface of a Step -----------------------------------------------------------
+        self._check()
 
     def run(self, count: int) -> None:
         """Run ``count`` steps; MNN returns when they are finished."""
@@ -160,26 +168,13 @@ class MnnStep:
         for _ in range(count):
             self._run_once()
 
-    def wait(self) -> None:
-        """Return at once: steps are finished when ``run`` returns."""
-
-    def peak_memory_bytes(self) -> int:
-        """Return 0: MNN does not tell."""
-        return 0
-
     def close(self) -> None:
         """Release all variables."""
         self._replicas, self._weights, self._optimizer = [], {}, None
         self._run_once = raise_closed
 
-    # -- checks ----------------------------------------------------------------------------
-
-    def check(self) -> None:
-        """Run two whole steps and reject a step that does not train.
-
-        Raises:
-            NotTrainingError: With the reason and the name of the weight.
-        """
+    def _check(self) -> None:
+        """Run two whole steps and reject a step that does not train."""
         ENGINE.set_thread_number(self._threads)
         for replica in self._replicas:
             replica.net.check_shapes(replica.inputs())
@@ -206,8 +201,6 @@ class MnnStep:
                     "measured"
                 )
         self._optimizer.learning_rate *= _MEASURED_LEARNING_RATE_SHARE
-
-    # -- stages ----------------------------------------------------------------------------
 
     def _infer(self) -> None:
         for replica in self._replicas:

@@ -58,13 +58,11 @@ class FusionTable:
 
     Attributes:
         name: Names the table in a fit.
-        runtimes: Names of the runtimes that it is for, without their versions.
         patterns: Chains that run as one kernel, as the module's docstring says.
         free: Names of operators that run no kernel in inference.
     """
 
     name: str
-    runtimes: tuple[str, ...]
     patterns: tuple[str, ...]
     free: frozenset[str]
 
@@ -82,24 +80,24 @@ FUSION_TABLES: dict[str, FusionTable] = {
     table.name: table
     for table in (
         # PyTorch in eager mode fuses nothing; a shuffle is one copy of a transposed view.
-        FusionTable("torch", ("torch", "simulated"), _SHUFFLES, _FREE_IN_TORCH),
+        FusionTable("torch", _SHUFFLES, _FREE_IN_TORCH),
         # TorchInductor calls libraries for convolutions and matrix products; a chain of pointwise
         # operators is one kernel, together with a reduction inside it. Profiles of earlier versions
         # name torch.compile as a runtime.
-        FusionTable("torch_compile", ("torch_compile",), (
+        FusionTable("torch_compile", (
             *_SHUFFLES, _SPELLED_ATTENTION, "bn relu", "add relu",
             *(f"{one} = @pointwise* {one} @pointwise*" for one in _FUSED_REDUCTIONS),
             "embedding = embedding @pointwise*", "pointwise = @pointwise @pointwise+",
         ), _FREE_IN_TORCH),
         # ONNX Runtime 1.31, CPU execution provider, all optimisations: batch norms and padding
         # folded, FusedConv with sum and activation, FusedGemm, SkipLayerNormalization.
-        FusionTable("onnxruntime", ("onnxruntime",), (
+        FusionTable("onnxruntime", (
             *_SHUFFLES, _SPELLED_ATTENTION,
             f"{_CONVOLUTION} bn? add? {_ACTIVATIONS}|hsigmoid?", f"{_TRANSPOSED} bn?",
             f"fc {_ACTIVATIONS}?", "add ln",
         ), _FREE_ON_PHONES | {"pad"}),
         # nn-Meter's rules of TensorFlow Lite on phones (Zhang et al., MobiSys 2021).
-        FusionTable("tflite", ("tflite", "mnn"), (
+        FusionTable("tflite", (
             *_SHUFFLES, _SQUEEZE_EXCITE, f"{_CONVOLUTION} bn? relu?", f"{_TRANSPOSED} bn? relu?",
             "fc relu?", "bn relu?", "add relu?",
         ), _FREE_ON_PHONES),
@@ -113,11 +111,8 @@ def find_fusion_table(runtime: str, setup: Setup) -> FusionTable:
 
     What PyTorch compiles, as the setup says, has a table of its own.
     """
-    if setup.compiled:
-        return FUSION_TABLES["torch_compile"]
-    bare = runtime.split("-", 1)[0]
-    found = (table for table in FUSION_TABLES.values() if bare in table.runtimes)
-    return next(found, FUSION_TABLES["torch"])
+    name = "torch_compile" if setup.compiled else runtime.split("-", 1)[0]
+    return FUSION_TABLES.get("tflite" if name == "mnn" else name, FUSION_TABLES["torch"])
 
 
 # -- operators ---------------------------------------------------------------------------------

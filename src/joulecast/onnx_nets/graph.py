@@ -12,6 +12,7 @@ import ast
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,21 +50,12 @@ _MOST_CONSTANT_ELEMENTS = 1024
 # Results of these are the numbers that they read: networks in floating point do not have them.
 _QUANTISERS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 _SHAPE_READERS = ("Shape", "Size")
-# The arithmetic by which exporters derive shapes; none of it is slow on few elements.
-_FOLDED = frozenset((
-    *_SHAPE_READERS, *VIEWS, "Identity", "Cast", "Transpose", "Slice", "Gather", "Concat", "Expand",
-    "ConstantOfShape", "Range", "Add", "Sub", "Mul", "Div", "Mod", "Pow", "Equal", "Less",
-    "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Not", "Where", "Min", "Max", "Neg",
-    "Abs", "Sqrt", "Reciprocal", "Floor", "Ceil", "ReduceProd", "ReduceSum", "ReduceMax",
-    "ReduceMin", "CastLike", "Tile", "Split", "GatherND", "ScatterND",
-))  # fmt: skip
 # The numbers in their other inputs have to be known.
 _SHAPED_BY_NUMBERS = frozenset((
     "Reshape", "Expand", "Slice", "Tile", "Pad", "Resize", "Upsample", "Squeeze", "Unsqueeze",
     "ConstantOfShape", "Range", "OneHot", "TopK", "Split", "ReduceMean", "ReduceSum", "ReduceMax",
     "ReduceMin", "ReduceProd",
 ))  # fmt: skip
-_DEEPEST_BRANCH = 20
 # Where PyTorch's exporter writes the modules of a node.
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _LONGEST_SCOPES = 10_000
@@ -100,11 +92,6 @@ class GraphValue:
     def is_float(self) -> bool:
         """Whether its elements are floating-point numbers."""
         return self.type in _FLOAT_TYPES
-
-    @property
-    def is_weight(self) -> bool:
-        """Whether it is a constant that was learned, more than one number."""
-        return self.is_constant and bool(self.weights)
 
     @property
     def numbers(self) -> tuple[Any, ...] | None:
@@ -149,6 +136,7 @@ class GraphCall:
         makes: Names of its outputs.
         path: Name of the module that it belongs to, with dots; empty if that is not known.
         label: Its name in the file.
+        batch: Samples in the batch that it was read with.
     """
 
     op: str
@@ -159,6 +147,7 @@ class GraphCall:
     attributes: dict[str, Any] = field(default_factory=dict)
     path: str = ""
     label: str = ""
+    batch: int = 1
 
     @property
     def named_inputs(self) -> list[tuple[str, GraphValue]]:
@@ -181,6 +170,15 @@ class GraphCall:
         """Return the shape of an input that the operator needs."""
         return self.read(index).dims
 
+    def sample(self, index: int) -> Shape:
+        """Return the shape of a sample of an input that the operator needs."""
+        return self.read(index).take_sample(self.batch)
+
+    @property
+    def result(self) -> Shape:
+        """The shape of a sample of the first output."""
+        return self.outputs[0].take_sample(self.batch)
+
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute of the node."""
         value = self.attributes.get(name)
@@ -195,24 +193,6 @@ class GraphCall:
         if value.numbers is None:
             raise GraphError(f"reads its {name} from a value that is not known before it runs")
         return value.numbers
-
-
-@dataclass
-class ReadGraph:
-    """A graph whose shapes are known.
-
-    Attributes:
-        calls: What a device runs, in order.
-        weights: Number of elements of every weight.
-        quantisers: Names of operators on quantised numbers that the file has.
-    """
-
-    inputs: list[str]
-    outputs: list[str] = field(default_factory=list)
-    calls: list[GraphCall] = field(default_factory=list)
-    values: dict[str, GraphValue] = field(default_factory=dict)
-    weights: dict[str, int] = field(default_factory=dict)
-    quantisers: set[str] = field(default_factory=set)
 
 
 def normalise_axis(axis: Any, rank: int) -> int:
@@ -237,16 +217,28 @@ def list_reduced_axes(call: GraphCall) -> tuple[int, ...]:
 
 
 def transpose_factors(call: GraphCall) -> tuple[Shape, Shape]:
-    """Return the shapes of the factors of a product that may transpose them first."""
+    """Return the shapes of the factors of a product that may transpose or pack them first."""
     a, b = call.shape(0), call.shape(1)
+    if call.attribute("K"):
+        return a, (call.attribute("K"), call.attribute("N"))
     a = (*a[:-2], a[-1], a[-2]) if call.attribute("transA", 0) else a
     return a, (*b[:-2], b[-1], b[-2]) if call.attribute("transB", 0) else b
 
 
-class GraphReader:
-    """Reads the calls of a checked graph, with the shapes of all that they read and compute.
+class ReadGraph:
+    """The calls of a checked graph, with the shapes of all that they read and compute.
 
-    Inputs have ``shapes``; ``sizes`` are those of the named dimensions inside the graph.
+    Inputs have ``shapes``; ``sizes`` are those of the named dimensions inside the graph. Errors
+    name the node.
+
+    Attributes:
+        batch: Samples of the first input.
+        inputs: Names of the inputs.
+        outputs: Names of the values that are its outputs.
+        calls: What a device runs for them, in order.
+        values: What is known about the values that calls read and compute, by name.
+        weights: Number of elements of every weight.
+        quantisers: Names of operators on quantised numbers that the file has.
     """
 
     def __init__(
@@ -256,48 +248,47 @@ class GraphReader:
         shapes: Sequence[Shape],
         sizes: dict[str, int],
     ) -> None:
-        self.graph = model.graph
         versions = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
-        self.opset = min(max(versions, default=1), onnx.defs.onnx_opset_version())
-        self.sizes = sizes
-        self.found = ReadGraph([one.name for one in inputs])
-        self.declared: dict[str, Shape] = {}
-        self.aliases: dict[str, str] = {}
+        self._opset = min(max(versions, default=1), onnx.defs.onnx_opset_version())
+        self._sizes = sizes
+        self._declared: dict[str, Shape] = {}
+        self._aliases: dict[str, str] = {}
+        self.batch = shapes[0][0]
+        self.inputs = [one.name for one in inputs]
+        self.calls: list[GraphCall] = []
+        self.values: dict[str, GraphValue] = {}
+        self.weights: dict[str, int] = {}
+        self.quantisers: set[str] = set()
         for one, shape in zip(inputs, shapes, strict=True):
             check_shape(f"the input {shorten(one.name)!r}", shape)
             axis = 0 if shape[:1] == shapes[0][:1] else -1
-            self.found.values[one.name] = GraphValue(shape, one.type, batch_axis=axis)
-
-    def read(self) -> ReadGraph:
-        """Return the graph with the calls that an output depends on; errors name the node."""
-        self._read_scope(self.graph, depth=0)
-        found = self.found
-        found.outputs = [self._resolve(value.name) for value in self.graph.output]
-        wanted, kept = set(found.outputs), []
-        for call in reversed(found.calls):
+            self.values[one.name] = GraphValue(shape, one.type, batch_axis=axis)
+        self._read_scope(model.graph)
+        self.outputs = [self._resolve(value.name) for value in model.graph.output]
+        wanted, kept = set(self.outputs), []
+        for call in reversed(self.calls):
             if wanted.intersection(call.makes):
                 kept.append(call)
                 wanted.update(call.reads)
-        found.calls = kept[::-1]
-        return found
+        self.calls = kept[::-1]
 
-    def _read_scope(self, graph: onnx.GraphProto, depth: int) -> None:
+    def _read_scope(self, graph: onnx.GraphProto) -> None:
         read = {one.name: _read_tensor(one, one.name) for one in graph.initializer}
         for one in graph.sparse_initializer:
             name, dims = one.values.name, tuple(map(int, one.dims))
             read[name] = GraphValue(dims, one.values.data_type, True, None, (name,))
-        self.found.values.update(read)
-        self.found.weights.update((name, v.elements) for name, v in read.items() if v.weights)
+        self.values.update(read)
+        self.weights.update((name, v.elements) for name, v in read.items() if v.weights)
         for value in (*graph.value_info, *graph.output):
             declared = read_dims(value.type)
-            sizes = [self.sizes.get(d, -1) if isinstance(d, str) else d for d in declared or ()]
+            sizes = [self._sizes.get(d, -1) if isinstance(d, str) else d for d in declared or ()]
             if declared is not None and min(sizes, default=0) >= 0:
-                self.declared[value.name] = tuple(sizes)
+                self._declared[value.name] = tuple(sizes)
         for proto in graph.node:
             label = proto.name or (proto.output[0] if proto.output else "")
             title = f"node {shorten(label)!r} ({shorten(_name_op(proto))})"
             try:
-                if _name_op(proto) != "If" or not self._take_branch(proto, depth):
+                if _name_op(proto) != "If" or not self._take_branch(proto):
                     for part in self._translate(proto):
                         self._add_node(part)
             except GraphError as error:
@@ -306,41 +297,33 @@ class GraphReader:
                 reason = shorten(str(error).strip().split("\n", 1)[0], 300)
                 raise GraphError(f"{title} is invalid ({reason})") from error
 
-    def _take_branch(self, proto: NodeProto, depth: int) -> bool:
+    def _take_branch(self, proto: NodeProto) -> bool:
         """Read the branch of an ``If`` whose condition is known; return whether it is."""
         condition = self._read_value(proto.input[0])
-        if condition.numbers is None or depth >= _DEEPEST_BRANCH:
+        if condition.numbers is None:
             return False
         wanted = "then_branch" if condition.numbers[0] else "else_branch"
         branch = next((one.g for one in proto.attribute if one.name == wanted), None)
         if branch is None:
             raise GraphError(f"has no {wanted}")
-        self._read_scope(branch, depth + 1)
+        self._read_scope(branch)
         for name, inner in zip(proto.output, branch.output, strict=True):
-            self.aliases[name] = self._resolve(inner.name)
+            self._aliases[name] = self._resolve(inner.name)
         return True
 
     def _translate(self, proto: NodeProto) -> Iterator[NodeProto]:
         """Return the standard nodes that a node stands for: itself, or parts of a fused one."""
         op = _name_op(proto)
         if op in _QUANTISERS or re.search("QLinear|QGemm|Integer|Quantize", op):
-            self.found.quantisers.add(op)
-        parts: list[tuple[str, Sequence[str], Sequence[str], Sequence[onnx.AttributeProto]]]
-        if op in _SPLITTERS:
-            names = [*proto.input, *[""] * (5 - len(proto.input))]
-            split = _SPLITTERS[op](proto, names, proto.output[0])
-            parts = [(one, inputs, [made], more) for one, inputs, made, more in split]
-        elif op in _STANDARD:
-            standard, *places = _STANDARD[op]
-            names = [proto.input[place] for place in places if place < len(proto.input)]
-            parts = [(standard, names, proto.output, proto.attribute)]
-        else:
+            self.quantisers.add(op)
+        if op not in _STANDARD:
             yield proto
             return
-        for op, inputs, outputs, attributes in parts:
-            domain, _, op_type = op.rpartition("::")
+        names = [*proto.input, *[""] * (_MOST_INPUTS - len(proto.input))]
+        for standard, inputs, outputs, attributes in _STANDARD[op](proto, names):
+            domain, _, op_type = standard.rpartition("::")
             part = helper.make_node(op_type, inputs, outputs, proto.name, domain=domain)
-            schema = _find_schema(part, self.opset)
+            schema = _find_schema(part, self._opset)
             part.attribute.extend(
                 one for one in attributes if schema is None or one.name in schema.attributes
             )
@@ -351,60 +334,62 @@ class GraphReader:
         op, makes = _name_op(proto), tuple(proto.output)
         attributes = {one.name: _read_attribute(one) for one in proto.attribute}
         if op == "Constant":
-            self.found.values[makes[0]] = _read_constant(attributes)
+            self.values[makes[0]] = _read_constant(attributes)
             return
         reads = tuple(self._resolve(name) if name else "" for name in proto.input)
         inputs = tuple(self._read_value(name) if name else None for name in reads)
         path = find_module_path(proto)
-        call = GraphCall(op, reads, makes, inputs, (), attributes, path, proto.name)
+        call = GraphCall(op, reads, makes, inputs, (), attributes, path, proto.name, self.batch)
         given = [value for value in inputs if value is not None]
-        is_known = all(value.is_constant for value in given)
+        is_constant = bool(given) and all(value.is_constant for value in given)
+        is_sized = all(value.shape is not None for value in given)
         if op in _SHAPE_READERS:
-            is_known = bool(given) and given[0].shape is not None
-        if given and is_known:
-            self._add_constant(call, given, proto)
-            return
-        source = _find_same(call)
+            is_constant = is_constant or (bool(given) and is_sized)
+        source = None if is_constant else _find_same(call)
         if source is not None:
-            self.aliases[makes[0]] = reads[source]
+            self._aliases[makes[0]] = reads[source]
             # Besides, a dynamic quantisation returns its scale and zero point, a dropout its mask.
             scale = GraphValue((), _FLOAT, True, is_scale=True)
             other = scale if op in _QUANTISERS else replace(call.read(0), type=_BOOL)
-            self.found.values.update((name, other) for name in makes[1:] if name)
+            self.values.update((name, other) for name in makes[1:] if name)
             return
-        is_sized = all(value.shape is not None for value in given)
-        results = self._infer(call, proto) if is_sized else [(None, _FLOAT)] * len(makes)
-        outputs = tuple(
-            GraphValue(shape, type_, batch_axis=_find_batch_axis(call, shape, place))
-            for place, (shape, type_) in enumerate(results)
-        )
-        self.found.values.update(zip(makes, outputs, strict=True))
-        self.found.calls.append(replace(call, outputs=outputs))
+        results: Sequence[tuple[Shape | None, int]] = [(None, _FLOAT)] * len(makes)
+        if is_sized or is_constant:
+            results = self._infer(call, proto)
+        if is_constant:
+            outputs = self._make_constants(call, proto, results)
+        else:
+            outputs = tuple(
+                GraphValue(shape, type_, batch_axis=_find_batch_axis(call, shape, place))
+                for place, (shape, type_) in enumerate(results)
+            )
+            self.calls.append(replace(call, outputs=outputs))
+        self.values.update(zip(makes, outputs, strict=True))
 
-    def _add_constant(self, call: GraphCall, given: list[GraphValue], proto: NodeProto) -> None:
-        if call.op in _SHAPE_READERS:
-            given = []
-        elif call.op in _QUANTISERS:
+    def _make_constants(
+        self, call: GraphCall, proto: NodeProto, results: Sequence[tuple[Shape | None, int]]
+    ) -> tuple[GraphValue, ...]:
+        """Return the results of a call that reads constants alone, or only shapes."""
+        given = [] if call.op in _SHAPE_READERS else [value for _, value in call.named_inputs]
+        if call.op in _QUANTISERS:
             # Scales and zero points are not weights.
             given = given[:1]
         weights = tuple(dict.fromkeys(name for value in given for name in value.weights))
         is_scale = any(value.is_scale for value in given)
-        results = self._infer(call, proto)
         arrays = self._fold(call, proto, [shape for shape, _ in results])
-        outputs = [
+        return tuple(
             GraphValue(shape, type_, True, array, weights, is_scale)
             for (shape, type_), array in zip(results, arrays, strict=True)
-        ]
-        self.found.values.update(zip(call.makes, outputs, strict=True))
+        )
 
     def _infer(self, call: GraphCall, proto: NodeProto) -> list[tuple[Shape | None, int]]:
         """Return shape and type of every result; a shape is None where it is not known."""
         first = next((value.type for value in call.inputs if value is not None), _FLOAT)
         found: list[tuple[Shape | None, int]]
-        found = [(self.declared.get(name), first) for name in call.makes]
+        found = [(self._declared.get(name), first) for name in call.makes]
         if call.op in _OWN_SHAPES:
             found[0] = (_OWN_SHAPES[call.op](call), _FLOAT)
-        elif (schema := _find_schema(proto, self.opset)) is not None:
+        elif (schema := _find_schema(proto, self._opset)) is not None:
             types, data = {}, {}
             for name, value in zip(proto.input, call.inputs, strict=True):
                 if value is None:
@@ -416,7 +401,7 @@ class GraphReader:
                 types[name] = helper.make_tensor_type_proto(type_, value.shape)
                 if value.array is not None:
                     data[name] = numpy_helper.from_array(value.array)
-            opsets = [helper.make_opsetid("", max(self.opset, schema.since_version))]
+            opsets = [helper.make_opsetid("", max(self._opset, schema.since_version))]
             inferred = shape_inference.infer_node_outputs(
                 schema, proto, types, data, opset_imports=opsets
             )
@@ -446,18 +431,21 @@ class GraphReader:
             # No element is read: one stands for all.
             arrays, is_known = [np.broadcast_to(np.float32(0), call.shape(0))], True
         is_small = max(sizes, default=0) <= _MOST_CONSTANT_ELEMENTS
-        if call.op not in _FOLDED or not is_small or not is_known:
-            return [None] * len(shapes)
-        settings = {"log": lambda *_: None, "opsets": {"": self.opset}, "verbose": 0}
-        with np.errstate(all="ignore"):
-            operator = load_op("", proto.op_type, self.opset)(proto, {**settings, "new_ops": None})
-            return [np.asarray(one) for one in operator.run(*arrays)]
+        is_standard = _find_schema(proto, self._opset) is not None
+        if is_known and is_small and is_standard:
+            settings = {"log": lambda *_: None, "opsets": {"": self._opset}, "verbose": 0}
+            # Whoever needs numbers that cannot be computed says so.
+            with np.errstate(all="ignore"), suppress(*_BROKEN):
+                operator = load_op("", proto.op_type, self._opset)
+                found = operator(proto, {**settings, "new_ops": None}).run(*arrays)
+                return [np.asarray(one) for one in found]
+        return [None] * len(shapes)
 
     def _resolve(self, name: str) -> str:
-        return self.aliases.get(name, name)
+        return self._aliases.get(name, name)
 
     def _read_value(self, name: str) -> GraphValue:
-        value = self.found.values.get(self._resolve(name))
+        value = self.values.get(self._resolve(name))
         if value is None:
             raise GraphError(f"reads {shorten(name)!r}, which no earlier node computes")
         return value
@@ -616,95 +604,104 @@ def _read_attribute(proto: onnx.AttributeProto) -> Any:
 
 # -- operators of ONNX Runtime, and of quantised graphs ------------------------------------------
 
-# The standard operator that takes the place of another, and the inputs that it reads: networks in
-# floating point have no scales and zero points.
-_STANDARD: dict[str, tuple[Any, ...]] = {
-    "ConvInteger": ("Conv", 0, 1), "QLinearConv": ("Conv", 0, 3, 8),
-    "MatMulInteger": ("MatMul", 0, 1), "QLinearMatMul": ("MatMul", 0, 3),
-    "SimplifiedLayerNormalization": ("RMSNormalization", 0, 1),
-    **{
-        f"{MICROSOFT}{op}": standard
-        for op, standard in {
-            "SimplifiedLayerNormalization": ("RMSNormalization", 0, 1), "Gelu": ("Gelu", 0),
-            "RotaryEmbedding": ("RotaryEmbedding", 0, 2, 3, 1), "QGemm": ("Gemm", 0, 3, 6),
-            "QLinearAdd": ("Add", 0, 3), "QLinearMul": ("Mul", 0, 3),
-            **{
-                f"QLinear{one}": (one, 0)
-                for one in ("Sigmoid", "LeakyRelu", "Softmax", "GlobalAveragePool", "AveragePool")
-            },
-            "DynamicQuantizeLSTM": ("LSTM", 0, 1, 2, 3),
-            "DynamicQuantizeMatMul": (f"{FUSED}linear", 0, 1, 4),
-            "MatMulIntegerToFloat": (f"{FUSED}linear", 0, 1, 6),
-            "MatMulNBits": (f"{FUSED}linear", 0, 1, 5),
-        }.items()
-    },
-}  # fmt: skip
-# Operator, names of inputs, name of the result, and attributes.
-_Part = tuple[str, Sequence[str], str, Sequence[onnx.AttributeProto]]
+# Operator, names of inputs and results, and attributes.
+_Part = tuple[str, Sequence[str], Sequence[str], Sequence[onnx.AttributeProto]]
+# Inputs of a fused operator, whose names are empty where it has fewer.
+_MOST_INPUTS = 9
+_Splitter = Callable[[NodeProto, Sequence[str]], Iterator[_Part]]
 
 
-def _split_activation(proto: NodeProto, names: Sequence[str], result: str) -> Iterator[_Part]:
+def _rename(standard: str, *places: int) -> _Splitter:
+    """Put a standard operator, which reads some of the inputs, in the place of another."""
+
+    def split(proto: NodeProto, names: Sequence[str]) -> Iterator[_Part]:
+        inputs = [names[place] for place in places if place < len(proto.input)]
+        yield standard, inputs, proto.output, proto.attribute
+
+    return split
+
+
+def _split_activation(proto: NodeProto, names: Sequence[str]) -> Iterator[_Part]:
     """Take a convolution or product apart, with a sum and an activation."""
     settings = {one.name: _read_attribute(one) for one in proto.attribute}
-    last, plain = f"{result}#plain", proto.op_type.removeprefix("Fused")
-    yield plain, names[:3] if names[2] else names[:2], last, proto.attribute
+    result, plain = proto.output[0], proto.op_type.removeprefix("Fused")
+    last = f"{result}#plain"
+    yield plain, names[:3] if names[2] else names[:2], [last], proto.attribute
     if names[3]:
-        yield "Add", (last, names[3]), f"{result}#sum", ()
+        yield "Add", (last, names[3]), [f"{result}#sum"], ()
         last = f"{result}#sum"
     activation, limits = settings.get("activation") or "Identity", list[str]()
     for limit in (settings.get("activation_params") or ()) if activation == "Clip" else ():
         limits.append(f"{result}#limit{len(limits)}")
-        yield "Constant", (), limits[-1], [helper.make_attribute("value_float", limit)]
-    yield activation, (last, *limits), result, ()
+        yield "Constant", (), limits[-1:], [helper.make_attribute("value_float", limit)]
+    yield activation, (last, *limits), [result], ()
 
 
-def _split_norm(proto: NodeProto, names: Sequence[str], result: str) -> Iterator[_Part]:
+def _split_norm(proto: NodeProto, names: Sequence[str]) -> Iterator[_Part]:
     """Take a norm apart that adds a bias and the input of the block before."""
-    is_plain = "Simplified" not in proto.op_type
+    is_plain, result = "Simplified" not in proto.op_type, proto.output[0]
     last, bias = names[0], names[4 if is_plain else 3]
     if bias:
-        yield "Add", (last, bias), f"{result}#bias", ()
+        yield "Add", (last, bias), [f"{result}#bias"], ()
         last = f"{result}#bias"
     total = proto.output[3] if len(proto.output) > 3 and proto.output[3] else f"{result}#sum"
-    yield "Add", (last, names[1]), total, ()
+    yield "Add", (last, names[1]), [total], ()
     if is_plain:
-        yield "LayerNormalization", (total, names[2], names[3]), result, ()
+        yield "LayerNormalization", (total, names[2], names[3]), [result], ()
     else:
-        yield "RMSNormalization", (total, names[2]), result, ()
+        yield "RMSNormalization", (total, names[2]), [result], ()
 
 
-def _split_bias(proto: NodeProto, names: Sequence[str], result: str) -> Iterator[_Part]:
+def _split_bias(proto: NodeProto, names: Sequence[str]) -> Iterator[_Part]:
     """Take an activation apart that adds a bias first."""
+    last, result = names[0], proto.output[0]
     if names[1]:
-        yield "Add", names[:2], f"{result}#bias", ()
-    yield "Gelu", (f"{result}#bias" if names[1] else names[0],), result, ()
+        last = f"{result}#bias"
+        yield "Add", names[:2], [last], ()
+    yield "Gelu", (last,), [result], ()
 
 
-def _split_attention(proto: NodeProto, names: Sequence[str], result: str) -> Iterator[_Part]:
+def _split_attention(proto: NodeProto, names: Sequence[str]) -> Iterator[_Part]:
     """Take attention apart that projects its input to queries, keys and values first."""
-    op, last = f"{FUSED}linear" if names[2] else "MatMul", f"{result}#projected"
-    yield op, names[: 3 if names[2] else 2], last, ()
-    yield f"{FUSED}packed_attention", (last,), result, proto.attribute
+    op, last = f"{FUSED}linear" if names[2] else "MatMul", f"{proto.output[0]}#projected"
+    yield op, names[: 3 if names[2] else 2], [last], ()
+    yield f"{FUSED}packed_attention", (last,), proto.output[:1], proto.attribute
 
 
-_SPLITTERS: dict[str, Callable[[NodeProto, Sequence[str], str], Iterator[_Part]]] = {
-    f"{MICROSOFT}{op}": split
-    for op, split in (
-        ("FusedConv", _split_activation), ("FusedGemm", _split_activation),
-        ("SkipLayerNormalization", _split_norm), ("SkipSimplifiedLayerNormalization", _split_norm),
-        ("BiasGelu", _split_bias), ("FastGelu", _split_bias), ("Attention", _split_attention),
-    )
+# What stands for another operator, with the inputs that it reads: networks in floating point have
+# no scales and zero points.
+_STANDARD: dict[str, _Splitter] = {
+    "ConvInteger": _rename("Conv", 0, 1), "QLinearConv": _rename("Conv", 0, 3, 8),
+    "MatMulInteger": _rename("MatMul", 0, 1), "QLinearMatMul": _rename("MatMul", 0, 3),
+    "SimplifiedLayerNormalization": _rename("RMSNormalization", 0, 1),
+    **{
+        f"{MICROSOFT}{op}": split
+        for op, split in {
+            "SimplifiedLayerNormalization": _rename("RMSNormalization", 0, 1),
+            "Gelu": _rename("Gelu", 0),
+            "RotaryEmbedding": _rename("RotaryEmbedding", 0, 2, 3, 1),
+            "QGemm": _rename("Gemm", 0, 3, 6),
+            "QLinearAdd": _rename("Add", 0, 3), "QLinearMul": _rename("Mul", 0, 3),
+            **{
+                f"QLinear{one}": _rename(one, 0)
+                for one in ("Sigmoid", "LeakyRelu", "Softmax", "GlobalAveragePool", "AveragePool")
+            },
+            "DynamicQuantizeLSTM": _rename("LSTM", 0, 1, 2, 3),
+            "DynamicQuantizeMatMul": _rename(f"{FUSED}linear", 0, 1, 4),
+            "MatMulIntegerToFloat": _rename(f"{FUSED}linear", 0, 1, 6),
+            "MatMulNBits": _rename(f"{FUSED}linear", 0, 1, 5),
+            "FusedConv": _split_activation, "FusedGemm": _split_activation,
+            "SkipLayerNormalization": _split_norm,
+            "SkipSimplifiedLayerNormalization": _split_norm,
+            "BiasGelu": _split_bias, "FastGelu": _split_bias, "Attention": _split_attention,
+        }.items()
+    },
 }  # fmt: skip
 
 
-def _multiply(call: GraphCall) -> Shape | None:
-    schema = onnx.defs.get_schema("MatMul")
-    types = {
-        name: helper.make_tensor_type_proto(_FLOAT, shape)
-        for name, shape in zip("ab", transpose_factors(call), strict=True)
-    }
-    node = helper.make_node("MatMul", ["a", "b"], ["y"])
-    return _read_shape(shape_inference.infer_node_outputs(schema, node, types).get("y"))
+def _multiply(call: GraphCall) -> Shape:
+    a, b = transpose_factors(call)
+    return (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
 
 
 # Shapes of results that no schema tells.

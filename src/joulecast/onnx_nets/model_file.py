@@ -26,7 +26,6 @@ MOST_NODES = 50_000
 _OUTSIDE = re.compile(r"^([A-Za-z]:|[\\/]|$)|(^|[\\/])\.\.([\\/]|$)|\0")
 # Types with later numbers may be packed, several elements in a byte.
 _LAST_WHOLE_TYPE = 20
-_NESTED_DEEPEST = 20
 
 
 class GraphError(ValueError):
@@ -49,9 +48,7 @@ def parse_model(content: bytes, name: str) -> onnx.ModelProto:
     if not model.ir_version or not (model.graph.node or model.graph.input):
         raise FileError(f"{name} is not an ONNX model: export the net again")
     try:
-        for message, depth in _walk(model):
-            if depth > _NESTED_DEEPEST:
-                raise GraphError(f"its subgraphs are nested more than {_NESTED_DEEPEST} deep")
+        for message in _walk(model):
             _check_message(message)
     except GraphError as error:
         raise FileError(f"{name}: {error}: export the net again") from error
@@ -60,7 +57,7 @@ def parse_model(content: bytes, name: str) -> onnx.ModelProto:
 
 def list_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
     """Return all tensors in a model, those in nodes, subgraphs and functions included."""
-    return [one for one, _ in _walk(model) if isinstance(one, onnx.TensorProto)]
+    return [one for one in _walk(model) if isinstance(one, onnx.TensorProto)]
 
 
 def is_external(tensor: onnx.TensorProto) -> bool:
@@ -84,14 +81,13 @@ def check_shape(owner: str, shape: Sequence[int]) -> None:
         raise GraphError(f"{owner} has {elements} elements, more than {LARGEST_SIZE:,}")
 
 
-def _walk(message: Message, depth: int = 0) -> Iterator[tuple[Message, int]]:
-    """Return a message and those inside it, with the number of graphs around each."""
-    yield message, depth
-    depth += isinstance(message, onnx.GraphProto)
+def _walk(message: Message) -> Iterator[Message]:
+    """Return a message and those inside it; protobuf limits how deep they are."""
+    yield message
     for field, value in message.ListFields():
         if field.message_type is not None:
             for inner in (value,) if isinstance(value, Message) else value:
-                yield from _walk(inner, depth)
+                yield from _walk(inner)
 
 
 def _check_message(message: Message) -> None:

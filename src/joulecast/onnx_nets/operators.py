@@ -1,8 +1,8 @@
 """Read ONNX calls as operators of ``operators``, and count what they compute and move.
 
-A reader takes a call and the batch size and returns a stand-alone operator, or None for a view that
-no kind describes. Operators without a reader are named in a network's totals, and count as one pass
-over what they read and return. The counts at the end do not use the formulas of ``operators``.
+A reader takes a call and returns a stand-alone operator, or None for a view that no kind describes.
+Operators without a reader are named in a network's totals, and count as one pass over what they
+read and return. The counts at the end do not use the formulas of ``operators``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from joulecast.onnx_nets.graph import (
     RECURRENT,
     VIEWS,
     GraphCall,
-    GraphValue,
     list_permutation,
     list_reduced_axes,
     normalise_axis,
@@ -34,16 +33,16 @@ SLICING = ("Slice", "Split")
 """Views of some elements, whose gradients are padded with zeros or concatenated."""
 
 _PACKED = f"{FUSED}packed_attention"
-_PRODUCTS = ("MatMul", f"{MICROSOFT}FusedMatMul")
+_PRODUCTS = ("MatMul", "Gemm", f"{FUSED}linear", f"{MICROSOFT}FusedMatMul")
 
 
-def read_call(call: GraphCall, batch: int) -> Op | None:
+def read_call(call: GraphCall) -> Op | None:
     """Return the operator that a call runs; None for a view that no kind describes.
 
     An operator without a reader is one pass over what it reads and returns.
     """
     reader = _READERS.get(call.op)
-    return reader(call, batch) if reader else _make_elementwise(call, call.op, batch)
+    return reader(call) if reader else _make_elementwise(call, call.op)
 
 
 def has_reader(op: str) -> bool:
@@ -54,7 +53,7 @@ def has_reader(op: str) -> bool:
 # -- contractions --------------------------------------------------------------------------------
 
 
-def _read_conv(call: GraphCall, batch: int) -> Op:
+def _read_conv(call: GraphCall) -> Op:
     image, weight = call.shape(0), call.shape(1)
     groups, kernel, space = call.attribute("group", 1), weight[2:], image[2:]
     kind = f"conv{len(kernel)}d"
@@ -77,10 +76,10 @@ def _read_conv(call: GraphCall, batch: int) -> Op:
         # The input counts as padded before.
         padding = (0,) * len(space)
         space = tuple(map(sum, zip(space, before, after, strict=True)))
-    return make_op(kind, padding=padding, space=_stack_images(space, image[0], batch), **sizes)
+    return make_op(kind, padding=padding, space=_stack_images(call, (*image[:2], *space)), **sizes)
 
 
-def _read_conv_transpose(call: GraphCall, batch: int) -> Op:
+def _read_conv_transpose(call: GraphCall) -> Op:
     image, weight = call.shape(0), call.shape(1)
     groups, axes = call.attribute("group", 1), len(weight) - 2
     stride = _list_spatial(call, "strides", axes)
@@ -94,33 +93,25 @@ def _read_conv_transpose(call: GraphCall, batch: int) -> Op:
         extra.append(out[i] - full + 2 * padding[i])
     return make_op(
         f"conv_transpose{axes}d", cin=weight[0], cout=weight[1] * groups, kernel=weight[2:],
-        space=_stack_images(image[2:], image[0], batch), stride=stride, dilation=dilation,
+        space=_stack_images(call, image), stride=stride, dilation=dilation,
         padding=tuple(padding), output_padding=tuple(extra), groups=groups,
         bias=int(call.get(2) is not None),
     )  # fmt: skip
 
 
-def _stack_images(space: Shape, images: int, batch: int) -> Shape:
+def _stack_images(call: GraphCall, shape: Shape) -> Shape:
     """Return the spatial sizes; images of a sample, such as frames, are one tall image."""
-    first, *rest = space
-    return (first * (images // batch if images % batch == 0 else 1), *rest)
+    images, _, first, *rest = shape
+    return (first * (images // call.batch if images % call.batch == 0 else 1), *rest)
 
 
-def _read_gemm(call: GraphCall, batch: int) -> Op:
-    """Read ``Gemm``: a linear layer, or a product of two computed matrices."""
-    left, right = call.read(0), call.read(1)
-    cin, cout = transpose_factors(call)[1]
-    if right.is_constant:
-        return _make_linear(left, cin, cout, call.get(2) is not None, batch)
-    return make_op("matmul", count=1, m=max(1, round(left.dims[0] / batch)), k=cin, n=cout)
-
-
-def _read_matmul(call: GraphCall, batch: int) -> Op:
+def _read_matmul(call: GraphCall) -> Op:
     """Read a product: linear with one weight, ``grouped_linear`` with several, else ``matmul``."""
-    left, right, out = call.read(0), call.read(1), call.outputs[0]
+    batch, out = call.batch, call.outputs[0]
+    left, right = call.read(0), call.read(1)
     a, b = transpose_factors(call)
     if right.is_constant and len(b) == 2:
-        return _make_linear(left, *b, False, batch)
+        return _make_linear(call, *b)
     if left.is_constant and len(a) == 2:
         columns = max(1, round(right.elements / a[1] / batch))
         return make_op("linear", cin=a[1], cout=a[0], lead=(columns,), bias=0)
@@ -137,28 +128,21 @@ def _read_matmul(call: GraphCall, batch: int) -> Op:
     return make_op("matmul", count=1, m=max(1, round(count * m / batch)), k=k, n=n)
 
 
-def _read_linear(call: GraphCall, batch: int) -> Op:
-    """Read a product with a weight and a bias as one operator, perhaps quantised."""
-    cin, cout = call.attribute("K"), call.attribute("N")
-    cin, cout = call.shape(1) if cin is None else (cin, cout)
-    return _make_linear(call.read(0), cin, cout, call.get(2) is not None, batch)
-
-
-def _make_linear(value: GraphValue, cin: int, cout: int, has_bias: bool, batch: int) -> Op:
-    sample = value.take_sample(batch)
+def _make_linear(call: GraphCall, cin: int, cout: int) -> Op:
+    value, bias = call.read(0), int(call.get(2) is not None)
+    sample = value.take_sample(call.batch)
     if not sample or sample[-1] != cin:
-        return _make_linear_rows(cin, cout, value.elements / max(1, cin), batch, has_bias)
-    return make_op("linear", cin=cin, cout=cout, lead=sample[:-1], bias=int(has_bias))
+        return _make_linear_rows(call, cin, cout, value.elements / max(1, cin), bias)
+    return make_op("linear", cin=cin, cout=cout, lead=sample[:-1], bias=bias)
 
 
-def _make_linear_rows(cin: int, cout: int, rows: float, batch: int, has_bias: bool = False) -> Op:
+def _make_linear_rows(call: GraphCall, cin: int, cout: int, rows: float, bias: int = 0) -> Op:
     """Return a linear layer on rows that are spread over the samples."""
-    rows = round(rows / batch)
-    lead = (rows,) if rows > 1 else ()
-    return make_op("linear", cin=cin, cout=cout, lead=lead, bias=int(has_bias))
+    rows = round(rows / call.batch)
+    return make_op("linear", cin=cin, cout=cout, lead=(rows,) if rows > 1 else (), bias=bias)
 
 
-def _read_einsum(call: GraphCall, batch: int) -> Op | None:
+def _read_einsum(call: GraphCall) -> Op | None:
     """Read an ``Einsum`` of two values as a product; None for any other."""
     sizes, terms, right = _parse_einsum(call)
     if len(terms) != 2:
@@ -168,12 +152,12 @@ def _read_einsum(call: GraphCall, batch: int) -> Op | None:
     second = call.read(1)
     if second.is_constant:
         cout = max(1, second.elements // max(1, inner))
-        return _make_linear_rows(inner, cout, call.outputs[0].elements / cout, batch)
+        return _make_linear_rows(call, inner, cout, call.outputs[0].elements / cout)
     shared = math.prod(sizes[letter] for letter in both & {*right})
     rows, columns = (
         max(1, one.elements // max(1, inner * shared)) for one in (call.read(0), second)
     )
-    count = max(1, round(shared / batch))
+    count = max(1, round(shared / call.batch))
     return make_op("matmul", count=count, m=rows, k=max(1, inner), n=columns)
 
 
@@ -191,7 +175,7 @@ def _parse_einsum(call: GraphCall) -> tuple[dict[str, int], list[str], str]:
     return sizes, terms, right.replace("...", "9876543210")
 
 
-def _read_recurrent(call: GraphCall, batch: int) -> Op:
+def _read_recurrent(call: GraphCall) -> Op:
     """Read one layer of an LSTM, a GRU or an RNN."""
     first, second, cin = call.shape(0)
     hidden = call.attribute("hidden_size") or call.shape(2)[-1]
@@ -202,20 +186,7 @@ def _read_recurrent(call: GraphCall, batch: int) -> Op:
     )  # fmt: skip
 
 
-def _read_sdpa(call: GraphCall, batch: int) -> Op:
-    """Read attention that was spelled out: queries, transposed keys, values."""
-    query, key = call.shape(0), call.shape(1)
-    sequences = math.prod(query[:-3]) if len(query) > 3 else query[0]
-    windows = sequences // batch if sequences % batch == 0 else 1
-    heads, kv_heads = (one[-3] if len(one) > 3 else 1 for one in (query, key))
-    return make_op(
-        "sdpa", **({"windows": windows} if windows > 1 else {}), heads=heads, kv_heads=kv_heads,
-        head_dim=query[-1], tokens=query[-2], kv_tokens=key[-1],
-        causal=call.attribute("causal", 0),
-    )  # fmt: skip
-
-
-def _read_attention(call: GraphCall, batch: int) -> Op:
+def _read_attention(call: GraphCall) -> Op:
     """Read attention that is one operator, perhaps on queries, keys and values side by side."""
     query = call.shape(0)
     key = query if call.op == _PACKED else call.shape(1)
@@ -226,6 +197,19 @@ def _read_attention(call: GraphCall, batch: int) -> Op:
     return make_op(
         "sdpa", heads=heads, kv_heads=kv_heads, tokens=query[-2], kv_tokens=key[-2],
         head_dim=width if len(query) == 4 else width // heads, causal=int(is_causal),
+    )  # fmt: skip
+
+
+def _read_spelled_attention(call: GraphCall) -> Op:
+    """Read attention that was spelled out: queries, transposed keys, values."""
+    query, key = call.shape(0), call.shape(1)
+    sequences = math.prod(query[:-3]) if len(query) > 3 else query[0]
+    windows = sequences // call.batch if sequences % call.batch == 0 else 1
+    heads, kv_heads = (one[-3] if len(one) > 3 else 1 for one in (query, key))
+    return make_op(
+        "sdpa", **({"windows": windows} if windows > 1 else {}), heads=heads, kv_heads=kv_heads,
+        head_dim=query[-1], tokens=query[-2], kv_tokens=key[-1],
+        causal=call.attribute("causal", 0),
     )  # fmt: skip
 
 
@@ -298,10 +282,10 @@ _CLIPS: dict[tuple[float | None, float | None], str] = {
 _INTERPOLATIONS = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
-def _make_elementwise(call: GraphCall, fn: str, batch: int) -> Op:
-    out = call.outputs[0].take_sample(batch)
+def _make_elementwise(call: GraphCall, fn: str) -> Op:
+    out = call.result
     inputs = [value for value in call.inputs if value is not None and not value.is_constant]
-    shape = inputs[0].take_sample(batch) if inputs and not fn.startswith(_COMBINING) else out
+    shape = inputs[0].take_sample(call.batch) if inputs and not fn.startswith(_COMBINING) else out
     sizes: dict[str, Any] = {"fn": fn, "shape": shape}
     if math.prod(out) != math.prod(shape):
         sizes["out"] = out
@@ -310,13 +294,13 @@ def _make_elementwise(call: GraphCall, fn: str, batch: int) -> Op:
     return make_op("elementwise", **sizes)
 
 
-def _read_concat(call: GraphCall, batch: int) -> Op:
+def _read_concat(call: GraphCall) -> Op:
     """Read ``Concat``, with its axis unless that holds the channels."""
     axis = normalise_axis(call.attribute("axis", 0), len(call.outputs[0].dims))
-    return _make_elementwise(call, "concat" if axis == 1 else f"concat along {axis}", batch)
+    return _make_elementwise(call, "concat" if axis == 1 else f"concat along {axis}")
 
 
-def _read_clip(call: GraphCall, batch: int) -> Op:
+def _read_clip(call: GraphCall) -> Op:
     """Read ``Clip``: ReLU6 and other activations are certain limits."""
 
     def find_limit(index: int, name: str) -> float | None:
@@ -329,54 +313,54 @@ def _read_clip(call: GraphCall, batch: int) -> Op:
         return None if found is None else float(found)
 
     limits = find_limit(1, "min"), find_limit(2, "max")
-    return _make_elementwise(call, _CLIPS.get(limits, "clamp"), batch)
+    return _make_elementwise(call, _CLIPS.get(limits, "clamp"))
 
 
-def _read_resize(call: GraphCall, batch: int) -> Op:
+def _read_resize(call: GraphCall) -> Op:
     mode = call.attribute("mode", "nearest")
     if mode == "linear":
         mode = _INTERPOLATIONS.get(len(call.shape(0)) - 2, mode)
-    return _make_elementwise(call, f"interpolate {'bicubic' if mode == 'cubic' else mode}", batch)
+    return _make_elementwise(call, f"interpolate {'bicubic' if mode == 'cubic' else mode}")
 
 
-def _read_mean(call: GraphCall, batch: int) -> Op:
+def _read_mean(call: GraphCall) -> Op:
     """Read ``ReduceMean``: over axes of a sample, or elementwise with a smaller output."""
     value = call.read(0)
     axes = list_reduced_axes(call)
-    is_plain = value.has_batch(batch) and value.batch_axis not in axes and axes
+    is_plain = value.has_batch(call.batch) and value.batch_axis not in axes and axes
     if not is_plain or call.attribute("keepdims", 1):
-        return _make_elementwise(call, "mean", batch)
+        return _make_elementwise(call, "mean")
     inner = tuple(axis - int(axis > value.batch_axis) for axis in axes)
-    return make_op("elementwise", fn="mean", axes=inner, shape=value.take_sample(batch))
+    return make_op("elementwise", fn="mean", axes=inner, shape=call.sample(0))
 
 
 # -- norms, pooling, and elements by index -------------------------------------------------------
 
 
-def _read_layer_norm(call: GraphCall, batch: int) -> Op:
+def _read_layer_norm(call: GraphCall) -> Op:
     rank = len(call.shape(0))
     dims = rank - normalise_axis(call.attribute("axis", -1), rank)
     bias = int(call.get(2) is not None)
-    return make_op("layer_norm", dims=dims, affine=1, bias=bias, shape=_find_in(call, batch))
+    return make_op("layer_norm", dims=dims, affine=1, bias=bias, shape=call.sample(0))
 
 
-def _read_group_norm(call: GraphCall, batch: int) -> Op:
+def _read_group_norm(call: GraphCall) -> Op:
     """Read a group norm; an instance norm has one channel in each group."""
     groups = call.attribute("num_groups", call.shape(0)[1])
-    return make_op("group_norm", groups=groups, affine=1, shape=_find_in(call, batch))
+    return make_op("group_norm", groups=groups, affine=1, shape=call.sample(0))
 
 
-def _read_rms_norm(call: GraphCall, batch: int) -> Op:
+def _read_rms_norm(call: GraphCall) -> Op:
     spelled = {"spelled": 1} if call.op.startswith(FUSED) else {}
-    return make_op("rms_norm", affine=1, **spelled, shape=_find_in(call, batch))
+    return make_op("rms_norm", affine=1, **spelled, shape=call.sample(0))
 
 
-def _read_pool(call: GraphCall, batch: int) -> Op:
+def _read_pool(call: GraphCall) -> Op:
     """Read pooling by windows; where padding is not the same on both sides, as elementwise."""
-    shape, kernel = _find_in(call, batch), tuple(call.attribute("kernel_shape"))
+    shape, kernel = call.sample(0), tuple(call.attribute("kernel_shape"))
     fn = "max" if call.op == "MaxPool" else "avg"
     strides = _list_spatial(call, "strides", len(kernel))
-    out = call.outputs[0].take_sample(batch)
+    out = call.result
     sizes = {"fn": fn, "kernel": kernel, "stride": strides, "shape": shape}
     for padding in _find_padding(call, call.shape(0)[2:], kernel):
         for ceil in (int(call.attribute("ceil_mode", 0)), 1):
@@ -394,48 +378,48 @@ def find_out_shape(op: Op, shape: Shape | None) -> Shape | None:
         return None
 
 
-def _read_global_pool(call: GraphCall, batch: int) -> Op:
-    shape = _find_in(call, batch)
+def _read_global_pool(call: GraphCall) -> Op:
+    shape = call.sample(0)
     fn = "adaptive_max" if "Max" in call.op else "adaptive_avg"
     return make_op("pool", fn=fn, kernel=(1,) * (len(shape) - 1), shape=shape)
 
 
-def _read_dropout(call: GraphCall, batch: int) -> Op:
+def _read_dropout(call: GraphCall) -> Op:
     """Read a dropout that is on, as in a net that was exported for training."""
     ratio = call.numbers(1, "ratio") if call.get(1) else (call.attribute("ratio", 0.5),)
     p = float((ratio or (0.5,))[0])
-    return make_op("dropout", p=round(p, 6), shape=_find_in(call, batch))
+    return make_op("dropout", p=round(p, 6), shape=call.sample(0))
 
 
-def _read_view(call: GraphCall, batch: int) -> Op | None:
+def _read_view(call: GraphCall) -> Op | None:
     """Read ``Reshape`` and the like of a sample; None where the axis of the samples changes."""
     value, out = call.read(0), call.outputs[0]
-    if not (value.has_batch(batch) and out.has_batch(batch)):
+    if not (value.has_batch(call.batch) and out.has_batch(call.batch)):
         return None
-    old, new = value.take_sample(batch), out.take_sample(batch)
+    old, new = call.sample(0), call.result
     if len(new) == 1 and len(old) > 1:
         return make_op("flatten", shape=old)
     return make_op("view", out=new, shape=old)
 
 
-def _read_permute(call: GraphCall, batch: int) -> Op | None:
+def _read_permute(call: GraphCall) -> Op | None:
     """Read ``Transpose`` of the axes of a sample; None if it has no axis for the samples."""
     value = call.read(0)
-    if not value.has_batch(batch):
+    if not value.has_batch(call.batch):
         return None
     axis = value.batch_axis
     order = [one - int(one > axis) for one in list_permutation(call) if one != axis]
-    return make_op("permute", order=tuple(order), shape=value.take_sample(batch))
+    return make_op("permute", order=tuple(order), shape=call.sample(0))
 
 
-def _read_gather(call: GraphCall, batch: int) -> Op | None:
+def _read_gather(call: GraphCall) -> Op | None:
     """Read a ``Gather``: an embedding, the last token, a view of one element, or an index."""
     value, indices = call.read(0), call.read(1)
     axis = normalise_axis(call.attribute("axis", 0), len(value.dims))
     if value.is_constant and axis == 0 and len(value.dims) > 1:
-        width, lead = math.prod(value.dims[1:]), indices.take_sample(batch)
+        width, lead = math.prod(value.dims[1:]), call.sample(1)
         return make_op("embedding", vocabulary=value.dims[0], width=width, lead=lead)
-    shape, has_batch = value.take_sample(batch), value.has_batch(batch)
+    shape, has_batch = call.sample(0), value.has_batch(call.batch)
     if indices.is_constant and indices.elements == 1:
         number = (indices.numbers or (0,))[0]
         is_last = number in (-1, value.dims[axis] - 1) and not indices.dims
@@ -444,44 +428,34 @@ def _read_gather(call: GraphCall, batch: int) -> Op | None:
     inner = axis - int(value.batch_axis < axis) if has_batch else 0
     is_across = inner < 0 or axis == value.batch_axis
     where = {"axes": (0,), "across": 1} if is_across else {"axes": (inner,)}
-    return make_op("index", fn="index", out=_find_out(call, batch), shape=shape, **where)
+    return make_op("index", fn="index", out=(call.result or (1,)), shape=shape, **where)
 
 
-def _read_scatter(call: GraphCall, batch: int) -> Op:
+def _read_scatter(call: GraphCall) -> Op:
     """Read an assignment of elements by index."""
-    source, shape = call.read(2).take_sample(batch) or (1,), _find_in(call, batch) or (1,)
+    source, shape = call.sample(2) or (1,), call.sample(0) or (1,)
     return make_op("scatter", fn="scatter", source=source, copies=1, shape=shape)
 
 
-def _move(kind: str, fn: str) -> Callable[[GraphCall, int], Op]:
-    return lambda call, batch: make_op(
-        kind, fn=fn, out=_find_out(call, batch), shape=_find_in(call, batch)
-    )
+def _move(kind: str, fn: str) -> Callable[[GraphCall], Op]:
+    return lambda call: make_op(kind, fn=fn, out=(call.result or (1,)), shape=call.sample(0))
 
 
-def _find_in(call: GraphCall, batch: int) -> Shape:
-    return call.read(0).take_sample(batch)
-
-
-def _find_out(call: GraphCall, batch: int) -> Shape:
-    return call.outputs[0].take_sample(batch) or (1,)
-
-
-_Reader = Callable[[GraphCall, int], Op | None]
+_Reader = Callable[[GraphCall], Op | None]
 _READERS: dict[str, _Reader] = {
     **dict.fromkeys(
-        _FUNCTIONS, lambda call, batch: _make_elementwise(call, _FUNCTIONS[call.op], batch)
+        _FUNCTIONS, lambda call: _make_elementwise(call, _FUNCTIONS[call.op])
     ),
-    "Conv": _read_conv, "ConvTranspose": _read_conv_transpose, "Gemm": _read_gemm,
-    **dict.fromkeys(_PRODUCTS, _read_matmul), f"{FUSED}linear": _read_linear,
+    "Conv": _read_conv, "ConvTranspose": _read_conv_transpose,
+    **dict.fromkeys(_PRODUCTS, _read_matmul),
     "Einsum": _read_einsum, **dict.fromkeys(RECURRENT, _read_recurrent),
-    f"{FUSED}sdpa": _read_sdpa, "Attention": _read_attention, _PACKED: _read_attention,
+    f"{FUSED}sdpa": _read_spelled_attention, "Attention": _read_attention, _PACKED: _read_attention,
     f"{MICROSOFT}MultiHeadAttention": _read_attention, "Gather": _read_gather,
     "GatherElements": _move("index", "gather"), "GatherND": _move("index", "gather"),
     **dict.fromkeys(("ScatterND", "ScatterElements", "Scatter"), _read_scatter),
     "TopK": _move("sort", "topk"),
-    "BatchNormalization": lambda call, batch: make_op(
-        "batch_norm", affine=1, shape=_find_in(call, batch)
+    "BatchNormalization": lambda call: make_op(
+        "batch_norm", affine=1, shape=call.sample(0)
     ),
     "LayerNormalization": _read_layer_norm, f"{FUSED}layer_norm": _read_layer_norm,
     "GroupNormalization": _read_group_norm, "InstanceNormalization": _read_group_norm,
@@ -491,17 +465,18 @@ _READERS: dict[str, _Reader] = {
     "ReduceMean": _read_mean, "Clip": _read_clip, "Concat": _read_concat, "Resize": _read_resize,
     "Upsample": _read_resize, "Dropout": _read_dropout, **dict.fromkeys(VIEWS, _read_view),
     "Transpose": _read_permute,
-    **dict.fromkeys((*SLICING, "Identity", "Expand"), lambda call, batch: None),
+    **dict.fromkeys((*SLICING, "Identity", "Expand"), lambda call: None),
 }  # fmt: skip
 
 
 # -- counts --------------------------------------------------------------------------------------
 
 
-def list_weights(call: GraphCall) -> list[GraphValue]:
-    """Return the weights that a call reads; the statistics of a norm are none."""
+def list_weights(call: GraphCall) -> list[str]:
+    """Return the names of the weights that a call reads; the statistics of a norm are none."""
     given = call.inputs[1:3] if call.op == "BatchNormalization" else call.inputs
-    return [one for one in given if one is not None and one.is_weight and not one.is_scale]
+    values = [value for value in given if value is not None and not value.is_scale]
+    return [*dict.fromkeys(name for value in values for name in value.weights)]
 
 
 def count_bytes(call: GraphCall, share: float = 1.0) -> float:
@@ -549,7 +524,7 @@ def _contract(call: GraphCall) -> float:
 _FLOPS: dict[str, Callable[[GraphCall], float]] = {
     "Conv": lambda call: call.outputs[0].elements * math.prod(call.shape(1)[1:]),
     "ConvTranspose": lambda call: call.read(0).elements * math.prod(call.shape(1)[1:]),
-    **dict.fromkeys(("Gemm", f"{FUSED}linear", *_PRODUCTS), _multiply),
+    **dict.fromkeys(_PRODUCTS, _multiply),
     **dict.fromkeys(
         RECURRENT,
         lambda call: math.prod(call.shape(0)[:2]) * (call.read(1).elements + call.read(2).elements),

@@ -81,6 +81,10 @@ _COMMUTATIVE = ("Add", "Mul")
 # They read lists besides: axes, a shape, or the ones and zeros of a norm without weights.
 _READS_LISTS = ("ReduceMean", "Reshape", "InstanceNormalization")
 _WEIGHTS = ("w", "b")
+# What is done to the scores of attention between its product and its softmax.
+_SCALING = ("Mul", "Div", "Max")
+_ON_SCORES = ("Add", "Where", *_SCALING)
+_MOST_CHANGES = 8
 
 
 def _list_trees() -> Iterator[tuple[str, _Tree]]:
@@ -227,7 +231,7 @@ class _Fusion:
             place = self._find(name, tree[0])
             return None if place is None else self._match_call(tree, place, match)
         value, (leaves, inside) = self.values[name], match
-        if (tree in _WEIGHTS and not value.is_weight) or (tree == "x" and value.is_constant):
+        if (tree in _WEIGHTS and not value.weights) or (tree == "x" and value.is_constant):
             return None
         return ({**leaves, tree: name}, inside) if leaves.get(tree, name) == name else None
 
@@ -256,21 +260,11 @@ class _Fusion:
                 inside |= {guard, check}
                 weights = guarded
         softmax = self._find(weights, "Softmax")
-        if softmax is None:
+        scores = None if softmax is None else self._find_scores(self.calls[softmax].reads[0])
+        if softmax is None or scores is None:
             return None
-        inside.add(softmax)
-        name, masks = self.calls[softmax].reads[0], list[str]()
-        while (found := self._find(name, *_ON_SCORES)) is not None:
-            step = self._split_operands(self.calls[found])
-            if step is None:
-                return None
-            inside.add(found)
-            name = step[0]
-            masks += step[1:]
-        product = self._find(name, "MatMul")
-        if product is None or not _is_product(self.calls[product]):
-            return None
-        inside.add(product)
+        (product, *changes), masks = scores
+        inside |= {softmax, product, *changes}
         query, key = (self._skip_scale(one, inside) for one in self.calls[product].reads[:2])
         names = (query, key, call.reads[1])
         if not self._is_closed(inside, place):
@@ -293,38 +287,30 @@ class _Fusion:
         inside.add(found)
         return others[0]
 
-    def _split_operands(self, call: GraphCall) -> tuple[str, ...] | None:
-        """Return the scores that a call scales or masks, and the mask; None if it does neither.
+    def _find_scores(
+        self, name: str, most_changes: int = _MOST_CHANGES
+    ) -> tuple[list[int], list[str]] | None:
+        """Return product, scaling and masking calls that a value was computed by, and masks.
 
-        Scores are what a product computed, however far above; a mask may be computed as well.
+        It is None for other values. A mask may be computed as well, but not by a product.
         """
-        computed = [name for name, value in call.named_inputs if not value.is_constant]
-        constants = [name for name, value in call.named_inputs if value.is_constant]
-        if call.op in ("Mul", "Div", "Max"):
-            return (computed[0], constants[0]) if len(computed) == 1 and constants else None
-        scores = [name for name in computed if self._reaches_product(name)]
-        if len(scores) != 1:
+        place = self._find(name, "MatMul", *_ON_SCORES)
+        if place is None or most_changes < 0:
             return None
-        others = [name for name in (*computed, *constants) if name != scores[0]]
-        return scores[0], *others[:1]
-
-    def _reaches_product(self, name: str) -> bool:
-        for _ in range(_MOST_STEPS):
-            place = self._find(name, "MatMul", *_ON_SCORES)
-            if place is None:
-                return False
-            call = self.calls[place]
-            if call.op == "MatMul":
-                return _is_product(call)
-            computed = [one for one, value in call.named_inputs if not value.is_constant]
-            if not computed:
-                return False
-            name = computed[-1] if call.op == "Where" else computed[0]
-        return False
-
-
-_ON_SCORES = ("Add", "Where", "Mul", "Div", "Max")
-_MOST_STEPS = 8
+        call = self.calls[place]
+        if call.op == "MatMul":
+            return ([place], []) if _is_product(call) else None
+        computed = [one for one, value in call.named_inputs if not value.is_constant]
+        constants = [one for one, value in call.named_inputs if value.is_constant]
+        if call.op in _SCALING and (len(computed) != 1 or not constants):
+            return None
+        pairs = [(one, self._find_scores(one, most_changes - 1)) for one in computed]
+        found = [scores for _, scores in pairs if scores is not None]
+        if len(found) != 1:
+            return None
+        ((places, masks),) = found
+        others = [*(one for one, scores in pairs if scores is None), *constants]
+        return [*places, place], [*others[:1], *masks]
 
 
 def _is_square(mask: GraphValue) -> bool:

@@ -33,16 +33,21 @@ class Runtime(Protocol):
 
 
 class Step(Protocol):
-    """A trial that is built, checked, and ready to run."""
+    """A trial that is built, checked, and ready to run.
+
+    Steps that inherit it are finished when ``run`` returns, and their memory is unknown.
+    """
 
     def run(self, count: int) -> None:
         """Issue ``count`` steps; may return before the device has finished them."""
 
     def wait(self) -> None:
         """Return when the device has finished every issued step."""
+        return
 
     def peak_memory_bytes(self) -> int:
         """Return the peak memory of this step on the device; 0 if it is unknown."""
+        return 0
 
     def close(self) -> None:
         """Free the resources of the step. Closing twice is allowed."""

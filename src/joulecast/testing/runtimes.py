@@ -13,7 +13,7 @@ import pytest
 
 from joulecast.families import make_family
 from joulecast.records import OPTIMIZERS, STAGES, Execution, Network, Setup, Trial
-from joulecast.records.runtime import Runtime, Step
+from joulecast.records.runtime import Runtime
 from joulecast.system.errors import InputError, NetError, OutOfMemoryError
 
 SMALL = Trial(make_family("lenet5:2,3,8,8"), Setup(batch=4, threads=1))
@@ -127,12 +127,9 @@ class RuntimeContract:
 
     def _run_once(self, trial: Trial) -> float:
         step = self.make_runtime().prepare(trial)
-        duration_s = self._time(step, 1)
+        started_s = self.now()
+        step.run(1)
+        step.wait()
+        duration_s = self.now() - started_s
         step.close()
         return duration_s
-
-    def _time(self, step: Step, count: int) -> float:
-        started_s = self.now()
-        step.run(count)
-        step.wait()
-        return self.now() - started_s
