@@ -219,16 +219,16 @@ def alone(layer, setup=TWO, execution=None):
                 ({"precision": "bf16"}, "fp32 only"),
                 ({"loss": "own"}, "needs PyTorch"),
                 ({"processor": "NPU"}, "MNN has no processor 'NPU'"),
-                ({"compiled": True}, "MNN .*: leave --compile out"),
-                ({"accumulate": 2}, "MNN .*: leave --accumulate out"),
-                ({"phase": "inference", "cuda_graphs": True}, "MNN .*: leave --cuda-graphs out"),
+                ({"compiled": True}, "MNN .*: leave compiled out"),
+                ({"accumulate": 2}, "MNN .*: leave accumulate out"),
+                ({"phase": "inference", "cuda_graphs": True}, "MNN .*: leave cuda_graphs out"),
                 *(
-                    ({"phase": "inference", "precision": one}, f"not run {one} .* --on onnx:cpu")
+                    ({"phase": "inference", "precision": one}, f"not run {one} .* on='onnx:cpu'")
                     for one in INT8_PRECISIONS
                 ),
             )
         ),
-        (alone(replace(LINEAR, recomputed=True)), InputError, "MNN .*: leave --checkpoint out"),
+        (alone(replace(LINEAR, recomputed=True)), InputError, "MNN .*: leave checkpoint out"),
         (alone(LINEAR, TWO, Execution(mode="graph")), InputError, "use eager"),
         (Trial(make_family("transformer:16,1"), TWO), NetError, r"block0\.sdpa: MNN cannot train"),
         (alone(FROZEN), NotTrainingError, "nothing to train"),
