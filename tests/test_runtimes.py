@@ -119,7 +119,7 @@ def test_runtime_and_device_are_joined(runtime, on, joined):
     [
         *(("torch", on, "not a device of PyTorch: give cpu") for on in ("mnn:cpu", "simulated:7")),
         ("tf", "", "no runtime 'tf': choose from torch, mnn, onnx, simulated"),
-        *((one, "http://board:8377", "leave --runtime out") for one in ("torch", "mnn")),
+        *((one, "http://board:8377", "leave runtime out") for one in ("torch", "mnn")),
     ],
 )
 def test_runtime_and_device_that_do_not_fit_are_refused(runtime, on, message):
@@ -129,9 +129,9 @@ def test_runtime_and_device_that_do_not_fit_are_refused(runtime, on, message):
 
 def test_torch_compile_is_an_option_of_pytorch() -> None:
     for ask in (open_runtime, find_hardware, name_framework, is_plugin):
-        with pytest.raises(InputError, match=r"not a runtime: give --on cuda:1 --compile"):
+        with pytest.raises(InputError, match=r"not a runtime: give on='cuda:1' and compiled=True"):
             ask("torch_compile:cuda:1")
-    with pytest.raises(InputError, match=r"not a runtime: give --on cpu --compile"):
+    with pytest.raises(InputError, match=r"not a runtime: give on='cpu' and compiled=True"):
         join_runtime("torch_compile")
 
 

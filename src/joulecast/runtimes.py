@@ -19,7 +19,7 @@ from typing import Any
 
 from joulecast.records import Device
 from joulecast.records.runtime import Runtime
-from joulecast.system.errors import InputError, MissingError
+from joulecast.system.errors import InputError, MissingError, arg
 
 
 def open_runtime(on: str, device_name: str = "") -> Runtime:
@@ -74,7 +74,7 @@ def join_runtime(runtime: str, on: str = "") -> str:
         names = ", ".join(("torch", *others))
         raise InputError(f"there is no runtime {runtime!r}: choose from {names}")
     if "://" in on:
-        raise InputError(f"the agent at {on} has its own framework: leave --runtime out")
+        raise InputError(f"the agent at {on} has its own framework: leave {arg('runtime')} out")
     if runtime != "torch":
         return on if _name_of(on) == runtime else f"{runtime}:{on}".rstrip(":")
     if _name_of(on) in others:
@@ -145,7 +145,8 @@ def _name_of(on: str) -> str:
     name, _, device = on.partition(":")
     if name == "torch_compile":
         raise InputError(
-            f"torch.compile is an option, not a runtime: give --on {device or 'cpu'} --compile"
+            "torch.compile is an option, not a runtime: give "
+            f"{arg('on', device or 'cpu')} and {arg('compiled', True)}"
         )
     return name
 

@@ -70,7 +70,7 @@ SIZES = {"cin": CHANNELS, "cout": 20, "space": (6, 6), "kernel": 3, "padding": 1
         *(
             (Trial(SMALL.network, replace(INFERENCE, **setup)), InputError, message)
             for setup, message in (
-                ({"phase": "train"}, "does not train: give --inference"),
+                ({"phase": "train"}, "does not train: give phase='inference'"),
                 ({"precision": "fp16"}, "no kernels for fp16 on a processor: give fp32, int8 or"),
                 ({"precision": "bf16"}, "no kernels for bf16"),
                 ({"precision": "tf32"}, "no kernels for tf32"),
@@ -209,7 +209,7 @@ def test_file_is_run_in_the_precision_of_the_setup(file):
     assert 0 < np.abs(exact - rounded).max() < 0.2 * np.abs(exact).max()
     onnx.save(quantise_model(*build_model(TRIAL), "int8"), file)
     prepare(file, in_int8).close()
-    with pytest.raises(InputError, match="8 bits already: give --precision int8"):
+    with pytest.raises(InputError, match="8 bits already: give precision='int8'"):
         prepare(file)
     with pytest.raises(InputError, match="does not train"):
         prepare(file, Trial(NETWORK, Setup(batch=2)))

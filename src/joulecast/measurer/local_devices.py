@@ -17,7 +17,7 @@ from joulecast.measurer.measurer import MeasureClock, Measurer
 from joulecast.measurer.windows import MeasureLimits
 from joulecast.meters import Meter, make_meter
 from joulecast.runtimes import find_hardware, is_simulated, open_runtime
-from joulecast.system.errors import InputError
+from joulecast.system.errors import InputError, arg
 
 if TYPE_CHECKING:
     from joulecast.simulation.runtime import SimulatedRuntime
@@ -62,7 +62,7 @@ def open_local_measurer(
         if meter == "later":
             found = LaterMeter(found.covers, found.provenance, now=device.now)
         elif meter != "auto":
-            raise InputError(f"a simulated device has its own meter: leave --meter {meter} out")
+            raise InputError(f"a simulated device has its own meter: leave {arg('meter')} out")
     else:
         found = find_meter(meter, on, allows_later=True)
     if found.is_recorder and not allows_later:

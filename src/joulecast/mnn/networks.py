@@ -22,7 +22,7 @@ import MNN
 from joulecast.operators import find_kind, input_shape, output_shape
 from joulecast.operators.building import plan_wiring, refuse_unbuildable
 from joulecast.records import Layer, Network, Op
-from joulecast.system.errors import InputError, NetError
+from joulecast.system.errors import InputError, NetError, arg
 
 ENGINE: Any = _mnncengine._expr
 NN: Any = MNN.nn
@@ -49,7 +49,7 @@ class MnnNetwork:
     """
 
     def __init__(self, network: Network, seed: int) -> None:
-        refuse_unbuildable(network, "measure it with PyTorch (--on cpu)")
+        refuse_unbuildable(network, f"measure it with PyTorch ({arg('on', 'cpu')})")
         self.weights = Weights(seed)
         self._shapes = [output_shape(layer) for layer in network.layers]
         self._wiring = plan_wiring(network)
@@ -80,7 +80,7 @@ class MnnNetwork:
             if found is None or _drop_ones(found[1:]) != _drop_ones(shape):
                 raise NetError(
                     f"layer {number} gives {found and found[1:]} in MNN instead of {list(shape)}: "
-                    "use PyTorch for it (--on cpu)"
+                    f"use PyTorch for it ({arg('on', 'cpu')})"
                 )
 
     def _list_results(self, x: Var) -> list[Var]:
@@ -132,7 +132,9 @@ _JOINS: dict[str, Callable[[Var, Var], Var]] = {"add": operator.add, "mul": oper
 
 
 def _refuse(what: str) -> NetError:
-    return NetError(f"MNN cannot train {what}: use PyTorch for it (--on cpu), or leave it out")
+    return NetError(
+        f"MNN cannot train {what}: use PyTorch for it ({arg('on', 'cpu')}), or leave it out"
+    )
 
 
 def _build_conv(op: Op, shape: Shape, weights: Weights) -> Function:

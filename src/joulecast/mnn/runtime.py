@@ -36,7 +36,7 @@ from joulecast.operators.setup_checks import (
 )
 from joulecast.records import Device, Network, Setup, Trial
 from joulecast.records.runtime import Step
-from joulecast.system.errors import InputError, NotTrainingError
+from joulecast.system.errors import InputError, NotTrainingError, arg
 
 _LEARNING_RATES = {"sgd": 0.01, "adam": 1e-3, "adamw": 1e-3}
 _ADAMW_DECAY = 0.01
@@ -66,7 +66,7 @@ class MnnRuntime:
             raise InputError(f"MNN {verb} in fp32 only, not in {setup.precision}: give fp32")
         if setup.loss == "own":
             raise InputError(
-                "a loss of your own needs PyTorch: use --on cpu, or give cross_entropy"
+                f"a loss of your own needs PyTorch: give {arg('on', 'cpu')}, or cross_entropy"
             )
         # MNN would end the process where a trial does not fit.
         refuse_trial(trial, self.device, "MNN")

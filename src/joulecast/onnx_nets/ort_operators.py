@@ -27,7 +27,7 @@ from joulecast.operators.building import (
     refuse_unbuildable,
 )
 from joulecast.records import Layer, Network, Op, Sizes
-from joulecast.system.errors import InputError, NetError
+from joulecast.system.errors import InputError, NetError, arg
 
 _EPSILON = 1e-5
 # Those of PyTorch's modules: fused, and spelled out in elementary operators.
@@ -64,7 +64,7 @@ def add_network(graph: OnnxGraph, network: Network, x: Value, weights: NetworkWe
         if inputs[0].sample != output_shape(layer):
             raise NetError(
                 f"layer {name} gives {inputs[0].sample} in ONNX instead of {output_shape(layer)}: "
-                "run it in PyTorch (--on cpu)"
+                f"run it in PyTorch ({arg('on', 'cpu')})"
             )
         results += inputs
     return results[-1]

@@ -42,6 +42,7 @@ from joulecast.system.errors import (
     JoulecastError,
     NetError,
     OutOfMemoryError,
+    arg,
 )
 from joulecast.system.files import read_limited
 
@@ -92,7 +93,9 @@ class OnnxRuntime:
         inputs = _draw_for_file(model.graph, file, trial)
         in_int8 = trial.setup.precision in INT8_PRECISIONS
         if is_quantised(model) and not in_int8:
-            raise InputError(f"{file.path} computes in 8 bits already: give --precision int8")
+            raise InputError(
+                f"{file.path} computes in 8 bits already: give {arg('precision', 'int8')}"
+            )
         with _explain_errors():
             if in_int8:
                 return _prepare_model(onnx.load(file.path), inputs, trial.setup)
@@ -105,7 +108,8 @@ class OnnxRuntime:
             raise NetError("an empty network cannot be run: it has no layers")
         if setup.phase != "inference":
             raise InputError(
-                "ONNX Runtime does not train: give --inference, or another device (--on cpu)"
+                f"ONNX Runtime does not train: give {arg('phase', 'inference')}, or another device "
+                f"({arg('on', 'cpu')})"
             )
         if setup.precision not in _PRECISIONS:
             raise InputError(
@@ -115,8 +119,8 @@ class OnnxRuntime:
         if setup.processor not in ("", PROVIDER):
             available = ", ".join(onnxruntime.get_available_providers())
             raise InputError(
-                f"--on onnx:cpu runs on {PROVIDER}, not on {setup.processor!r} (this build of ONNX "
-                f"Runtime has {available}): leave --processor out"
+                f"onnx:cpu runs on {PROVIDER}, not on {setup.processor!r} (this build of ONNX "
+                f"Runtime has {available}): leave {arg('processor')} out"
             )
         refuse_trial(trial, self.device, "ONNX Runtime")
 
