@@ -15,7 +15,7 @@ from joulecast.cli.main import COMMANDS
 from joulecast.devices.detect import detect_device
 from joulecast.families import make_family
 from joulecast.features.arguments import convert_on, is_torch_device, list_arguments
-from joulecast.features.options import ProfileOptions
+from joulecast.features.profile import ProfileOptions
 from joulecast.features.profiles import find_profiles
 from joulecast.store.files import write_network, write_profile
 from joulecast.system.errors import InputError, MissingError

@@ -116,8 +116,6 @@ def test_first_batch_is_not_counted_and_timing_ends() -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: RunSchedule(steps=0), "at least 1"),
-        (lambda: RunSchedule(runs=0), "at least 1"),
         (lambda: time_loader([1], 4), "gave 1 batches: give one with at least 2"),
         (lambda: time_loader([], 4), "gave 0 batches"),
         (
@@ -126,7 +124,7 @@ def test_first_batch_is_not_counted_and_timing_ends() -> None:
         ),
     ],
 )
-def test_empty_runs_and_other_loaders_are_refused(ask: Any, message: str) -> None:
+def test_empty_and_other_loaders_are_refused(ask: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         ask()
 

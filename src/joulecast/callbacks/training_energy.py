@@ -38,7 +38,6 @@ from joulecast.callbacks.training_windows import (
 from joulecast.features.estimate import estimate_net
 from joulecast.features.measure import save_observation
 from joulecast.features.monitor import EnergyMonitor, OpenWindow, monitor
-from joulecast.features.options import EstimateOptions
 from joulecast.features.profiles import load_profile
 from joulecast.measurer.base import make_run
 from joulecast.measurer.windows import IDLE_POWER
@@ -259,8 +258,7 @@ class TrainingEnergy:
             net, self._setup = read_training_net(module, inputs, self.run.setup)
             self._network = net.network
             profile = load_profile(self.options.device, on=self.run.on, store=self.options.store)
-            options = EstimateOptions(store=self.options.store)
-            self.estimate = estimate_net(profile, net.network, self._setup, options)
+            self.estimate = estimate_net(profile, net.network, self._setup)
         except Exception as error:  # a module may fail in any way when it is read
             reason = str(error)
             if not isinstance(error, JoulecastError):

@@ -50,8 +50,7 @@ def up(
     each. Stop it with Ctrl-C: what was measured is stored, and open campaigns go on when it runs
     again.
     """
-    from joulecast.features.fleet import run_fleet
-    from joulecast.features.fleet_verbs import answer_checks
+    from joulecast.features.fleet import answer_checks, run_fleet
     from joulecast.fleet.fleet_devices import check_devices, read_fleet
 
     patience_s = parse_duration(patience)

@@ -107,14 +107,14 @@ VERBS = {
         kept=keep_if("probe"),
         progress=show("activity", "measuring layers", only_if="probe"),
     ),
-    "fleet bundle": VerbCommand("fleet_verbs.bundle_fleet_agent", has_out=False),
-    "fleet status": VerbCommand("fleet_verbs.show_fleet_status", has_out=False),
+    "fleet bundle": VerbCommand("fleet.bundle_fleet_agent", has_out=False),
+    "fleet status": VerbCommand("fleet.find_fleet_status", has_out=False),
     "fleet profile": VerbCommand(
-        "fleet_verbs.profile_fleet",
+        "fleet.profile_fleet",
         kept=lambda _: "the fleet goes on; see `joulecast fleet status`",
         progress=show("fleet"),
     ),
-    "fleet estimate": VerbCommand("fleet_verbs.forecast_on_fleet"),
+    "fleet estimate": VerbCommand("fleet.forecast_on_fleet"),
     "evaluate": VerbCommand(
         "evaluate.evaluate", has_plots=True, kept=keep_if(), progress=show("report")
     ),

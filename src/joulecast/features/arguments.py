@@ -36,7 +36,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
-from joulecast.features.budgets import MAX_COUNT as MAX_COUNT
+from joulecast.features.run import MAX_COUNT as MAX_COUNT
 from joulecast.records.trial import OPTIMIZERS, PRECISIONS
 from joulecast.system.errors import ArgumentError, InputError, arg
 from joulecast.system.units import parse_shape, parse_share

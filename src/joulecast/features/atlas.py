@@ -31,8 +31,8 @@ from joulecast.estimators.base import Estimator, Fitted
 from joulecast.estimators.fitted_profile import match_device_sheet
 from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.features.atlas_process import AtlasRequest, measure_in_workers
-from joulecast.features.measurers import lock_device, open_any_measurer
-from joulecast.features.options import MeasureOptions, ProfileOptions
+from joulecast.features.measurers import MeasureOptions, lock_device, open_any_measurer
+from joulecast.features.profile import ProfileOptions
 from joulecast.features.profile_report import AnchorProfile, AtlasProfile
 from joulecast.features.profiles import identify_profile
 from joulecast.features.transfer_sources import make_estimator

@@ -41,8 +41,7 @@ from typing import Any
 from joulecast.campaign import Progress
 from joulecast.campaign.atlas_campaign import AtlasLimits, AtlasRun, run_atlas
 from joulecast.campaign.trial_log import find_profile_key
-from joulecast.features.measurers import open_any_measurer
-from joulecast.features.options import MeasureOptions
+from joulecast.features.measurers import MeasureOptions, open_any_measurer
 from joulecast.records import Observation
 from joulecast.store import open_store
 from joulecast.system import errors

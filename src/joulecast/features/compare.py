@@ -16,11 +16,9 @@ from joulecast.features.arguments import (
     parse_list,
     verb,
 )
-from joulecast.features.budgets import RunLength
 from joulecast.features.nets import NetRequest
-from joulecast.features.parallel import ParallelOptions, make_gpu_group
 from joulecast.features.profiles import find_profiles
-from joulecast.features.run import Bill, make_bill
+from joulecast.features.run import ParallelOptions, RunLength, list_totals
 from joulecast.records import (
     OPTIMIZERS,
     PRECISIONS,
@@ -174,13 +172,15 @@ def compare(
     cannot be compared are listed with the reason; if that is all of them, the exit code is 1.
     """
     # Parsed first, so that a wrong price or grid is reported before anything is estimated.
-    bill = None
+    count = None
     if epochs is not None and samples is None:
         raise ArgumentError(f"{arg('epochs')} needs {arg('samples')}")
     if samples or grid or price:
         length = RunLength(None, epochs or 1, samples or _DEFAULT_SAMPLES)
-        bill = make_bill(length.count_steps(batch=1), grid, price)
-    groups = [make_gpu_group(one, parallel, link_gb_s) for one in dict.fromkeys(gpus or (None,))]
+        count = length.count_steps(batch=1)
+        list_totals(count, 0.0, (0.0, 0.0), 0.0, grid, price)
+    counts = dict.fromkeys(gpus or (None,))
+    groups = [ParallelOptions.of(one, parallel, link_gb_s) for one in counts]
     fields = choose_setup_fields(phase, optimizer, loss)
     # Varied below.
     fields.pop("optimizer", None)
@@ -202,7 +202,7 @@ def compare(
     ]
     profiles = find_profiles(devices, store)
     found = rank_setups(resolved.network, profiles, wanted, estimator, level, groups)
-    return replace(found, bill=bill)
+    return replace(found, samples=count, grid=grid, price=price)
 
 
 def rank_setups(
@@ -211,7 +211,7 @@ def rank_setups(
     setups: Sequence[Setup],
     estimator: str = "auto",
     level: float = 0.95,
-    counts: Sequence[ParallelOptions] = (ParallelOptions(),),
+    groups: Sequence[ParallelOptions] | None = None,
 ) -> Comparison:
     """Rank devices and setups by the energy per sample.
 
@@ -221,18 +221,19 @@ def rank_setups(
     if not (profiles and setups):
         raise InputError("nothing to compare: give at least one device and one setup")
     unranked: list[ComparisonRow] = []
-    groups: dict[str, list[_EstimatedRow]] = {}
+    estimated: dict[str, list[_EstimatedRow]] = {}
+    pairs = list(product(setups, groups or (ParallelOptions(),)))
     for name, profile in profiles.items():
-        rows = [ComparisonRow(name, one, gpus=n.gpus) for one, n in product(setups, counts)]
+        rows = [ComparisonRow(name, setup, gpus=group.gpus) for setup, group in pairs]
         if isinstance(profile, str):
             unranked += [replace(row, reason=profile) for row in rows]
             continue
-        links = [one.link_bytes_per_s for _, one in product(setups, counts)]
+        links = [group.link_bytes_per_s for _, group in pairs]
         found, refused = _estimate_rows(rows, links, profile, network, estimator, level)
-        groups.setdefault(profile.covers, []).extend(one for one in found if not one.row.reason)
+        estimated.setdefault(profile.covers, []).extend(one for one in found if not one.row.reason)
         unranked += [one.row for one in found if one.row.reason]
         unranked += refused
-    ranked = [row for group in groups.values() for row in _rank_rows(group)]
+    ranked = [row for group in estimated.values() for row in _rank_rows(group)]
     names = dict.fromkeys(row.estimate.estimator for row in ranked if row.estimate)
     return Comparison(network.name, ", ".join(names) or estimator, level, (*ranked, *unranked))
 
@@ -423,7 +424,9 @@ class Comparison(Reportable):
     estimator: str
     level: float
     rows: tuple[ComparisonRow, ...]  # ranked ones by coverage and rank, then the others
-    bill: Bill | None = None  # samples whose totals are shown, and in which units
+    samples: int | None = None  # samples whose totals are shown
+    grid: str | None = None
+    price: str | None = None
 
     def finish_command(self) -> int:
         """Return the exit code 0, or raise MissingError if nothing could be ranked."""
@@ -453,7 +456,7 @@ class Comparison(Reportable):
             "comparable": len(self.groups) <= 1,
             "rows": [{**row.to_dict(), **self._add_up(row)} for row in self.rows],
         }
-        return data if self.bill is None else {**data, "samples": self.bill.count}
+        return data if self.samples is None else {**data, "samples": self.samples}
 
     def report(self) -> Report:
         words = _RowWords(self.rows)
@@ -463,8 +466,8 @@ class Comparison(Reportable):
         for covers, rows in self.groups.items():
             title = self._name_group(covers, rows, words.shows_provenance)
             blocks.append(make_table(columns, map(words.format_row, rows), title))
-            if self.bill is not None:
-                blocks.append(self._tabulate_totals(rows, self.bill, words))
+            if self.samples is not None:
+                blocks.append(self._tabulate_totals(rows, words))
         reasons: dict[tuple[str, str], list[str]] = {}
         for row in self.unranked:
             key = (row.device or row.requested_device, row.reason)
@@ -487,17 +490,16 @@ class Comparison(Reportable):
         return f"Joules of the {covers}" if is_labelled else meters
 
     def _add_up(self, row: ComparisonRow) -> Json:
-        """Return the totals of all samples of a row; empty without a bill or an estimate."""
-        if row.estimate is None or self.bill is None:
+        """Return the totals of all samples of a row; empty without samples or an estimate."""
+        if row.estimate is None or self.samples is None:
             return {}
-        return self.bill.compute_totals(row.energy_j, row.interval_j, row.duration_s)
+        one = (row.energy_j, row.interval_j, row.duration_s)
+        return list_totals(self.samples, *one, self.grid, self.price)
 
-    def _tabulate_totals(
-        self, rows: Sequence[ComparisonRow], bill: Bill, words: _RowWords
-    ) -> Table:
+    def _tabulate_totals(self, rows: Sequence[ComparisonRow], words: _RowWords) -> Table:
         columns = ["#", *words.columns, ">energy", ">kWh", ">time"]
-        columns += [">about CO2e"] * (bill.grams_per_kwh is not None)
-        columns += [">cost"] * (bill.price is not None)
+        columns += [">about CO2e"] if self.grid else []
+        columns += [">cost"] if self.price else []
         cells = []
         for row in rows:
             data = self._add_up(row)
@@ -506,7 +508,7 @@ class Comparison(Reportable):
             line += [format_mass(data["co2e_g"])] if "co2e_g" in data else []
             line += [format_money(data["cost"], data["currency"])] if "cost" in data else []
             cells.append(line)
-        return make_table(columns, cells, f"Totals of {bill.count:,} samples")
+        return make_table(columns, cells, f"Totals of {self.samples:,} samples")
 
     def _plot(self) -> Plot:
         """Plot energy against time per sample, one panel for each meter coverage."""

@@ -16,23 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
-from joulecast.features.budgets import RunLength
 from joulecast.features.estimate_report import RunEstimate
 from joulecast.features.nets import NetRequest, require_torch
-from joulecast.features.options import (
-    DEFAULT_PROFILE_SECONDS,
-    EstimateOptions,
-    MeasureOptions,
-    ProfileOptions,
-)
-from joulecast.features.parallel import ParallelOptions, make_gpu_group
 from joulecast.features.profiles import load_profile
 from joulecast.features.run import (
     DataWait,
+    ParallelOptions,
+    RunLength,
     RunSchedule,
     add_up_run,
     find_wait,
-    make_bill,
+    list_totals,
     time_loader,
 )
 from joulecast.records import INT8_PRECISIONS, Estimate, Network, Profile, Setup, name_step
@@ -129,9 +123,8 @@ def estimate(
     """
     request = NetRequest.of(locals())
     # Before anything is read or measured.
-    group = make_gpu_group(gpus, parallel, link_gb_s)
-    options = EstimateOptions(estimator, level, store)
-    source = find_source(request, options, device, on, meter, probe, probe_seconds)
+    group = ParallelOptions.of(gpus, parallel, link_gb_s)
+    source = find_source(request, estimator, store, device, on, meter, probe, probe_seconds)
     return estimate_fitted(*source, level, group)
 
 
@@ -204,15 +197,15 @@ def estimate_run(
     if seen is not None:
         seen = _check_seen(seen)
     # Also before anything is measured.
-    make_bill(1, grid, price)
+    list_totals(1, 0.0, (0.0, 0.0), 0.0, grid, price)
     if battery is not None:
         parse_energy(battery)
-    group = make_gpu_group(gpus, parallel, link_gb_s)
+    group = ParallelOptions.of(gpus, parallel, link_gb_s)
     if device and profile:
         raise ArgumentError(f"give {arg('device')} or {arg('profile')}, not both")
-    options, device = EstimateOptions(estimator, level, store), device or profile or ""
+    device = device or profile or ""
     fitted, network, setup = find_source(
-        request, options, device, on, meter, probe, probe_seconds, length, group
+        request, estimator, store, device, on, meter, probe, probe_seconds, length, group
     )
     if setup.phase == "inference" and (eval_every or loader is not None):
         raise InputError(
@@ -276,7 +269,8 @@ _SEEN_STEPS = given.Declaration("steps", int, 1, Argument("Number of steps.", le
 
 def find_source(
     request: NetRequest,
-    options: EstimateOptions,
+    estimator: str,
+    store: str | None,
     device: Any = "",
     on: str | None = None,
     meter: str | None = None,
@@ -291,7 +285,7 @@ def find_source(
             f"a probe measures on the device {arg('on')}: leave {arg('device')} and "
             f"{arg('profile')} out"
         )
-    if probe and options.estimator not in ("auto", "additive"):
+    if probe and estimator not in ("auto", "additive"):
         raise ArgumentError(
             f"{arg('probe', True)} needs the estimator additive: leave {arg('estimator')} out"
         )
@@ -306,25 +300,24 @@ def find_source(
         length.count_steps(group.gpus * setup.samples_per_step)
     if probe:
         # What measures takes a moment to import.
-        from joulecast.features.profile import probe_layers
+        from joulecast.features.measurers import MeasureOptions
+        from joulecast.features.profile import ProfileOptions, probe_layers
 
-        limit_s = DEFAULT_PROFILE_SECONDS if probe_seconds is None else probe_seconds
-        limits = ProfileOptions(seconds=limit_s, estimator=options.estimator)
+        limits = ProfileOptions(seconds=probe_seconds, estimator=estimator)
         measuring = MeasureOptions(on or "cpu", meter or "auto")
-        profile = probe_layers((net.network,), setup, measuring, options.store, limits)
+        profile = probe_layers((net.network,), setup, measuring, store, limits)
     elif isinstance(device, Profile):
         profile = device
     else:
-        profile = load_profile(device, on=on or "cpu", store=options.store)
-    return fit_for_setup(profile, setup, options.estimator), net.network, setup
+        profile = load_profile(device, on=on or "cpu", store=store)
+    return fit_for_setup(profile, setup, estimator), net.network, setup
 
 
 def estimate_net(
-    profile: Profile, network: Network, setup: Setup, options: EstimateOptions
+    profile: Profile, network: Network, setup: Setup, estimator: str = "auto", level: float = 0.95
 ) -> Estimate:
     """Estimate one step of a network from a profile."""
-    fitted = fit_for_setup(profile, setup, options.estimator)
-    return estimate_fitted(fitted, network, setup, options.level)
+    return estimate_fitted(fit_for_setup(profile, setup, estimator), network, setup, level)
 
 
 def fit_for_setup(profile: Profile, setup: Setup, estimator: str) -> FittedProfile:

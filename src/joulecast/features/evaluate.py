@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, parse_list, verb
+from joulecast.features.measurers import MeasureOptions
 from joulecast.features.nets import NetRequest, check_family
-from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ReportProgress
 from joulecast.records import Device, Json, Setup, name_step
 from joulecast.records.codec import Record, load_record, not_stored

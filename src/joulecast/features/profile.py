@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, select, verb
-from joulecast.features.measurers import lock_device, open_any_measurer
+from joulecast.features.measurers import MeasureOptions, lock_device, open_any_measurer
 from joulecast.features.nets import NetRequest, ResolvedNet
-from joulecast.features.options import (
-    DEFAULT_PROFILE_SECONDS,
-    MeasureOptions,
-    ProfileOptions,
-)
 from joulecast.features.profile_report import NetProfile, ProfileResult
 from joulecast.features.transfer_sources import make_estimator
 from joulecast.records import Network, Profile, Setup
@@ -25,6 +20,9 @@ if TYPE_CHECKING:
     from joulecast.campaign import CampaignResult, Progress
     from joulecast.estimators import Estimator
 
+DEFAULT_PROFILE_SECONDS = 600.0
+DEFAULT_ATLAS_SECONDS = 1800.0
+_SHORT_PROBE_SECONDS = 20.0
 # A probe measures each layer in one window and stops at this interval.
 _PROBE_INTERVAL_SHARE = 0.005
 # One round of each trial of a list: more trials tell more than more rounds.
@@ -201,6 +199,37 @@ profile = select(
 )
 
 
+@dataclass(frozen=True)
+class ProfileOptions:
+    """What a profiling campaign measures, and when it stops.
+
+    Attributes:
+        seconds: Longest duration; 600 s where neither limit is given, 1800 s for an atlas.
+        acquisition: How the next measurement is chosen: ``target`` lowers the variance of the net's
+            totals most per second; ``energy`` and ``time`` follow the paper; ``missing`` measures
+            only what was never seen of the net.
+        from_: Devices, keys or files of profiles that the device starts from (``--from``); none to
+            keep those that it started from before.
+    """
+
+    points: int | None = None  # largest number of measurements
+    seconds: float | None = None
+    interval_share: float = 0.05  # stop when the interval is within this share of the estimate
+    acquisition: str = "target"
+    estimator: str = "auto"
+    atlas: bool = False  # measure layers of networks of all kinds instead of those of one net
+    retry_refused: bool = False  # with atlas, try again what the device refused in earlier runs
+    from_: tuple[str, ...] = ()
+    phase: str = "train"  # with atlas, what its networks do: train or inference
+
+    @property
+    def limit_s(self) -> float | None:
+        """Longest duration in seconds; None where only ``points`` limits the campaign."""
+        if self.points is None and self.seconds is None:
+            return DEFAULT_ATLAS_SECONDS if self.atlas else DEFAULT_PROFILE_SECONDS
+        return self.seconds
+
+
 def run_profiling(
     net: ResolvedNet,
     setup: Setup,
@@ -253,8 +282,8 @@ def probe_layers(
     networks: tuple[Network, ...],
     setup: Setup,
     measuring: MeasureOptions,
-    store: str | None = None,
-    options: ProfileOptions | None = None,
+    store: str | None,
+    options: ProfileOptions,
 ) -> Profile:
     """Measure the layers of networks that the device has not seen; return its profile.
 
@@ -262,15 +291,15 @@ def probe_layers(
         MissingError: No energy was ever measured on the device.
     """
     measuring = replace(measuring, rounds=1)
-    options = options or ProfileOptions(seconds=DEFAULT_PROFILE_SECONDS)
     _check_has_energy(measuring, store)
     net = ResolvedNet(networks[0], setup.batch, draw_members=lambda: networks)
     return run_profiling(net, setup, measuring, replace(options, acquisition="probe"), store)[1]
 
 
-def make_short_probe(seconds: float) -> ProfileOptions:
+def make_short_probe(seconds: float | None) -> ProfileOptions:
     """Return the options of a short probe, which ends when the estimate is nearly exact."""
-    return ProfileOptions(seconds=seconds, interval_share=_PROBE_INTERVAL_SHARE)
+    limit_s = _SHORT_PROBE_SECONDS if seconds is None else seconds
+    return ProfileOptions(seconds=limit_s, interval_share=_PROBE_INTERVAL_SHARE)
 
 
 def _start_probe(estimator: Estimator, own: Profile, store: str | None) -> Estimator:

@@ -104,8 +104,7 @@ def find_device(on: str) -> tuple[Device, str]:
     from joulecast.runtimes import find_hardware, name_framework, open_runtime
 
     if is_remote(on):
-        from joulecast.features.measurers import open_remote
-        from joulecast.features.options import MeasureOptions
+        from joulecast.features.measurers import MeasureOptions, open_remote
 
         with open_remote(MeasureOptions(on)) as remote:
             return remote.runtime.device, remote.runtime.name.partition("-")[0]

@@ -18,10 +18,10 @@ from typing import Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, choose_setup_fields, verb
-from joulecast.features.budgets import parse_budget
 from joulecast.features.estimate import find_run_length
 from joulecast.features.nets import NetRequest, build_module, check_family, find_training
 from joulecast.features.profiles import find_profile
+from joulecast.features.run import parse_budget
 from joulecast.features.search.screen import (
     Screening,
     SearchResult,
