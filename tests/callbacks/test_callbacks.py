@@ -35,7 +35,6 @@ from joulecast.callbacks.training_energy import (
 )
 from joulecast.callbacks.training_windows import (
     TrainingWindow,
-    WindowContent,
     sum_windows,
     summarise_steps,
 )
@@ -232,7 +231,7 @@ def make_window(energy_j=10.0, duration_s=1.0, faults=(), error="", **content) -
     energy = WindowEnergy(
         "training", energy_j, duration_s, "cpu", "nvml", "gpu", "measured", faults, (), error
     )
-    return TrainingWindow(energy, WindowContent(**content))
+    return TrainingWindow(**content, measured=energy)
 
 
 def test_sums_separate_steps_from_evaluation_and_from_the_start():

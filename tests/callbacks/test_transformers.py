@@ -221,6 +221,6 @@ def test_a_net_that_must_be_one_graph_is_measured_and_read(tmp_path, monkeypatch
     trainer.train()
     assert trainer.state.global_step == 3
     assert "no longer measured" not in caplog.text
-    assert sum(one.content.batches for one in callback.energy._windows) == 3
+    assert sum(one.batches for one in callback.energy._windows) == 3
     assert callback.energy.estimate is not None, caplog.text
     assert callback.energy._setup.compiled

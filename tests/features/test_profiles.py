@@ -15,12 +15,12 @@ from joulecast.estimators import estimate_network, find_estimator
 from joulecast.families import make_family
 from joulecast.features.catalogue import find_catalogue_device
 from joulecast.features.device_overview import read_profile_details, summarise_device
-from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.features.profiles import (
     find_device,
     find_profiles,
     load_observed_profile,
     load_profile,
+    read_outside_profile,
 )
 from joulecast.features.transfer_sources import make_estimator
 from joulecast.records import Device, Observation, Profile, Setup, Trial, find_fit_count

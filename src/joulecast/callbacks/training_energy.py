@@ -30,7 +30,6 @@ from joulecast.callbacks.module_reading import (
 from joulecast.callbacks.training_windows import (
     WARMUP_STEPS,
     TrainingWindow,
-    WindowContent,
     WindowSums,
     sum_windows,
     summarise_steps,
@@ -219,7 +218,7 @@ class TrainingEnergy:
         self._setup = run.setup
         self._windows: list[TrainingWindow] = []
         self._sums: WindowSums = sum_windows(())
-        self._content = WindowContent(is_mixed=True)
+        self._content = TrainingWindow(is_mixed=True)
         self._is_other = True
         self._steps = 0
         self._step_ended_s: float | None = None
@@ -425,12 +424,12 @@ class TrainingEnergy:
         )
 
     def _open_window(self, *, is_mixed: bool) -> None:
-        self._content = WindowContent(is_warm=self._is_warm, is_mixed=is_mixed)
+        self._content = TrainingWindow(is_warm=self._is_warm, is_mixed=is_mixed)
         self._window = self._monitor.open_window("training")
 
     def _close_window(self, error: str = "") -> None:
-        energy = self._monitor.close_window(self._window, error)
-        self._windows.append(TrainingWindow(energy, self._content))
+        self._content.measured = self._monitor.close_window(self._window, error)
+        self._windows.append(self._content)
         self._sums = sum_windows(self._windows)
 
     # -- results ---------------------------------------------------------------------------

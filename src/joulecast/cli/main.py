@@ -136,11 +136,11 @@ VERBS = {
         "search.search", has_plots=True, kept=keep_trials, progress=show("report")
     ),
     "serve": VerbCommand("services.serve_pages", has_out=False, progress=show("ready")),
-    "profiles list": VerbCommand("stored_profiles.list_profiles", has_out=False),
-    "profiles show": VerbCommand("stored_profiles.show_profile", has_out=False),
-    "profiles export": VerbCommand("stored_profiles.export_profile", has_out=False),
-    "profiles import": VerbCommand("stored_profiles.import_profile", has_out=False),
-    "profiles remove": VerbCommand("stored_profiles.remove_profile", has_out=False),
+    "profiles list": VerbCommand("profiles.list_profiles", has_out=False),
+    "profiles show": VerbCommand("profiles.show_profile", has_out=False),
+    "profiles export": VerbCommand("profiles.export_profile", has_out=False),
+    "profiles import": VerbCommand("profiles.import_profile", has_out=False),
+    "profiles remove": VerbCommand("profiles.remove_profile", has_out=False),
     "report": VerbCommand(
         "report.write_report", has_out=False, progress=show("activity", "preparing the report")
     ),

@@ -306,8 +306,6 @@ def find_source(
         limits = ProfileOptions(seconds=probe_seconds, estimator=estimator)
         measuring = MeasureOptions(on or "cpu", meter or "auto")
         profile = probe_layers((net.network,), setup, measuring, store, limits)
-    elif isinstance(device, Profile):
-        profile = device
     else:
         profile = load_profile(device, on=on or "cpu", store=store)
     return fit_for_setup(profile, setup, estimator), net.network, setup

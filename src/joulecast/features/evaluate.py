@@ -115,7 +115,7 @@ def evaluate(
         measure_and_evaluate,
     )
     from joulecast.features.measurers import lock_device, open_any_measurer
-    from joulecast.features.profiles import find_observed_profile
+    from joulecast.features.profiles import load_observed_profile
     from joulecast.store import open_store
 
     if device and not offline:
@@ -137,7 +137,7 @@ def evaluate(
             return replace(result, store=str(opened.place))
     with open_store(store, create=False) as opened:
         if device:
-            profile = find_observed_profile(device, store)
+            profile = load_observed_profile(device, store=store)
         else:
             # Never opened: it only identifies the device and the meter.
             profile = load_measured(open_any_measurer(measuring), opened)
