@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, product, zip_longest
+from itertools import groupby, product
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
@@ -60,6 +60,9 @@ if TYPE_CHECKING:
 
     from joulecast.estimators import Estimates
     from joulecast.estimators.data_parallel import GpuGroup
+
+    # A row, the joint estimates of its device, and its index in them.
+    _JointRow = tuple["ComparisonRow", Estimates, int]
 
 # Samples whose totals are shown if a price or grid is given without them.
 _DEFAULT_SAMPLES = 1_000_000
@@ -221,7 +224,7 @@ def rank_setups(
     if not (profiles and setups):
         raise InputError("nothing to compare: give at least one device and one setup")
     unranked: list[ComparisonRow] = []
-    estimated: dict[str, list[_EstimatedRow]] = {}
+    estimated: dict[str, list[_JointRow]] = {}
     pairs = list(product(setups, groups or (ParallelOptions(),)))
     for name, profile in profiles.items():
         rows = [ComparisonRow(name, setup, gpus=group.gpus) for setup, group in pairs]
@@ -230,21 +233,11 @@ def rank_setups(
             continue
         links = [group.link_bytes_per_s for _, group in pairs]
         found, refused = _estimate_rows(rows, links, profile, network, estimator, level)
-        estimated.setdefault(profile.covers, []).extend(one for one in found if not one.row.reason)
-        unranked += [one.row for one in found if one.row.reason]
+        estimated.setdefault(profile.covers, []).extend(found)
         unranked += refused
     ranked = [row for group in estimated.values() for row in _rank_rows(group)]
     names = dict.fromkeys(row.estimate.estimator for row in ranked if row.estimate)
     return Comparison(network.name, ", ".join(names) or estimator, level, (*ranked, *unranked))
-
-
-@dataclass(frozen=True)
-class _EstimatedRow:
-    """A row, the joint estimates of its device, and its index in them."""
-
-    row: ComparisonRow
-    estimates: Estimates
-    index: int
 
 
 def _estimate_rows(
@@ -254,8 +247,8 @@ def _estimate_rows(
     network: Network,
     estimator: str,
     level: float,
-) -> tuple[list[_EstimatedRow], list[ComparisonRow]]:
-    """Estimate the rows of one device jointly; return them, and those that cannot be estimated."""
+) -> tuple[list[_JointRow], list[ComparisonRow]]:
+    """Estimate the rows of one device jointly; return them, and those that cannot be ranked."""
     from joulecast.estimators import fit_profile
     from joulecast.estimators.data_parallel import find_gpu_group, replicate_steps
     from joulecast.estimators.fitted_profile import check_sheet_precision
@@ -277,11 +270,15 @@ def _estimate_rows(
         estimates = replicate_steps(estimates, networks, setups, [group for _, group in planned])
     except JoulecastError as error:
         return [], [*refused, *(replace(row, reason=str(error)) for row, _ in planned)]
-    found = []
+    found, unusual = [], []
     for index, ((row, _), one) in enumerate(zip(planned, estimates, strict=True)):
         reason = _find_reason(one, profile, row.setup)
-        found.append(_EstimatedRow(replace(row, estimate=one, reason=reason), estimates, index))
-    return found, refused
+        row = replace(row, estimate=one, reason=reason)
+        if reason:
+            unusual.append(row)
+        else:
+            found.append((row, estimates, index))
+    return found, [*unusual, *refused]
 
 
 def _find_reason(estimate: Estimate, profile: Profile, setup: Setup) -> str:
@@ -311,21 +308,26 @@ def _show_field(setup: Setup, name: str) -> str:
     return str(getattr(setup, name) or "the runtime's default")
 
 
-def _rank_rows(group: Sequence[_EstimatedRow]) -> list[ComparisonRow]:
+def _rank_rows(group: Sequence[_JointRow]) -> list[ComparisonRow]:
     """Return the rows in order of energy, each with the probability of using less than the next."""
-    order = sorted(group, key=lambda one: (one.row.energy_j, one.row.duration_s))
-    on_front = find_front([(one.row.duration_s, one.row.energy_j) for one in order])
+    order = sorted(group, key=lambda one: (one[0].energy_j, one[0].duration_s))
+    on_front = find_front([(row.duration_s, row.energy_j) for row, _, _ in order])
     ranked = []
-    for place, (one, after) in enumerate(zip_longest(order, order[1:])):
+    for place, (row, estimates, index) in enumerate(order):
         probability = None
-        if after is not None:
+        if place + 1 < len(order):
+            after, others, other = order[place + 1]
             # Energy per sample is that of a step over its samples.
-            ratio = one.row.samples_per_step / after.row.samples_per_step
-            probability = one.estimates.probability_less(
-                one.index, after.estimates, after.index, ratio
+            ratio = row.samples_per_step / after.samples_per_step
+            probability = estimates.probability_less(index, others, other, ratio)
+        ranked.append(
+            replace(
+                row,
+                rank=place + 1,
+                is_on_front=on_front[place],
+                probability_below_next=probability,
             )
-        row = replace(one.row, rank=place + 1, is_on_front=on_front[place])
-        ranked.append(replace(row, probability_below_next=probability))
+        )
     return ranked
 
 
@@ -356,32 +358,30 @@ class ComparisonRow:
 
     @property
     def energy_j(self) -> float:
-        return 0.0 if self.estimate is None else self._per_sample(self.estimate.energy_j)
+        """Energy per sample; 0 without an estimate."""
+        return self.estimate.energy_j / self.samples_per_step if self.estimate else 0.0
 
     @property
     def duration_s(self) -> float:
-        """Duration per sample."""
-        return 0.0 if self.estimate is None else self._per_sample(self.estimate.duration_s)
+        """Duration per sample; 0 without an estimate."""
+        return self.estimate.duration_s / self.samples_per_step if self.estimate else 0.0
 
     @property
     def interval_j(self) -> tuple[float, float]:
         """Interval of the energy per sample."""
-        low_j, high_j = (0.0, 0.0) if self.estimate is None else self.estimate.interval_j
-        return self._per_sample(low_j), self._per_sample(high_j)
+        low_j, high_j = self.estimate.interval_j if self.estimate else (0.0, 0.0)
+        return low_j / self.samples_per_step, high_j / self.samples_per_step
 
     @property
     def duration_interval_s(self) -> tuple[float, float] | None:
         """Interval of the duration per sample; None if the estimator gives none."""
-        ends = None if self.estimate is None else self.estimate.duration_interval_s
-        return None if ends is None else (self._per_sample(ends[0]), self._per_sample(ends[1]))
+        ends_s, samples = getattr(self.estimate, "duration_interval_s", None), self.samples_per_step
+        return ends_s and (ends_s[0] / samples, ends_s[1] / samples)
 
     @property
     def samples_per_step(self) -> int:
         """Samples of all batches of a step, on all GPUs."""
         return self.gpus * self.setup.samples_per_step
-
-    def _per_sample(self, per_step: float) -> float:
-        return per_step / self.samples_per_step
 
     def to_dict(self) -> Json:
         data: Json = {

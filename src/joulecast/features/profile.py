@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
@@ -27,6 +28,13 @@ _SHORT_PROBE_SECONDS = 20.0
 _PROBE_INTERVAL_SHARE = 0.005
 # One round of each trial of a list: more trials tell more than more rounds.
 _LIST_ROUNDS, _ROUNDS = 1, 3
+# What a campaign of its own list of trials takes, and why it takes no more.
+_MEASURING = {"on", "meter", "rounds", "device_name", "warmup", "runs", "store", "on_progress"}
+_LIMITS = {"points", "seconds", "retry_refused", "from_", "phase", "estimator"}
+_USED = {
+    "atlas": ({"atlas", *_MEASURING, *_LIMITS}, "draws its own networks and setups"),
+    "anchors": ({"anchors", *_MEASURING}, "measures a fixed list"),
+}
 
 ProfiledNet = Annotated[
     Any, Argument("Layers are profiled up to its widths.", is_positional=True, harm="may run code")
@@ -129,34 +137,12 @@ def profile_device(
     trained or run for a second as well. Every measurement is stored at once: after an interruption,
     the same command resumes.
     """
-    request = NetRequest.of(locals())
+    given_values = locals().copy()
+    request = NetRequest.of(given_values)
     rounds = rounds or (_LIST_ROUNDS if atlas or anchors else _ROUNDS)
     measuring = MeasureOptions(on or "cpu", meter or "auto", rounds, device_name, warmup, runs)
     if atlas or anchors:
-        flag, why = ("atlas", "draws its own networks and setups")
-        unused = {
-            **{name: value for name, value in request.setup_options.items() if name != "phase"},
-            "inputs": inputs, "setup": setup, "input_shape": input_shape,
-            "checkpoint": checkpoint or None, "interval_share": interval_share,
-            "acquisition": acquisition, "missing": missing or None,
-        }  # fmt: skip
-        if anchors:
-            flag, why = ("anchors", "measures a fixed list")
-            unused |= {
-                "points": points, "seconds": seconds, "retry_refused": retry_refused or None,
-                "from_": from_ or None, "phase": phase,
-                "estimator": None if estimator == "auto" else estimator,
-            }  # fmt: skip
-        if atlas and anchors:
-            raise ArgumentError(
-                f"an atlas measures the anchors too: give {arg('atlas', True)} or "
-                f"{arg('anchors', True)}, not both"
-            )
-        if net is not None:
-            raise ArgumentError(f"give {arg('net')} or {arg(flag, True)}, not both")
-        for name, value in unused.items():
-            if value is not None:
-                raise ArgumentError(f"{arg(flag, True)} {why}: leave {arg(name)} out")
+        _check_unused("anchors" if anchors else "atlas", given_values)
     elif net is None:
         raise ArgumentError(
             f"give {arg('net')}, or {arg('atlas', True)}, or {arg('anchors', True)}"
@@ -183,6 +169,16 @@ def profile_device(
     resolved, trained = request.resolve()
     found = run_profiling(resolved, trained, measuring, profiling, store, on_progress)
     return NetProfile.make(*found, request, trained, estimator, store)
+
+
+def _check_unused(flag: str, values: Mapping[str, Any]) -> None:
+    """Raise ArgumentError for a value that an atlas or anchors would ignore."""
+    used, why = _USED[flag]
+    for name, parameter in signature(profile_device).parameters.items():
+        if name not in used and values[name] != parameter.default:
+            if name == "net":
+                raise ArgumentError(f"give {arg('net')} or {arg(flag, True)}, not both")
+            raise ArgumentError(f"{arg(flag, True)} {why}: leave {arg(name)} out")
 
 
 profile = select(
