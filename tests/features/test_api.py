@@ -200,12 +200,6 @@ def test_a_module_takes_its_own_loss(verb, profile):
 # -- verbs --------------------------------------------------------------------------------------
 
 
-def test_inspect_takes_names_and_modules():
-    assert joulecast.inspect("cnn5", input_shape=(3, 32, 32)).input.shape == (3, 32, 32)
-    network = joulecast.inspect(Net(), INPUTS)
-    assert [layer.kind for layer in network.layers] == ["conv2d", "linear"]
-
-
 def test_profile_reports_progress_and_keeps_observations(store, profile):
     reports = []
     more = joulecast.profile(NET, points=21, store=store, on_progress=reports.append, **SMALL)

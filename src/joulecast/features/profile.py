@@ -176,8 +176,8 @@ def _check_unused(flag: str, values: Mapping[str, Any]) -> None:
     used, why = _USED[flag]
     for name, parameter in signature(profile_device).parameters.items():
         if name not in used and values[name] != parameter.default:
-            if name == "net":
-                raise ArgumentError(f"give {arg('net')} or {arg(flag, True)}, not both")
+            if name in ("net", "atlas"):
+                raise ArgumentError(f"give {arg(name)} or {arg(flag, True)}, not both")
             raise ArgumentError(f"{arg(flag, True)} {why}: leave {arg(name)} out")
 
 
