@@ -100,7 +100,7 @@ def test_the_real_module_batch_and_setup_are_estimated_before_training(run, stor
     assert kinds.count("linear") == 2
     assert callback.summary.estimated_j == pytest.approx(60 * energy.estimate.energy_j)
     one = joulecast.estimate(
-        energy._network, setup=setup, store=store, accumulate=1, device=energy.options.device
+        energy._network, setup=setup, store=store, accumulate=1, device=energy.hooks.device
     )
     assert energy.estimate.energy_j > 1.5 * one.energy_j
 

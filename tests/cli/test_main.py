@@ -120,6 +120,12 @@ def test_settings_reach_subcommands(shell, write, monkeypatch):
     assert shell("profiles", "list").stdout.lstrip().startswith("{")
 
 
+def test_settings_are_no_positional_arguments(shell, write):
+    write("joulecast.toml", 'device = "nvidia-h200"')
+    for words in (("profiles", "show"), ("data", "export")):
+        assert "Missing argument 'DEVICE'" in shell.fails(*words, code=2)
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [

@@ -9,7 +9,7 @@ import pytest
 
 from joulecast.campaign import CampaignResult, Progress
 from joulecast.cli.progress import format_atlas, format_campaign, guess_left, share_done
-from joulecast.features.profile_report import NetProfile
+from joulecast.features.profile_report import report_campaign
 from joulecast.measurer.device_lock import hold_device
 from joulecast.records import Device, Profile
 from joulecast.simulation.runtime import SimulatedRuntime
@@ -186,7 +186,7 @@ def test_a_report_counts_equal_reasons_and_disturbances():
     skipped = ("anchor: no copy", "energy of conv2d", "anchor: no copy")
     causes = {"gap": 1, "throttled": 3}
     result = CampaignResult("key", 3, 1, 0.1, 9.0, "time is up", skipped, 2, causes)
-    blocks = NetProfile(EMPTY, "joulecast estimate", result).report().blocks
+    blocks = report_campaign(result, EMPTY, "joulecast estimate").report().blocks
     assert [block.text.partition(" (the")[0] for block in blocks if isinstance(block, Text)] == [
         "Stopped because time is up. Provenance: measured by a meter.",
         "2 doubtful measurements repeated.",

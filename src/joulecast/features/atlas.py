@@ -33,7 +33,7 @@ from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.features.atlas_process import AtlasRequest, measure_in_workers
 from joulecast.features.measurers import MeasureOptions, lock_device, open_any_measurer
 from joulecast.features.profile import ProfileOptions
-from joulecast.features.profile_report import AnchorProfile, AtlasProfile
+from joulecast.features.profile_report import ProfileResult, report_anchors, report_atlas
 from joulecast.features.profiles import identify_profile
 from joulecast.features.transfer_sources import make_estimator
 from joulecast.measurer.base import TrialMeasurer
@@ -49,7 +49,7 @@ def profile_atlas(
     profiling: ProfileOptions,
     store: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-) -> AtlasProfile:
+) -> ProfileResult:
     """Measure an atlas of a device, fit an estimator, and return what is known now.
 
     Raises:
@@ -107,7 +107,7 @@ def profile_atlas(
     peaks = read_peaks(learnt.observations, assume_device_scale(learnt.device, modes), modes)
     command = f"joulecast estimate NET --device {identify_profile(learnt, store)}"
     command += " --inference" if profiling.phase == "inference" else ""
-    return AtlasProfile(learnt, command, run, summarise_atlas(learnt.observations, peaks))
+    return report_atlas(run, summarise_atlas(learnt.observations, peaks), learnt, command)
 
 
 def _tell(
@@ -133,7 +133,7 @@ def profile_anchors(
     measuring: MeasureOptions,
     store: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-) -> AnchorProfile:
+) -> ProfileResult:
     """Measure the anchors of a GPU, and return its rates beside those of its data sheet.
 
     Raises:
@@ -157,7 +157,7 @@ def profile_anchors(
             record.finish(run.stopped)
         profile = opened.load_profile(own.key)
     command = f"joulecast estimate NET --device {identify_profile(profile, store)}"
-    return AnchorProfile(profile, command, run, sheet)
+    return report_anchors(run, sheet, profile, command)
 
 
 def _find_sheet(measurer: TrialMeasurer, own: Profile, on: str) -> DataSheet:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, verb
+from joulecast.features.arguments import Argument, list_arguments, verb
 from joulecast.features.estimate_report import RunEstimate
 from joulecast.features.nets import NetRequest, require_torch
 from joulecast.features.profiles import load_profile
@@ -70,6 +70,8 @@ Seen = Annotated[Any, Argument(
     "Measured energy and number of the first steps, to update the estimate.",
     metavar="12J/100", parse=parse_seen,
 )]  # fmt: skip
+SeenEnergy = Annotated[float, Argument("Energy of these steps together, in joules.")]
+SeenSteps = Annotated[int, Argument("Number of steps.", least=1)]
 Battery = Annotated[
     str | None, Argument("Also print whether this battery suffices.", metavar="15Wh")
 ]
@@ -239,28 +241,21 @@ def estimate_run(
     )  # fmt: skip
 
 
-def update(estimate: Estimate, *, energy_j: float, steps: int) -> Estimate:
+@verb
+def update(estimate: Estimate, *, energy_j: SeenEnergy, steps: SeenSteps) -> Estimate:
     """Update an estimate with the energy of the first steps of the real run.
 
     A note warns where these steps lie outside the interval of the estimate.
-
-    Args:
-        estimate: The estimate from before the run.
-        energy_j: Energy of these steps together.
-        steps: Number of steps.
     """
-    return update_run(estimate, *_check_seen((energy_j, steps)))
+    return update_run(estimate, energy_j, steps)
 
 
 def _check_seen(seen: Any) -> tuple[float, int]:
     """Return the energy and the number of the first steps of a run."""
     if not (isinstance(seen, (tuple, list)) and len(seen) == 2 and None not in seen):
         raise ArgumentError(f"{arg('seen')} is {seen!r}: give energy and steps, like (12.0, 100)")
-    return _SEEN_ENERGY.convert(seen[0]), _SEEN_STEPS.convert(seen[1])
-
-
-_SEEN_ENERGY = given.Declaration("energy_j", float, 0.0, Argument("Energy of these steps."))
-_SEEN_STEPS = given.Declaration("steps", int, 1, Argument("Number of steps.", least=1))
+    energy, steps = list_arguments(update)
+    return energy.convert(seen[0]), steps.convert(seen[1])
 
 
 # ---------------------------------------------------------------------------------------------

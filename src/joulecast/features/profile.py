@@ -11,7 +11,11 @@ from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, select, verb
 from joulecast.features.measurers import MeasureOptions, lock_device, open_any_measurer
 from joulecast.features.nets import NetRequest, ResolvedNet
-from joulecast.features.profile_report import NetProfile, ProfileResult
+from joulecast.features.profile_report import (
+    ProfileResult,
+    name_next_command,
+    report_campaign,
+)
 from joulecast.features.transfer_sources import make_estimator
 from joulecast.records import Network, Profile, Setup
 from joulecast.system.errors import ArgumentError, MissingError, arg
@@ -168,7 +172,8 @@ def profile_device(
         return profile_atlas(measuring, profiling, store, on_progress)
     resolved, trained = request.resolve()
     found = run_profiling(resolved, trained, measuring, profiling, store, on_progress)
-    return NetProfile.make(*found, request, trained, estimator, store)
+    command = name_next_command(found[1], request, trained, estimator, store)
+    return report_campaign(*found, command)
 
 
 def _check_unused(flag: str, values: Mapping[str, Any]) -> None:

@@ -47,140 +47,108 @@ class ProfileResult(Reportable):
 
     profile: Profile
     command: str
+    values: Json  # of the campaign
+    title: str
+    stopped: str  # why it stopped
+    blocks: Sequence[Block]  # what it found
 
     def to_dict(self) -> Json:
         return {
-            **{key: value for key, value in self._list_values().items() if key != "profile_key"},
+            **{key: value for key, value in self.values.items() if key != "profile_key"},
             "provenance": self.profile.provenance,
             "profile": describe_profile(self.profile),
         }
 
     def report(self) -> Report:
-        title, stopped, blocks = self._describe()
         provenance = describe_provenance(self.profile.provenance)
-        lead = Text(f"Stopped because {stopped}. Provenance: {provenance}.")
+        lead = Text(f"Stopped because {self.stopped}. Provenance: {provenance}.")
         # Not wrapped, so that it can be copied.
         command = Text(f"Next: {self.command}", "command")
-        return Report(title, (lead, *blocks, command), self.profile.provenance, "campaign")
-
-    def _list_values(self) -> Json:
-        raise NotImplementedError
-
-    def _describe(self) -> tuple[str, str, Sequence[Block]]:
-        """Return the title, why it stopped, and what it found."""
-        raise NotImplementedError
+        blocks = (lead, *self.blocks, command)
+        return Report(self.title, blocks, self.profile.provenance, "campaign")
 
 
-@dataclass(frozen=True)
-class NetProfile(ProfileResult):
-    """The outcome of a campaign for a net."""
-
-    result: CampaignResult
-
-    @classmethod
-    def make(
-        cls,
-        result: CampaignResult,
-        profile: Profile,
-        request: NetRequest,
-        setup: Setup,
-        estimator: str,
-        store: str | None,
-    ) -> NetProfile:
-        """Return the outcome with the command that uses the profile."""
-        from joulecast.estimators import AUTO, choose_estimator
-
-        name = identify_profile(profile, store)
-        if any(one.is_pending for one in profile.observations):
-            return cls(profile, f"joulecast data attach TRACE.csv --device {name}", result)
-        named = choose_estimator(estimator, profile.runtime)
-        # Another estimator was fitted to other measurements, so the command must name it.
-        is_usual = named == choose_estimator(AUTO, profile.runtime)
-        method = "" if is_usual else f" --estimator {named}"
-        shape = f" --input {format_shape(request.input_shape)}" if request.input_shape else ""
-        flags = list_setup_options(setup) + (" --checkpoint" if request.checkpoint else "")
-        command = f"joulecast estimate {request.name} --device {name} {flags}{shape}{method}"
-        return cls(profile, command, result)
-
-    def _list_values(self) -> Json:
-        return {**asdict(self.result), "skipped": list(self.result.skipped)}
-
-    def _describe(self) -> tuple[str, str, Sequence[Block]]:
-        result, profile = self.result, self.profile
-        uncertainty = f", uncertainty ± {format_share(result.uncertainty_share)}"
-        title = (
-            f"Profile of {profile.device.name}: {plural(result.points, 'point')}"
-            f"{label_provenance(profile.provenance)}, {result.new} of them new, in "
-            f"{format_duration(result.elapsed_s)}"
-            f"{uncertainty if result.uncertainty_share else ''}."
-        )
-        skipped = [
-            Text(f"Skipped: {reason}" + (f" ({count} times)" if count > 1 else ""))
-            for reason, count in Counter(result.skipped).items()
-        ]
-        notes = _describe_disturbances(result.repeated, result.disturbances)
-        return title, result.stopped, [*tabulate_fits(profile), *notes, *skipped]
+def report_campaign(result: CampaignResult, profile: Profile, command: str) -> ProfileResult:
+    """Return the outcome of a campaign for a net."""
+    uncertainty = f", uncertainty ± {format_share(result.uncertainty_share)}"
+    title = (
+        f"Profile of {profile.device.name}: {plural(result.points, 'point')}"
+        f"{label_provenance(profile.provenance)}, {result.new} of them new, in "
+        f"{format_duration(result.elapsed_s)}"
+        f"{uncertainty if result.uncertainty_share else ''}."
+    )
+    skipped = [
+        Text(f"Skipped: {reason}" + (f" ({count} times)" if count > 1 else ""))
+        for reason, count in Counter(result.skipped).items()
+    ]
+    notes = _describe_disturbances(result.repeated, result.disturbances)
+    values = {**asdict(result), "skipped": list(result.skipped)}
+    blocks: list[Block] = [*tabulate_fits(profile), *notes, *skipped]
+    return ProfileResult(profile, command, values, title, result.stopped, blocks)
 
 
-@dataclass(frozen=True)
-class AtlasProfile(ProfileResult):
-    """The outcome of an atlas."""
+def name_next_command(
+    profile: Profile, request: NetRequest, setup: Setup, estimator: str, store: str | None
+) -> str:
+    """Return the command that uses the profile of a campaign for a net."""
+    from joulecast.estimators import AUTO, choose_estimator
 
-    run: AtlasRun
-    summary: AtlasSummary
-
-    def _list_values(self) -> Json:
-        return {**asdict(self.run), **asdict(self.summary)}
-
-    def _describe(self) -> tuple[str, str, Sequence[Block]]:
-        run, summary, profile = self.run, self.summary, self.profile
-        title = (
-            f"Atlas of {profile.device.name}: {plural(summary.trials, 'trial')}, "
-            f"{summary.with_energy:,} with energy; {run.new:,} of them new, in "
-            f"{format_duration(run.elapsed_s)}."
-        )
-        rates = _list_peaks(summary.peaks)
-        # A modelled meter counts work only, so it knows nothing about an idle device.
-        if summary.idle_power_w is not None and profile.provenance != "modelled":
-            rates.append(("idle power", format_power(summary.idle_power_w)))
-        blocks: list[Block] = [make_table(("", ""), rates)] if rates else []
-        blocks += _describe_disturbances(run.repeated, run.disturbances)
-        blocks += [Text(note, "note") for note in _describe_refusals(summary, run.restarts)]
-        return title, run.stopped, blocks
+    name = identify_profile(profile, store)
+    if any(one.is_pending for one in profile.observations):
+        return f"joulecast data attach TRACE.csv --device {name}"
+    named = choose_estimator(estimator, profile.runtime)
+    # Another estimator was fitted to other measurements, so the command must name it.
+    is_usual = named == choose_estimator(AUTO, profile.runtime)
+    method = "" if is_usual else f" --estimator {named}"
+    shape = f" --input {format_shape(request.input_shape)}" if request.input_shape else ""
+    flags = list_setup_options(setup) + (" --checkpoint" if request.checkpoint else "")
+    return f"joulecast estimate {request.name} --device {name} {flags}{shape}{method}"
 
 
-@dataclass(frozen=True)
-class AnchorProfile(ProfileResult):
-    """The outcome of measuring the anchors of a GPU, whose data sheet is known."""
+def report_atlas(
+    run: AtlasRun, summary: AtlasSummary, profile: Profile, command: str
+) -> ProfileResult:
+    """Return the outcome of an atlas."""
+    title = (
+        f"Atlas of {profile.device.name}: {plural(summary.trials, 'trial')}, "
+        f"{summary.with_energy:,} with energy; {run.new:,} of them new, in "
+        f"{format_duration(run.elapsed_s)}."
+    )
+    rates = _list_peaks(summary.peaks)
+    # A modelled meter counts work only, so it knows nothing about an idle device.
+    if summary.idle_power_w is not None and profile.provenance != "modelled":
+        rates.append(("idle power", format_power(summary.idle_power_w)))
+    blocks: list[Block] = [make_table(("", ""), rates)] if rates else []
+    blocks += _describe_disturbances(run.repeated, run.disturbances)
+    blocks += [Text(note, "note") for note in _describe_refusals(summary, run.restarts)]
+    values = {**asdict(run), **asdict(summary)}
+    return ProfileResult(profile, command, values, title, run.stopped, blocks)
 
-    run: AnchorRun
-    sheet: DataSheet
 
-    def _list_values(self) -> Json:
-        skipped = list(self.run.skipped)
-        return {**asdict(self.run), "skipped": skipped, "data_sheet": self.sheet.name}
-
-    def _describe(self) -> tuple[str, str, Sequence[Block]]:
-        run, sheet = self.run, self.sheet
-        title = (
-            f"Anchors of {self.profile.device.name}: {plural(run.trials, 'trial')}, "
-            f"{run.with_energy} with energy; {plural(run.new, 'new measurement')} in "
-            f"{format_duration(run.elapsed_s)}."
-        )
-        # Measured rates beside those of the data sheet.
-        shares = [
-            format_share(rate / sheet.find_peak(name))
-            for name, rate in run.peaks.flops_per_s.items()
-        ]
-        if run.peaks.bytes_per_s is not None:
-            shares.append(format_share(run.peaks.bytes_per_s / sheet.bytes_per_s))
-        rows = zip_longest(_list_peaks(run.peaks), shares, fillvalue="-")
-        table = make_table(
-            ("rate", ">measured", f">of {sheet.title}"), [(*rate, share) for rate, share in rows]
-        )
-        notes = _describe_disturbances(0, run.disturbances)
-        skipped = [Text(f"Skipped: {reason}") for reason in dict.fromkeys(run.skipped)]
-        return title, run.stopped, [table, *notes, *skipped]
+def report_anchors(
+    run: AnchorRun, sheet: DataSheet, profile: Profile, command: str
+) -> ProfileResult:
+    """Return the outcome of measuring the anchors of a GPU, whose data sheet is known."""
+    title = (
+        f"Anchors of {profile.device.name}: {plural(run.trials, 'trial')}, "
+        f"{run.with_energy} with energy; {plural(run.new, 'new measurement')} in "
+        f"{format_duration(run.elapsed_s)}."
+    )
+    # Measured rates beside those of the data sheet.
+    shares = [
+        format_share(rate / sheet.find_peak(name)) for name, rate in run.peaks.flops_per_s.items()
+    ]
+    if run.peaks.bytes_per_s is not None:
+        shares.append(format_share(run.peaks.bytes_per_s / sheet.bytes_per_s))
+    rows = zip_longest(_list_peaks(run.peaks), shares, fillvalue="-")
+    table = make_table(
+        ("rate", ">measured", f">of {sheet.title}"), [(*rate, share) for rate, share in rows]
+    )
+    notes = _describe_disturbances(0, run.disturbances)
+    skipped = [Text(f"Skipped: {reason}") for reason in dict.fromkeys(run.skipped)]
+    values = {**asdict(run), "skipped": list(run.skipped), "data_sheet": sheet.name}
+    blocks: list[Block] = [table, *notes, *skipped]
+    return ProfileResult(profile, command, values, title, run.stopped, blocks)
 
 
 def _describe_disturbances(repeated: int, disturbances: Mapping[str, int]) -> Iterator[Text]:
