@@ -137,13 +137,16 @@ def test_two_threads_cannot_start_windows_of_the_same_name(monkeypatch):
         (lambda one: one(lambda: (yield)), "is a generator, which works after it was called"),
         (lambda one: joulecast.monitor(on="simulated:7"), "measures this machine"),
         (lambda one: joulecast.monitor(on="http://board:8377"), "measures this machine"),
-        # Before anything runs.
-        (lambda one: joulecast.monitor(on="cpu", meter="nvlm"), "there is no meter 'nvlm'"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(monitor, act, words):
     with pytest.raises(InputError, match=words):
         act(monitor)
+
+
+def test_a_wrong_meter_is_refused_before_anything_runs():
+    with pytest.raises(InputError, match="there is no meter 'nvlm'"):
+        joulecast.monitor(on="cpu", meter="nvlm")
 
 
 class UnpluggedMeter(ModelledMeter):
