@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from joulecast.features.arguments import MAX_COUNT
 from joulecast.records import Estimate, Json, Setup
 from joulecast.records.codec import Record, not_stored
 from joulecast.system.errors import ArgumentError, InputError, arg
@@ -41,8 +42,6 @@ from joulecast.system.units import (
     price_energy,
 )
 
-MAX_COUNT = 10**12
-"""The most steps, epochs or samples of a run: at a microsecond each, steps would take 12 days."""
 MOST_GPUS = 16
 """GPUs of one machine; links between machines are not modelled."""
 DATA = "data"
