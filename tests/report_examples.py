@@ -3,7 +3,6 @@
 from datetime import UTC, datetime
 
 from joulecast.estimators.forecast import RunForecast
-from joulecast.features.budgets import RunLength
 from joulecast.features.device_score import (
     DeviceFacts,
     DeviceScore,
@@ -15,6 +14,7 @@ from joulecast.features.evaluation import score_estimator
 from joulecast.features.generate import GenerationEstimate, TokenEstimate
 from joulecast.features.plan.problem import Battery, Job, JobCost, PlanDevice, PlanRequest
 from joulecast.features.plan.result import plan_jobs
+from joulecast.features.run import RunLength
 from joulecast.records import Device, Setup
 
 

@@ -37,10 +37,9 @@ from joulecast.features.evaluation import (
     measure_and_evaluate,
     score_estimator,
 )
-from joulecast.features.measurers import open_measurer
-from joulecast.features.options import MeasureOptions
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.measurer import Measurer
+from joulecast.measurer.local_devices import open_local_measurer
 from joulecast.records import Observation, Profile, Trial
 from joulecast.store import Store, open_store
 from joulecast.system.errors import JoulecastError, MeasurementError, MissingError, NetError
@@ -88,7 +87,7 @@ def main() -> None:
     try:
         if args.work == "measure":
             with (
-                open_measurer(MeasureOptions(args.on, rounds=1)) as measurer,
+                open_local_measurer(args.on, rounds=1) as measurer,
                 open_store(args.store) as store,
             ):
                 measure(measurer, store, setting)

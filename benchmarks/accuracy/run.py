@@ -44,8 +44,7 @@ from joulecast.features.evaluation import (
     name_campaign,
     score_estimator,
 )
-from joulecast.features.measurers import open_measurer
-from joulecast.features.options import MeasureOptions
+from joulecast.features.measurers import MeasureOptions, open_any_measurer
 from joulecast.records import Observation, Profile, Setup, weakest_provenance
 from joulecast.store import open_store
 from joulecast.system.errors import JoulecastError, MissingError
@@ -159,7 +158,7 @@ def measure(args: argparse.Namespace) -> None:
     """Measure test networks, their probes and the campaigns of all estimators."""
     started_s = time.monotonic()
     with (
-        open_measurer(MeasureOptions(args.on, rounds=1)) as measurer,
+        open_any_measurer(MeasureOptions(args.on, rounds=1)) as measurer,
         open_store(args.store) as store,
     ):
         for setting in SETTINGS:

@@ -30,12 +30,12 @@ from joulecast.cli.settings import read_settings
 from joulecast.devices.detect import parse_on
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.families import make_family
-from joulecast.features.budgets import parse_budget
 from joulecast.features.estimate import parse_seen
 from joulecast.features.inspect import Inspection
 from joulecast.features.nets import resolve_name
-from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.features.plan.problem import parse_plan_request
+from joulecast.features.profiles import read_outside_profile
+from joulecast.features.run import parse_budget
 from joulecast.features.search.space import parse_dimension
 from joulecast.meters.command import read_quantity
 from joulecast.meters.file import read_samples

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.estimators import FittedProfile, find_estimator
 from joulecast.estimators.base import Target
-from joulecast.features.budgets import RunLength, parse_budget
 from joulecast.features.channel_search import PruneOptions, prune_network
+from joulecast.features.run import RunLength, parse_budget
 from joulecast.operators.channel_groups import narrow_network
 from joulecast.records import Network, Record, Setup, Trial
 from joulecast.system.errors import InputError, MissingError

@@ -9,8 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from joulecast.campaign.trial_log import describe_profile
-from joulecast.features.measurers import lock_device, open_any_measurer
-from joulecast.features.options import MeasureOptions
+from joulecast.features.measurers import MeasureOptions, lock_device, open_any_measurer
 from joulecast.features.progress_report import ReportProgress
 from joulecast.system.errors import BudgetSpentError, InputError, MissingError
 from joulecast.system.files import write_atomically

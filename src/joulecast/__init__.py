@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from joulecast.features.device_score import score_phones
     from joulecast.features.estimate import estimate, estimate_run, update
     from joulecast.features.evaluate import evaluate
-    from joulecast.features.fleet_verbs import estimate_fleet
+    from joulecast.features.fleet import estimate_fleet
     from joulecast.features.generate import generate
     from joulecast.features.inspect import inspect
     from joulecast.features.measure import measure
@@ -91,7 +91,7 @@ _MODULES = {
     "Profile": "records",
     "Setup": "records",
     "attach_trace": "data.attach",
-    "estimate_fleet": "fleet_verbs",
+    "estimate_fleet": "fleet",
     "estimate_run": "estimate",
     "export_dataset": "data.export",
     "export_observations": "data.export",

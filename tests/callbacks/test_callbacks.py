@@ -27,7 +27,6 @@ from joulecast.callbacks.module_reading import (
     watch_calls,
 )
 from joulecast.callbacks.training_energy import (
-    CallbackOptions,
     EnergyHooks,
     TrainingEnergy,
     TrainingRun,
@@ -35,7 +34,6 @@ from joulecast.callbacks.training_energy import (
 )
 from joulecast.callbacks.training_windows import (
     TrainingWindow,
-    WindowContent,
     sum_windows,
     summarise_steps,
 )
@@ -53,7 +51,7 @@ def make_run(steps=100, processes=1, **setup) -> TrainingRun:
 
 def make_energy(run=None, **options) -> TrainingEnergy:
     options = {"meter": "modelled", "device": SHIPPED, "save": False, **options}
-    return TrainingEnergy(CallbackOptions(**options), run or make_run())
+    return TrainingEnergy(EnergyHooks(**options), run or make_run())
 
 
 @pytest.fixture
@@ -135,7 +133,7 @@ def test_arguments_losses_and_shapes_are_found_in_nested_values():
 # -- setups ---------------------------------------------------------------------------------
 
 
-def test_optimizers_that_are_not_known_are_named():
+def test_setups_are_those_of_the_trainer_or_the_nearest():
     weights = [nn.Parameter(torch.zeros(2))]
     assert choose_optimizer(torch.optim.AdamW(weights)) == ("adamw", "")
     name, note = choose_optimizer(torch.optim.RMSprop(weights))
@@ -145,9 +143,6 @@ def test_optimizers_that_are_not_known_are_named():
         optimizer = torch.optim.SGD(weights, 0.1)
 
     assert choose_optimizer(Wrapper()) == ("sgd", "")
-
-
-def test_precisions_and_devices():
     cpu, gpu = torch.device("cpu"), torch.device("cuda", 1)
     assert choose_precision(cpu) == choose_precision(gpu) == "fp32"
     before = torch.get_float32_matmul_precision()
@@ -232,7 +227,7 @@ def make_window(energy_j=10.0, duration_s=1.0, faults=(), error="", **content) -
     energy = WindowEnergy(
         "training", energy_j, duration_s, "cpu", "nvml", "gpu", "measured", faults, (), error
     )
-    return TrainingWindow(energy, WindowContent(**content))
+    return TrainingWindow(**content, measured=energy)
 
 
 def test_sums_separate_steps_from_evaluation_and_from_the_start():
@@ -415,7 +410,7 @@ def test_budgets_are_checked_and_a_run_is_ended_by_the_next_one(clock):
 def test_a_run_that_cannot_be_measured_does_not_show_the_one_before():
     hooks = EnergyHooks(meter="modelled", save=False)
     hooks.begin_run(make_run())
-    hooks.options = CallbackOptions(meter="file:missing.csv")
+    hooks.meter = "file:missing.csv"
     with pytest.raises(JoulecastError):
         hooks.begin_run(make_run())
     assert hooks.energy is None and hooks.summary is None

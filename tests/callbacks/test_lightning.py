@@ -108,13 +108,13 @@ def test_reading_leaves_no_trace_in_the_module(run):
 def test_evaluation_and_checkpoints_are_not_steps(run):
     _, callback, _ = run
     windows = callback.energy._windows
-    assert sum(one.content.steps for one in windows) == 32
-    assert sum(one.content.batches for one in windows) == 64
+    assert sum(one.steps for one in windows) == 32
+    assert sum(one.batches for one in windows) == 64
     # Each of four epochs ends with an evaluation of two batches, at 10 W.
-    mixed = [one for one in windows if one.content.is_mixed and one.content.is_warm]
-    other_j = [(one.energy.energy_j or 0.0) - one.content.steps for one in mixed]
+    mixed = [one for one in windows if one.is_mixed and one.is_warm]
+    other_j = [(one.energy.energy_j or 0.0) - one.steps for one in mixed]
     assert [one for one in other_j if one] == pytest.approx([3.0] * 4)
-    steady = [one for one in windows if one.content.is_steady]
+    steady = [one for one in windows if one.is_steady]
     assert steady and all(one.step_energy_j == pytest.approx(1.0) for one in steady)
     assert callback.summary.energy_j == pytest.approx(64 * 0.5 + 4 * 3.0)
 

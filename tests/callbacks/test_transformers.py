@@ -100,7 +100,7 @@ def test_the_real_module_batch_and_setup_are_estimated_before_training(run, stor
     assert kinds.count("linear") == 2
     assert callback.summary.estimated_j == pytest.approx(60 * energy.estimate.energy_j)
     one = joulecast.estimate(
-        energy._network, setup=setup, store=store, accumulate=1, device=energy.options.device
+        energy._network, setup=setup, store=store, accumulate=1, device=energy.hooks.device
     )
     assert energy.estimate.energy_j > 1.5 * one.energy_j
 
@@ -221,6 +221,6 @@ def test_a_net_that_must_be_one_graph_is_measured_and_read(tmp_path, monkeypatch
     trainer.train()
     assert trainer.state.global_step == 3
     assert "no longer measured" not in caplog.text
-    assert sum(one.content.batches for one in callback.energy._windows) == 3
+    assert sum(one.batches for one in callback.energy._windows) == 3
     assert callback.energy.estimate is not None, caplog.text
     assert callback.energy._setup.compiled

@@ -23,8 +23,7 @@ from joulecast.campaign.trial_log import (
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
 from joulecast.families import make_family
-from joulecast.features.measurers import open_measurer
-from joulecast.features.options import MeasureOptions
+from joulecast.features.measurers import MeasureOptions, open_any_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.operators import make_layer
 from joulecast.records import Device, Setup, Trial
@@ -315,7 +314,7 @@ OPTIONS = MeasureOptions(on="simulated:7", meter="later")
 
 
 def run_guided(store, points):
-    with open_measurer(OPTIONS, allows_later=True) as measurer:
+    with open_any_measurer(OPTIONS, allows_later=True) as measurer:
         log, estimator = TimeGuidedLog(store), find_estimator("additive")
         result = run_campaign(measurer, log, estimator, TARGET, points=points)
         return result, find_profile_key(measurer)
@@ -352,4 +351,4 @@ def test_stand_in_energy_is_as_uncertain_as_the_time(store):
 
 def test_commands_that_need_the_energy_now_refuse_the_recorder():
     with pytest.raises(InputError, match="joulecast profile NET"):
-        open_measurer(OPTIONS)
+        open_any_measurer(OPTIONS)

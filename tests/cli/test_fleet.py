@@ -9,8 +9,7 @@ import pytest
 
 from agent_processes import TOKEN, start_agent
 from fleet_examples import AgentHere, make_device, run_fleet_here
-from joulecast.features.fleet import FleetStatus
-from joulecast.features.fleet_verbs import _report_campaigns, _report_forecast, answer_checks
+from joulecast.features.fleet import FleetCampaigns, FleetForecast, FleetStatus, answer_checks
 from joulecast.fleet.fleet_devices import DeviceCheck
 from joulecast.fleet.fleet_forecast import DeviceForecast, FleetEstimate
 from joulecast.records import Setup
@@ -125,7 +124,7 @@ def test_tables_of_devices_and_campaigns(find_row):
     assert "shelf: it cannot be reached: start it" in find_row.text
     waiting = replace(CAMPAIGN, device="tablet", state="waiting", uncertainty_share=None)
     ended = [CAMPAIGN, replace(waiting, elapsed_s=0.0, points=0, reason="")]
-    print(format_report(_report_campaigns(ended)))
+    print(FleetCampaigns("lenet5", tuple(ended)))
     assert find_row("phone") == "phone done 9 5.00 % 1 min 15 s 9 points"
     assert find_row("tablet") == "tablet waiting 0 - -"
     running = replace(CAMPAIGN, state="running", reason="conv2d")
@@ -149,7 +148,7 @@ def test_tables_of_forecasts(find_row):
     )  # fmt: skip
     devices = (FORECAST, late, UNKNOWN)
     found = FleetEstimate("lenet5", Setup(), 1000, 0.95, 0.9, 5.0, devices)
-    print(format_report(_report_forecast(found)))
+    print(FleetForecast(found))
     assert find_row("phone") == "phone 12.5 J 10.0–15.0 J 3.00 s 12.5 % yes, 95.0 %"
     assert "for 1,000 steps within 5.00 s" in find_row.text
     row = find_row("tablet")
@@ -158,6 +157,6 @@ def test_tables_of_forecasts(find_row):
     assert "1 of 3 devices can finish, with a probability of at least 90.0 %." in find_row.text
     setup = Setup(batch=1, phase="inference")
     found = FleetEstimate("lenet5", setup, 1000, 0.95, 0.9, None, (FORECAST, UNKNOWN))
-    print(format_report(_report_forecast(found)))
+    print(FleetForecast(found))
     assert find_row("phone") == "phone 12.5 J 10.0–15.0 J 3.00 s 3.00 ms 12.5 % yes, 95.0 %"
     assert "Running lenet5 (batch 1, inference, fp32) for 1,000 inferences" in find_row.text

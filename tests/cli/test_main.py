@@ -120,6 +120,12 @@ def test_settings_reach_subcommands(shell, write, monkeypatch):
     assert shell("profiles", "list").stdout.lstrip().startswith("{")
 
 
+def test_settings_are_no_positional_arguments(shell, write):
+    write("joulecast.toml", 'device = "nvidia-h200"')
+    for words in (("profiles", "show"), ("data", "export")):
+        assert "Missing argument 'DEVICE'" in shell.fails(*words, code=2)
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [
@@ -181,14 +187,6 @@ def test_every_option_can_be_set_in_the_users_file(shell):
         }
 
 
-def test_every_option_has_a_variable():
-    context = click.Context(cli)
-    for name in cli.list_commands(context):
-        command = cli.get_command(context, name)
-        params = [p for p in command.params if isinstance(p, click.Option) and p.name != "help"]
-        assert all(p.envvar == f"JOULECAST_{p.name.rstrip('_').upper()}" for p in params)
-
-
 KEPT = "interrupted: what was measured is stored; run it again to resume"
 SEARCH = ("search", "lenet5", "--budget", "110%", "--device", "nvidia-h200")
 SEARCH += ("--train", "train.py:score")
@@ -243,43 +241,35 @@ def test_ctrl_c_in_an_estimate_claims_nothing_that_was_measured(shell, write):
     assert errors.split("\n")[-2] == "joulecast: interrupted"
 
 
-TYPES = {one.name: DeclaredType(one) for one in list_arguments(estimate_run)}
-LISTS = {one.name: DeclaredType(one) for one in list_arguments(compare)}
+DECLARED = (*list_arguments(compare), *list_arguments(estimate_run), PLOT)
+TYPES = {one.name: DeclaredType(one) for one in DECLARED}
+TYPES["batches"] = next(DeclaredType(one) for one in DECLARED if one.name == "batch")
 
 
 @pytest.mark.parametrize(
-    ("name", "texts", "value"),
+    ("name", "text", "value"),
     [
-        ("level", ("90%", "0.9", " 90 % "), 0.9),
-        ("charge", ("0%", "0"), 0.0),
-        ("charge", ("100%", "1"), 1.0),
-        ("rest_w", ("2.5",), 2.5),
+        *(("level", text, 0.9) for text in ("90%", "0.9", " 90 % ")),
+        *(("charge", text, value) for text, value in (("0%", 0), ("0", 0), ("100%", 1), ("1", 1))),
+        ("rest_w", "2.5", 2.5),
+        ("devices", "a, b,a", ("a", "b")),
+        ("batches", "8,16", (8, 16)),
+        ("input_shape", "3x96x96", (3, 96, 96)),
+        ("plot", "front.SVG", "front.SVG"),
+        *(("level", text, None) for text in ("-5", "many", "nan", "inf", "100%", "1.5")),
+        *(("rest_w", text, None) for text in ("-5", "many", "nan", "inf")),
+        ("devices", " , ", None),
+        ("batches", "8,x", None),
+        ("precision", "fp8", None),
+        ("plot", "front.txt", None),
     ],
 )
-def test_shares_are_percentages_or_fractions(name, texts, value):
-    assert [TYPES[name].convert(text, None, None) for text in texts] == [value] * len(texts)
-
-
-@pytest.mark.parametrize("text", ["-5", "many", "nan", "inf", "100%", "1.5"])
-def test_numbers_are_finite_and_in_their_range(text):
-    for name in ("level", "rest_w")[: 1 if text in ("100%", "1.5") else 2]:
-        with pytest.raises(click.BadParameter):
-            TYPES[name].convert(text, None, None)
-
-
-def test_lists_keep_each_value_once():
-    assert LISTS["devices"].convert("a, b,a", None, None) == ("a", "b")
-    assert LISTS["batch"].convert("8,16", None, None) == (8, 16)
-    assert TYPES["input_shape"].convert("3x96x96", None, None) == (3, 96, 96)
-    for name, text in (("devices", " , "), ("batch", "8,x"), ("precision", "fp8")):
-        with pytest.raises(click.BadParameter):
-            LISTS[name].convert(text, None, None)
-
-
-def test_plots_are_chosen_by_suffix():
-    assert DeclaredType(PLOT).convert("front.SVG", None, None) == "front.SVG"
-    with pytest.raises(click.BadParameter, match=r"front\.txt"):
-        DeclaredType(PLOT).convert("front.txt", None, None)
+def test_texts_become_values_or_are_refused(name, text, value):
+    if value is not None:
+        assert TYPES[name].convert(text, None, None) == value
+        return
+    with pytest.raises(click.BadParameter):
+        TYPES[name].convert(text, None, None)
 
 
 @pytest.mark.parametrize(

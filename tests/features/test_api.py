@@ -15,7 +15,7 @@ from joulecast.cli.main import COMMANDS
 from joulecast.devices.detect import detect_device
 from joulecast.families import make_family
 from joulecast.features.arguments import convert_on, is_torch_device, list_arguments
-from joulecast.features.options import ProfileOptions
+from joulecast.features.profile import ProfileOptions
 from joulecast.features.profiles import find_profiles
 from joulecast.store.files import write_network, write_profile
 from joulecast.system.errors import InputError, MissingError
@@ -198,12 +198,6 @@ def test_a_module_takes_its_own_loss(verb, profile):
 
 
 # -- verbs --------------------------------------------------------------------------------------
-
-
-def test_inspect_takes_names_and_modules():
-    assert joulecast.inspect("cnn5", input_shape=(3, 32, 32)).input.shape == (3, 32, 32)
-    network = joulecast.inspect(Net(), INPUTS)
-    assert [layer.kind for layer in network.layers] == ["conv2d", "linear"]
 
 
 def test_profile_reports_progress_and_keeps_observations(store, profile):

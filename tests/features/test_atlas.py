@@ -18,7 +18,7 @@ from joulecast.features.atlas import (
     answer_request,
     measure_in_workers,
 )
-from joulecast.features.options import MeasureOptions
+from joulecast.features.measurers import MeasureOptions
 from joulecast.records import Device, Observation, Setup, Trial
 from joulecast.store import open_store
 from joulecast.system.errors import MeasurementError, MissingError

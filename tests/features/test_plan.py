@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from joulecast.estimators.forecast import RunForecast
 from joulecast.families import make_family
-from joulecast.features.budgets import RunLength
 from joulecast.features.plan.model import GOOD_GAP_SHARE, solve
 from joulecast.features.plan.problem import (
     Assignment,
@@ -33,6 +32,7 @@ from joulecast.features.plan.problem import (
 )
 from joulecast.features.plan.replay import replay
 from joulecast.features.plan.result import explain_left_out, follow_schedule, plan_jobs, read_plan
+from joulecast.features.run import RunLength
 from joulecast.operators import network_work
 from joulecast.records import Setup
 from joulecast.system.errors import FileError

@@ -15,12 +15,11 @@ from joulecast.estimators import estimate_network, find_estimator
 from joulecast.families import make_family
 from joulecast.features.catalogue import find_catalogue_device
 from joulecast.features.device_overview import read_profile_details, summarise_device
-from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.features.profiles import (
-    find_device,
     find_profiles,
     load_observed_profile,
     load_profile,
+    read_outside_profile,
 )
 from joulecast.features.transfer_sources import make_estimator
 from joulecast.records import Device, Observation, Profile, Setup, Trial, find_fit_count
@@ -50,33 +49,32 @@ def detect(monkeypatch, **changes) -> None:
     monkeypatch.setattr("joulecast.devices.detect.detect_device", lambda on: here)
 
 
-def test_a_device_whose_name_only_begins_alike_is_another_one(store, monkeypatch):
-    assert load_profile(on="cuda:0", store=store).device == GPU
-    detect(monkeypatch, name="nvidia-h")
-    with pytest.raises(JoulecastError, match=r"cuda:0 of this machine \(nvidia-h\) has no profile"):
+@pytest.mark.parametrize(
+    ("here", "message"),
+    [
+        ({"name": "nvidia-h"}, r"cuda:0 of this machine \(nvidia-h\) has no profile"),
+        # A shipped profile of another device is not used.
+        ({"name": "nvidia-h2"}, "joulecast profile NET --on cuda:0"),
+        ({"power_mode": "limit 300W"}, "no profile in this power mode, only in limit 500W"),
+        (
+            {"name": "tesla-t4", "processor": "Tesla T4"},
+            "use its data sheet with --device nvidia-t4",
+        ),
+    ],
+)
+def test_a_device_that_is_only_like_another_has_no_profile(store, monkeypatch, here, message):
+    detect(monkeypatch, **here)
+    with pytest.raises(MissingError, match=message):
         load_profile(on="cuda:0", store=store)
+
+
+def test_this_device_is_found_whatever_its_driver_or_unknown_power_mode(store, monkeypatch):
+    for here in ({}, {"power_mode": ""}):
+        detect(monkeypatch, **here)
+        assert load_profile(on="cuda:0", store=store).device == GPU
     assert load_profile("nvidia-h20x", store=store).device.name == "nvidia-h20x"
-
-
-def test_a_shipped_profile_of_another_device_is_not_used(tmp_path, monkeypatch):
-    detect(monkeypatch, name="nvidia-h2")
-    with pytest.raises(JoulecastError, match="joulecast profile NET --on cuda:0"):
-        load_profile(on="cuda:0", store=str(tmp_path / "none.sqlite"))
     detect(monkeypatch, name="nvidia-h200", power_mode="limit 700W", driver="2.0")
-    assert load_profile(on="cuda:0", store=str(tmp_path / "none.sqlite")).shipped
-
-
-def test_another_power_mode_is_another_device(store, monkeypatch):
-    detect(monkeypatch, power_mode="limit 300W")
-    with pytest.raises(JoulecastError, match="no profile in this power mode, only in limit 500W"):
-        load_profile(on="cuda:0", store=store)
-    detect(monkeypatch, power_mode="")
-    assert load_profile(on="cuda:0", store=store).device == GPU
-
-
-def test_a_simulated_device_is_found_by_its_seed():
-    device, framework = find_device("simulated:7")
-    assert (device.name, framework) == ("simulated-7", "simulated")
+    assert load_profile(on="cuda:0", store=store).shipped
 
 
 def test_profiles_of_other_frameworks_are_not_used(store, monkeypatch):
@@ -91,13 +89,6 @@ def test_profiles_of_other_frameworks_are_not_used(store, monkeypatch):
 
 
 # -- devices of the catalogue -------------------------------------------------------------------
-
-
-def test_a_device_of_the_catalogue_has_a_profile_without_observations(store):
-    profile = load_profile("rtx-4090", store=store)
-    assert profile.provenance == "datasheet" and len(profile.observations) == 0
-    assert profile.data_sheet is not None and profile.device.name == "nvidia-rtx-4090"
-    assert find_profiles("rtx-4090", store)["rtx-4090"] == profile
 
 
 def test_a_measured_device_of_the_catalogue_is_found_by_any_of_its_names(tmp_path):
@@ -137,17 +128,6 @@ def test_all_is_every_profile_and_the_rest_of_the_catalogue(store):
     assert len(names) == len(list_data_sheets()) + 2
 
 
-def test_a_file_describes_a_device(tmp_path):
-    path = tmp_path / "card.toml"
-    path.write_text(
-        'name = "card"\nunits = 40\nclock_mhz = 1500\nbandwidth_gb_s = 300\nmemory_gib = 8\n'
-        "power_limit_w = 100\ntflops.fp32 = 10\n"
-    )
-    assert load_profile(path).device.name == "card"
-    with pytest.raises(InputError, match="no file"):
-        load_profile(tmp_path / "none.toml")
-
-
 def test_what_needs_observations_refuses_a_data_sheet(store, tmp_path):
     for use in (
         lambda: load_observed_profile("l4", store=store),
@@ -160,12 +140,6 @@ def test_what_needs_observations_refuses_a_data_sheet(store, tmp_path):
             use()
     with pytest.raises(InputError, match="is a data sheet"), open_store(store) as opened:
         opened.import_profile(load_profile("l4"))
-
-
-def test_a_known_gpu_without_a_profile_is_pointed_to_its_data_sheet(store, monkeypatch):
-    detect(monkeypatch, name="tesla-t4", processor="Tesla T4")
-    with pytest.raises(MissingError, match="use its data sheet with --device nvidia-t4"):
-        load_profile(on="cuda:0", store=store)
 
 
 def test_every_device_says_where_its_estimates_come_from(tmp_path, monkeypatch):
@@ -340,30 +314,25 @@ def test_profiles_are_found_by_name_key_and_file(place, own, tmp_path):
     assert make(place, own, "simulated-7", profile.key).sources == by_name
 
 
-def test_device_is_no_source_of_itself(place, own):
-    with pytest.raises(InputError, match="'simulated-8' is the profile of this device itself"):
-        make(place, own, "simulated-8")
-
-
-def test_frameworks_are_not_mixed(place, own):
-    with pytest.raises(InputError, match=r"'nvidia-h200' was profiled with torch.*not mixed"):
-        make(place, own, "nvidia-h200")
-    elsewhere = replace(own, runtime="mnn-3.2")
-    with pytest.raises(InputError, match="profiled with simulated, this device with mnn"):
-        make(place, elsewhere, "simulated-7")
-
-
 def test_another_version_of_a_framework_is_the_same_framework(place, own):
     here = replace(own, runtime="torch-1.0")
     (source,) = make(place, here, "nvidia-h200").sources
     assert source.name == "nvidia-h200"
 
 
-def test_unknown_names_and_estimators_are_refused(place, own):
-    with pytest.raises(MissingError, match="there is no profile of 'nothing'"):
-        make(place, own, "nothing")
-    with pytest.raises(InputError, match="flops cannot start from other devices"):
-        make(place, own, "simulated-7", estimator="flops")
+@pytest.mark.parametrize(
+    ("name", "changes", "estimator", "message"),
+    [
+        ("simulated-8", {}, "additive", "'simulated-8' is the profile of this device itself"),
+        ("nvidia-h200", {}, "additive", "'nvidia-h200' was profiled with torch.*not mixed"),
+        ("simulated-7", {"runtime": "mnn-3.2"}, "additive", "with simulated, this device with mnn"),
+        ("nothing", {}, "additive", "there is no profile of 'nothing'"),
+        ("simulated-7", {}, "flops", "flops cannot start from other devices"),
+    ],
+)
+def test_what_cannot_be_a_source_is_refused(place, own, name, changes, estimator, message):
+    with pytest.raises(JoulecastError, match=message):
+        make(place, replace(own, **changes), name, estimator=estimator)
     assert make(place, own, estimator="flops").name == "flops"
 
 

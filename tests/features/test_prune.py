@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 import joulecast
 from cli_stores import run_in_store
 from joulecast.families import make_family
-from joulecast.features.budgets import EnergyBudget, RunLength, parse_budget
 from joulecast.features.channel_search import (
     STRATEGIES,
     PruneOptions,
@@ -32,6 +31,7 @@ from joulecast.features.channel_search import (
     refine_counts,
 )
 from joulecast.features.prune_report import read_pruning
+from joulecast.features.run import EnergyBudget, RunLength, parse_budget
 from joulecast.operators.channel_groups import ChannelGroup, ChannelSlot, narrow_network
 from joulecast.records import Setup
 from joulecast.system.errors import FileError, InputError

@@ -66,13 +66,6 @@ def test_interval_of_a_sweep_does_not_shrink() -> None:
     assert many.parts == one.parts
 
 
-def test_every_batch_of_a_step_is_waited_for() -> None:
-    wait = DataWait(LoadingTime(0.1, 50), 0.1)
-    waiting = add_up_run(STEP, replace(SETUP, accumulate=4), RunSchedule(10), wait=wait).parts[-1]
-    assert (waiting.count, waiting.energy_j) == (40, 0.0)
-    assert waiting.duration_s == pytest.approx(4.0)
-
-
 def test_what_is_missing_is_said_in_one_sentence() -> None:
     def explain(setup: Setup = SETUP, *rest: Any) -> str:
         schedule = RunSchedule(10, 1, 1) if rest else RunSchedule(10)
@@ -116,8 +109,6 @@ def test_first_batch_is_not_counted_and_timing_ends() -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: RunSchedule(steps=0), "at least 1"),
-        (lambda: RunSchedule(runs=0), "at least 1"),
         (lambda: time_loader([1], 4), "gave 1 batches: give one with at least 2"),
         (lambda: time_loader([], 4), "gave 0 batches"),
         (
@@ -126,7 +117,7 @@ def test_first_batch_is_not_counted_and_timing_ends() -> None:
         ),
     ],
 )
-def test_empty_runs_and_other_loaders_are_refused(ask: Any, message: str) -> None:
+def test_empty_and_other_loaders_are_refused(ask: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         ask()
 

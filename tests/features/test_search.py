@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import joulecast
 from joulecast.estimators import find_estimator
 from joulecast.families import FAMILIES
-from joulecast.features.budgets import RunLength, parse_budget
+from joulecast.features.run import RunLength, parse_budget
 from joulecast.features.search.screen import make_screener
 from joulecast.features.search.space import Choice, NumberRange, make_search_space, parse_dimension
 from joulecast.features.search.study import ScreeningSampler, run_study, summarise_study

@@ -127,7 +127,7 @@ HARMFUL = {
     ],
     "behind_proxy": [True],
     **{name: ["0.0.0.0"] for name in ("listen", "host")},
-    **{name: ["evil.py:make"] for name in ("train", "loader", "net")},
+    **{name: ["evil.py:make"] for name in ("train", "loader")},
     **{name: ["x"] for name in ("token_file", "results", "add", "out", "plot", "save", "svg")},
     "storage": ["sqlite:///x.db"],
 }
@@ -150,8 +150,8 @@ ALLOWED = {
 REVIEWED = {
     "accumulate", "batch", "battery", "budget", "charge", "covers", "device", "device_file",
     "device_name", "devices", "estimator", "estimators", "from_", "gpus", "grid", "input", "keep",
-    "licence", "now", "parallel", "price", "processor", "profile", "run", "sampler", "seen",
-    "source", "study", "tdp", "threads", "vary", "window",
+    "licence", "now", "parallel", "patience", "price", "processor", "profile", "run", "sampler",
+    "seen", "source", "study", "tdp", "threads", "vary", "window",
 }  # fmt: skip
 
 

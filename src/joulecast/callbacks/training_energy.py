@@ -30,7 +30,6 @@ from joulecast.callbacks.module_reading import (
 from joulecast.callbacks.training_windows import (
     WARMUP_STEPS,
     TrainingWindow,
-    WindowContent,
     WindowSums,
     sum_windows,
     summarise_steps,
@@ -38,7 +37,6 @@ from joulecast.callbacks.training_windows import (
 from joulecast.features.estimate import estimate_net
 from joulecast.features.measure import save_observation
 from joulecast.features.monitor import EnergyMonitor, OpenWindow, monitor
-from joulecast.features.options import EstimateOptions
 from joulecast.features.profiles import load_profile
 from joulecast.measurer.base import make_run
 from joulecast.measurer.windows import IDLE_POWER
@@ -59,25 +57,6 @@ LOGGER = logging.getLogger("joulecast.training")
 F = TypeVar("F", bound=Callable[..., Any])
 Interval = tuple[float, float, float]
 """Mean, lower and upper end."""
-
-
-@dataclass(frozen=True)
-class CallbackOptions:
-    """What a callback is asked for; see ``EnergyHooks``."""
-
-    budget: str | None = None
-    meter: str = "auto"
-    device: str = ""
-    store: str | None = None
-    save: bool = True
-
-    def __post_init__(self) -> None:
-        if self.budget is not None and not self.budget_j:
-            raise InputError(f"the budget is {self.budget}: give more than 0, like 500kJ")
-
-    @property
-    def budget_j(self) -> float | None:
-        return None if self.budget is None else parse_energy(self.budget)
 
 
 @dataclass(frozen=True)
@@ -151,7 +130,10 @@ class EnergyHooks:
             InputError: The budget is not an energy.
         """
         super().__init__()
-        self.options = CallbackOptions(budget, meter, device, store, save)
+        self.budget_j = None if budget is None else parse_energy(budget)
+        if self.budget_j == 0.0:
+            raise InputError(f"the budget is {budget}: give more than 0, like 500kJ")
+        self.meter, self.device, self.store, self.save = meter, device, store, save
         self.energy: TrainingEnergy | None = None
         self.has_failed = False
         self._first_shapes: Shapes | None = None
@@ -187,7 +169,7 @@ class EnergyHooks:
         # The trainer did not say which exception ended it.
         self.finish(Exception.__name__)
         self.energy = self._first_shapes = None
-        self.energy = TrainingEnergy(self.options, run)
+        self.energy = TrainingEnergy(self, run)
         return self.energy
 
     def add_inputs(self, module: Any, inputs: Any) -> None:
@@ -210,8 +192,8 @@ class TrainingEnergy:
         is_over_budget: Whether the budget was passed.
     """
 
-    def __init__(self, options: CallbackOptions, run: TrainingRun) -> None:
-        self.options, self.run = options, run
+    def __init__(self, hooks: EnergyHooks, run: TrainingRun) -> None:
+        self.hooks, self.run = hooks, run
         self.estimate: Estimate | None = None
         self.summary: TrainingSummary | None = None
         self.observation: Observation | None = None
@@ -220,12 +202,12 @@ class TrainingEnergy:
         self._setup = run.setup
         self._windows: list[TrainingWindow] = []
         self._sums: WindowSums = sum_windows(())
-        self._content = WindowContent(is_mixed=True)
+        self._content = TrainingWindow(is_mixed=True)
         self._is_other = True
         self._steps = 0
         self._step_ended_s: float | None = None
         self._begun_s = time.monotonic()
-        self._monitor: EnergyMonitor = monitor(run.on, options.meter)
+        self._monitor: EnergyMonitor = monitor(run.on, hooks.meter)
         self._window: OpenWindow = self._monitor.open_window("training")
         for note in run.notes:
             LOGGER.info(note)
@@ -258,9 +240,8 @@ class TrainingEnergy:
         try:
             net, self._setup = read_training_net(module, inputs, self.run.setup)
             self._network = net.network
-            profile = load_profile(self.options.device, on=self.run.on, store=self.options.store)
-            options = EstimateOptions(store=self.options.store)
-            self.estimate = estimate_net(profile, net.network, self._setup, options)
+            profile = load_profile(self.hooks.device, on=self.run.on, store=self.hooks.store)
+            self.estimate = estimate_net(profile, net.network, self._setup)
         except Exception as error:  # a module may fail in any way when it is read
             reason = str(error)
             if not isinstance(error, JoulecastError):
@@ -309,7 +290,7 @@ class TrainingEnergy:
         """Return what is logged now, in joules, watts and shares."""
         if time.monotonic() - self._window.started_s >= self._least_s:
             self._end_window(is_mixed=self._is_other)
-        energy_j, budget_j = self._sums.energy_j, self.options.budget_j
+        energy_j, budget_j = self._sums.energy_j, self.hooks.budget_j
         found: dict[str, float] = {}
         if energy_j is not None:
             found |= {"measured_j": energy_j, "power_w": self._sums.power_w or 0.0}
@@ -363,7 +344,7 @@ class TrainingEnergy:
         return self.summary
 
     def _say_estimate(self, estimate: Estimate) -> None:
-        setup, budget_j, steps = self._setup, self.options.budget_j, self.run.steps or 1
+        setup, budget_j, steps = self._setup, self.hooks.budget_j, self.run.steps or 1
         interval = format_interval([steps * one for one in estimate.interval_j], format_energy)
         batch = f"{setup.batch} x {setup.accumulate}" if setup.accumulate > 1 else setup.batch
         LOGGER.info(
@@ -399,7 +380,7 @@ class TrainingEnergy:
         return max(self._least_s, min(_LONGEST_WINDOW_S, run_s / 10))
 
     def _is_near_budget(self, open_s: float) -> bool:
-        budget_j, power_w = self.options.budget_j, self._sums.power_w
+        budget_j, power_w = self.hooks.budget_j, self._sums.power_w
         if budget_j is None or power_w is None or open_s < self._least_s:
             return False
         return (self._sums.energy_j or 0.0) + power_w * open_s >= budget_j
@@ -414,7 +395,7 @@ class TrainingEnergy:
     def _end_window(self, *, is_mixed: bool) -> None:
         self._close_window()
         self._open_window(is_mixed=is_mixed)
-        budget_j, energy_j = self.options.budget_j, self._sums.energy_j
+        budget_j, energy_j = self.hooks.budget_j, self._sums.energy_j
         if budget_j is None or energy_j is None or energy_j < budget_j or self.is_over_budget:
             return
         self.is_over_budget = True
@@ -427,12 +408,12 @@ class TrainingEnergy:
         )
 
     def _open_window(self, *, is_mixed: bool) -> None:
-        self._content = WindowContent(is_warm=self._is_warm, is_mixed=is_mixed)
+        self._content = TrainingWindow(is_warm=self._is_warm, is_mixed=is_mixed)
         self._window = self._monitor.open_window("training")
 
     def _close_window(self, error: str = "") -> None:
-        energy = self._monitor.close_window(self._window, error)
-        self._windows.append(TrainingWindow(energy, self._content))
+        self._content.measured = self._monitor.close_window(self._window, error)
+        self._windows.append(self._content)
         self._sums = sum_windows(self._windows)
 
     # -- results ---------------------------------------------------------------------------
@@ -472,7 +453,7 @@ class TrainingEnergy:
 
     def _save(self) -> None:
         """Store the observation of a step, if its windows are comparable with a profile's."""
-        if self._network is None or not self.options.save:
+        if self._network is None or not self.hooks.save:
             return
         found, reason = summarise_steps(self._windows, self._setup.accumulate)
         if not found:
@@ -496,7 +477,7 @@ class TrainingEnergy:
             warmup_steps=WARMUP_STEPS,
         )
         try:
-            place = save_observation(self.observation, self.options.store)
+            place = save_observation(self.observation, self.hooks.store)
         except JoulecastError as error:
             LOGGER.warning(f"The observation of a step could not be stored: {error}")
             return

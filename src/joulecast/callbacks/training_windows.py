@@ -32,56 +32,55 @@ _LEAST_SD_SHARE = 0.03
 
 
 @dataclass
-class WindowContent:
-    """What happened in a window.
+class TrainingWindow:
+    """A window of a run: what happened in it and, once it has ended, what was measured.
 
     Attributes:
+        is_warm: The first steps of the run were over when it began.
+        is_mixed: Evaluation, a checkpoint or the start of the run is in it.
         steps: Updates of the weights that ended in it.
         batches: Batches that were trained on.
         odd_batches: Those of them whose shapes differ from the first batch of the run.
         waiting_s: Host time between the end of a step and the start of the next.
-        is_warm: The first steps of the run were over.
-        is_mixed: Evaluation, a checkpoint or the start of the run is in it.
     """
 
+    is_warm: bool = False
+    is_mixed: bool = False
     steps: int = 0
     batches: int = 0
     odd_batches: int = 0
     waiting_s: float = 0.0
-    is_warm: bool = False
-    is_mixed: bool = False
+    measured: WindowEnergy | None = None
+
+    @property
+    def energy(self) -> WindowEnergy:
+        """What was measured; only of a window that has ended."""
+        assert self.measured is not None
+        return self.measured
 
     @property
     def is_steady(self) -> bool:
         """Whether it contains nothing but steps of a run that is warm."""
         return self.is_warm and not self.is_mixed and self.steps > 0
 
-
-@dataclass(frozen=True)
-class TrainingWindow:
-    """A window of a run: what was measured, and what happened in it."""
-
-    energy: WindowEnergy
-    content: WindowContent
-
     @property
     def step_energy_j(self) -> float:
-        return (self.energy.energy_j or 0.0) / self.content.steps
+        return (self.energy.energy_j or 0.0) / self.steps
 
     def find_obstacle(self, accumulate: int) -> str:
         """Return why its steps of so many batches are not those of a profile; empty if they are."""
-        content, energy = self.content, self.energy
+        energy = self.energy
         if energy.error:
             return f"training ended by {energy.error}"
         if energy.energy_j is None or energy.faults:
             return f"the meter reported {', '.join(energy.faults) or 'no energy'}"
-        if content.waiting_s > MOST_WAITING_SHARE * energy.duration_s:
+        if self.waiting_s > MOST_WAITING_SHARE * energy.duration_s:
             share = format_share(MOST_WAITING_SHARE)
             return f"more than {share} of the time passed between steps, as with slow data loading"
-        wanted = content.steps * accumulate
-        if content.odd_batches > MOST_ODD_SHARE * wanted:
+        wanted = self.steps * accumulate
+        if self.odd_batches > MOST_ODD_SHARE * wanted:
             return "batches differ in shape"
-        if abs(content.batches - wanted) > max(MOST_ODD_SHARE * wanted, accumulate - 1):
+        if abs(self.batches - wanted) > max(MOST_ODD_SHARE * wanted, accumulate - 1):
             return f"the module is not called {accumulate} times a step"
         return ""
 
@@ -117,12 +116,12 @@ class WindowSums:
 def sum_windows(windows: Sequence[TrainingWindow]) -> WindowSums:
     """Return the sums over windows, of which some could not be read."""
     read = [one for one in windows if one.energy.energy_j is not None]
-    steady = [one for one in read if one.content.is_steady]
+    steady = [one for one in read if one.is_steady]
     _, duration_s, steps = _add_up(windows)
     read_j, read_s, _ = _add_up(read)
     steady_j, _, steady_steps = _add_up(steady)
     # The start of a run is not repeated.
-    warm_j, _, warm_steps = _add_up([one for one in read if one.content.is_warm])
+    warm_j, _, warm_steps = _add_up([one for one in read if one.is_warm])
     other_j = 0.0
     if steady_steps:
         # Mixed windows contain steps too, which cost what steps cost elsewhere.
@@ -140,7 +139,7 @@ def _add_up(windows: Sequence[TrainingWindow]) -> tuple[float, float, int]:
     return (
         sum(one.energy.energy_j or 0.0 for one in windows),
         sum(one.energy.duration_s for one in windows),
-        sum(one.content.steps for one in windows),
+        sum(one.steps for one in windows),
     )
 
 
@@ -152,18 +151,18 @@ def summarise_steps(
     These are fields of an Observation: medians over windows with their spread, and what was not
     checked.
     """
-    steady = [one for one in windows if one.content.is_steady]
+    steady = [one for one in windows if one.is_steady]
     obstacles = [one.find_obstacle(accumulate) for one in steady]
     usable = [one for one, obstacle in zip(steady, obstacles, strict=True) if not obstacle]
     if len(usable) < LEAST_WINDOWS:
         short = f"{len(steady)} of the {LEAST_WINDOWS} windows that are needed contain steps alone"
         return {}, "; ".join(sorted(set(filter(None, obstacles)))) or short
-    durations_s = [one.energy.duration_s / one.content.steps for one in usable]
+    durations_s = [one.energy.duration_s / one.steps for one in usable]
     found = {
         **summarise_values("energy", "j", [one.step_energy_j for one in usable]),
         **summarise_values("duration", "s", durations_s),
         "count": len(usable),
-        "measured_steps": sum(one.content.steps for one in usable),
+        "measured_steps": sum(one.steps for one in usable),
         "unchecked": tuple(dict.fromkeys(c for one in usable for c in one.energy.unchecked)),
     }
     return found, ""

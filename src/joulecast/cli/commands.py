@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 import click
 
-from joulecast.cli.streams import find_descriptor, get_results
+from joulecast.cli.streams import find_descriptor, get_results, reserve_results
 from joulecast.features.arguments import Argument, Declaration, list_arguments
 from joulecast.system.errors import ArgumentError, FileError, InputError, JoulecastError
 
@@ -111,30 +111,25 @@ def make_command(name: str, verb: Callable[..., Any], extras: VerbCommand) -> cl
         try:
             with _watch(extras, values):
                 result = _call(verb, values, context)
+            if result is None:
+                # A service has told what there is to tell.
+                return 0
         except JoulecastError as error:
             message = error.describe(make_mention(declared))
             if isinstance(error, ArgumentError):
                 raise click.UsageError(message, context) from error
             raise click.ClickException(message) from error
         out, plot = own.get("out"), own.get("plot")
-        data = None
-        if out or own["json"]:
-            data = result.to_dict() if hasattr(result, "to_dict") else result
         if out:
-            write_json(out, data)
-        report: Any = result.report(**view) if plot or not own["json"] else None
+            write_json(out, result.to_dict())
         if plot:
-            if not report.plots:
+            plots = result.report(**view).plots
+            if not plots:
                 raise click.ClickException("there is nothing to plot: leave --plot out")
             from joulecast.views.plots import save_plots
 
-            save_plots(report.plots, Path(plot))
-        if own["json"]:
-            print_json(data)
-        else:
-            from joulecast.views.terminal import make_console, print_report
-
-            print_report(report, make_console(get_results()))
+            save_plots(plots, Path(plot))
+        print_result(result, own["json"], **view)
         code: int = result.finish_command()
         return code
 
@@ -143,7 +138,9 @@ def make_command(name: str, verb: Callable[..., Any], extras: VerbCommand) -> cl
         kind = CommandAfterDashes
     options = [_make_option(one) for one in declared if not one.about.is_after_dashes]
     text = re.split(r"\n(?:Args|Returns|Raises):", inspect.cleandoc(verb.__doc__ or ""))[0]
-    return kind(name, callback=run, params=options, help=text.replace("``", "").strip())
+    return kind(
+        name, callback=reserve_results()(run), params=options, help=text.replace("``", "").strip()
+    )
 
 
 def make_mention(arguments: Sequence[Declaration]) -> Callable[[str, str | None], str]:
@@ -225,7 +222,7 @@ def _make_option(one: Declaration) -> click.Parameter:
     about, is_several = one.about, get_origin(one.type) is tuple
     if _is_positional(one):
         count = -1 if is_several else 1
-        return DeclaredArgument(
+        return click.Argument(
             [one.name], type=DeclaredType(one), nargs=count, required=one.is_required
         )
     default = about.default
@@ -247,6 +244,7 @@ def _make_option(one: Declaration) -> click.Parameter:
             help=text,
         )
     option.about = about
+    option.envvar = f"JOULECAST_{one.setting.rstrip('_').upper()}"
     # Several lists become one.
     option.is_flat = is_several
     return option
@@ -262,17 +260,6 @@ class CommandAfterDashes(click.Command):
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return ["[OPTIONS]", "NET | -- COMMAND ..."]
-
-
-class DeclaredArgument(click.Argument):
-    """A positional argument, which settings cannot give."""
-
-    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
-        settings, ctx.default_map = ctx.default_map, None
-        try:
-            return super().consume_value(ctx, opts)
-        finally:
-            ctx.default_map = settings
 
 
 class DeclaredOption(click.Option):
@@ -320,7 +307,17 @@ class DeclaredType(ParamType):
 
 
 # ---------------------------------------------------------------------------------------------
-# JSON
+# Results
+
+
+def print_result(result: Any, as_json: bool, **view: Any) -> None:
+    """Print a result as a report, or as JSON."""
+    if as_json:
+        print_json(result.to_dict())
+        return
+    from joulecast.views.terminal import make_console, print_report
+
+    print_report(result.report(**view), make_console(get_results()))
 
 
 def write_json(path: str, data: Any) -> None:

@@ -28,10 +28,9 @@ from typing import Any
 import click
 
 from joulecast.cli.commands import EXIT_INTERRUPTED, VerbCommand, make_command
-from joulecast.cli.settings import name_variables, read_settings
+from joulecast.cli.settings import list_options, read_settings
 from joulecast.cli.streams import (
     ReaderGoneError,
-    reserve_results,
     take_streams,
     write_lines,
     write_message,
@@ -95,6 +94,9 @@ def show(what: str, *details: str, only_if: str = "") -> Callable[[Mapping[str, 
 
 
 VERBS = {
+    "agent": VerbCommand(
+        "services.serve_trials", has_out=False, progress=show("ready"), passes_stdout=True
+    ),
     "compare": VerbCommand("compare.compare", has_plots=True),
     "data attach": VerbCommand("data.attach.attach_trace", has_out=False),
     "data import": VerbCommand("data.import_runs.import_runs", has_out=False),
@@ -107,14 +109,15 @@ VERBS = {
         kept=keep_if("probe"),
         progress=show("activity", "measuring layers", only_if="probe"),
     ),
-    "fleet bundle": VerbCommand("fleet_verbs.bundle_fleet_agent", has_out=False),
-    "fleet status": VerbCommand("fleet_verbs.show_fleet_status", has_out=False),
+    "fleet up": VerbCommand("services.run_fleet_file", has_out=False, progress=show("checks")),
+    "fleet bundle": VerbCommand("fleet.bundle_fleet_agent", has_out=False),
+    "fleet status": VerbCommand("fleet.find_fleet_status", has_out=False),
     "fleet profile": VerbCommand(
-        "fleet_verbs.profile_fleet",
+        "fleet.profile_fleet",
         kept=lambda _: "the fleet goes on; see `joulecast fleet status`",
         progress=show("fleet"),
     ),
-    "fleet estimate": VerbCommand("fleet_verbs.forecast_on_fleet"),
+    "fleet estimate": VerbCommand("fleet.forecast_on_fleet"),
     "evaluate": VerbCommand(
         "evaluate.evaluate", has_plots=True, kept=keep_if(), progress=show("report")
     ),
@@ -132,11 +135,12 @@ VERBS = {
     "search": VerbCommand(
         "search.search", has_plots=True, kept=keep_trials, progress=show("report")
     ),
-    "profiles list": VerbCommand("stored_profiles.list_profiles", has_out=False),
-    "profiles show": VerbCommand("stored_profiles.show_profile", has_out=False),
-    "profiles export": VerbCommand("stored_profiles.export_profile", has_out=False),
-    "profiles import": VerbCommand("stored_profiles.import_profile", has_out=False),
-    "profiles remove": VerbCommand("stored_profiles.remove_profile", has_out=False),
+    "serve": VerbCommand("services.serve_pages", has_out=False, progress=show("ready")),
+    "profiles list": VerbCommand("profiles.list_profiles", has_out=False),
+    "profiles show": VerbCommand("profiles.show_profile", has_out=False),
+    "profiles export": VerbCommand("profiles.export_profile", has_out=False),
+    "profiles import": VerbCommand("profiles.import_profile", has_out=False),
+    "profiles remove": VerbCommand("profiles.remove_profile", has_out=False),
     "report": VerbCommand(
         "report.write_report", has_out=False, progress=show("activity", "preparing the report")
     ),
@@ -271,37 +275,27 @@ def _set_up_logging(verbose: bool) -> None:
 @cache
 def _load_command(name: str) -> click.Command:
     """Import a command, once."""
-    command: click.Command
     if name in GROUPS:
-        command = _make_group(name)
-    elif name in VERBS:
-        command = _make_command(name)
-    else:
-        command = getattr(import_module(f"joulecast.cli.{name}"), name)
-    name_variables(command)
-    for one in command.commands.values() if isinstance(command, click.Group) else [command]:
-        assert one.callback is not None
-        one.callback = reserve_results()(one.callback)
-    return command
-
-
-def _make_command(name: str) -> click.Command:
+        return _make_group(name)
     module, _, function = VERBS[name].verb.rpartition(".")
-    verb = getattr(import_module(f"joulecast.features.{module}"), function)
+    package = "cli" if module == "services" else "features"
+    verb = getattr(import_module(f"joulecast.{package}.{module}"), function)
     return make_command(name.rpartition(" ")[2], verb, VERBS[name])
 
 
 def _make_group(name: str) -> click.Group:
     """Return a command that has commands of its own; settings of its table apply to each."""
-    inner = [_make_command(one) for one in VERBS if one.startswith(f"{name} ")]
-    if name == "fleet":
-        from joulecast.cli.fleet import up
-
-        inner.append(up)
+    inner = [_load_command(one) for one in VERBS if one.startswith(f"{name} ")]
+    options = {one.name or "": {option.name for option in list_options(one)} for one in inner}
 
     def share_settings() -> None:
         context = click.get_current_context()
-        context.default_map = dict.fromkeys((one.name or "" for one in inner), context.default_map)
+        given = (context.default_map or {}).items()
+        # An option of one command may have the name of another one's argument.
+        context.default_map = {
+            command: {name: value for name, value in given if name in names}
+            for command, names in options.items()
+        }
 
     return click.Group(name, inner, callback=share_settings, help=inspect.cleandoc(GROUPS[name]))
 

@@ -1,4 +1,7 @@
-"""The progress bar of long commands: on stderr, and only where that is a terminal."""
+"""What commands show before they end: a progress bar, or that a service is ready.
+
+The bar is on stderr, and only where that is a terminal.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from joulecast.cli.commands import print_json, print_result
+from joulecast.cli.streams import write_message
 from joulecast.system.printable import make_printable
 from joulecast.system.units import format_duration, format_share
 
 if TYPE_CHECKING:
     from joulecast.campaign import Progress
     from joulecast.features.progress_report import ProgressReport
+    from joulecast.fleet.fleet_devices import DeviceCheck
     from joulecast.store.campaigns import StoredCampaign
 
 _DETAIL_SIZE = 44
 _MINUTE_S = 59.5
 
 UpdateBar = Callable[[float | None, str, str], None]
+Announce = Callable[[dict[str, Any], str], None]
 
 
 @contextmanager
@@ -105,6 +114,25 @@ def show_fleet(_: Mapping[str, Any]) -> Iterator[Callable[[Sequence[StoredCampai
             update(done / len(campaigns), text, detail)
 
         yield tell
+
+
+@contextmanager
+def show_ready(values: Mapping[str, Any]) -> Iterator[Announce]:
+    """Yield a function that tells programs, or people, that a service is ready."""
+    context = click.get_current_context()
+    is_json = context.params["json"]
+    if is_json and values.get("stdio"):
+        raise click.UsageError("--json and --stdio both use stdout", context)
+    yield lambda data, text: print_json(data) if is_json else write_message(text)
+
+
+@contextmanager
+def show_checks(_: Mapping[str, Any]) -> Iterator[Callable[[Sequence[DeviceCheck]], None]]:
+    """Yield a function that prints what the devices of a fleet answered."""
+    from joulecast.features.fleet import answer_checks
+
+    is_json = click.get_current_context().params["json"]
+    yield lambda checks: print_result(answer_checks(checks), is_json)
 
 
 def format_atlas(now: Progress) -> str:

@@ -27,17 +27,7 @@ from joulecast.features.arguments import Argument
 from joulecast.system.errors import InputError
 
 FILE_NAME = "joulecast.toml"
-HARMLESS = frozenset({"check", "device_name", "json", "patience", "stdio", "workers"})
-"""Options that no verb declares: sizes, names and numbers."""
-_REASONS = {"listen": "may let others measure here"}
 _MOST_ITEMS = 100
-
-
-def name_variables(command: click.Command) -> None:
-    """Let every option of a command read its variable: ``--store`` reads JOULECAST_STORE."""
-    for option in _list_options(command):
-        if option.envvar is None:
-            option.envvar = f"JOULECAST_{(option.name or '').rstrip('_').upper()}"
 
 
 def read_settings(
@@ -50,8 +40,8 @@ def read_settings(
     settings: dict[str, Any] = {name: {} for name in commands}
 
     @cache
-    def list_options(name: str) -> dict[str, click.Option]:
-        return {one.name or "": one for one in _list_options(find(name))}
+    def find_options(name: str) -> dict[str, DeclaredOption]:
+        return {one.name or "": one for one in list_options(find(name))}
 
     for path in (find_user_file(), Path(FILE_NAME)):
         try:
@@ -66,7 +56,7 @@ def read_settings(
         found = read_toml(path)
         shared = {key: value for key, value in found.items() if not isinstance(value, dict)}
         tables = {key: value for key, value in found.items() if isinstance(value, dict)}
-        _check_names(path, shared, tables, list(settings), list_options)
+        _check_names(path, shared, tables, list(settings), find_options)
         for key, value in found.items():
             if _has_controls([key, value]):
                 # Help would show them as a default.
@@ -75,10 +65,12 @@ def read_settings(
             _check_harmless(path, [shared, *tables.values()], list_declared(map(find, settings)))
         for name, options in settings.items():
             for key, value in {**shared, **tables.get(name, {})}.items():
-                typed, known = _as_typed(path, key, value), list_options(name).get(_as_name(key))
-                # Options that are given once take several values as one text.
-                is_joined = isinstance(typed, list) and not (known and known.multiple)
-                options[_as_name(key)] = ",".join(typed) if is_joined else typed
+                known = find_options(name).get(_as_name(key))
+                if known is not None:
+                    typed = _as_typed(path, key, value)
+                    # Options that are given once take several values as one text.
+                    is_joined = isinstance(typed, list) and not known.multiple
+                    options[_as_name(key)] = ",".join(typed) if is_joined else typed
     return settings
 
 
@@ -92,9 +84,8 @@ def list_declared(commands: Iterable[click.Command | None]) -> dict[str, list[Ar
     """Return the declarations of options by name."""
     found: dict[str, list[Argument]] = {}
     for command in commands:
-        for option in _list_options(command):
-            if isinstance(option, DeclaredOption):
-                found.setdefault(option.name or "", []).append(option.about)
+        for option in list_options(command):
+            found.setdefault(option.name or "", []).append(option.about)
     return found
 
 
@@ -108,8 +99,6 @@ def find_harmful(
             check = about.is_harmless
             if about.harm and not (check and all(map(check, texts))):
                 return name, about.harm
-        if name not in declared and name not in HARMLESS:
-            return name, _REASONS.get(name, "writes a file")
     return None
 
 
@@ -118,7 +107,7 @@ def _check_names(
     shared: dict[str, Any],
     tables: dict[str, dict[str, Any]],
     commands: list[str],
-    list_options: Callable[[str], Mapping[str, click.Option]],
+    find_options: Callable[[str], Mapping[str, DeclaredOption]],
 ) -> None:
     """Raise InputError for a misspelt command or option, which would be ignored silently."""
     for name in tables:
@@ -127,12 +116,12 @@ def _check_names(
             raise InputError(f"{path}: there is no command [{name}]; choose from {known}")
     for key in shared:
         # Commands are imported one by one, until one has the option.
-        if not any(_as_name(key) in list_options(name) for name in commands):
+        if not any(_as_name(key) in find_options(name) for name in commands):
             raise InputError(f"{path}: no command has an option {key!r}; correct or remove it")
     for name, table in tables.items():
         for key in table:
-            if _as_name(key) not in list_options(name):
-                known = ", ".join(sorted(list_options(name)))
+            if _as_name(key) not in find_options(name):
+                known = ", ".join(sorted(find_options(name)))
                 raise InputError(f"{path}: [{name}] has no option {key!r}; it has {known}")
 
 
@@ -167,13 +156,13 @@ def _has_controls(value: Any) -> bool:
     return isinstance(value, str) and not value.isprintable()
 
 
-def _list_options(command: click.Command | None) -> list[click.Option]:
+def list_options(command: click.Command | None) -> list[DeclaredOption]:
     """Return the options of a command and of its subcommands, without ``--help``."""
     if command is None:
         return []
-    own = [one for one in command.params if isinstance(one, click.Option) and one.name != "help"]
+    own = [one for one in command.params if isinstance(one, DeclaredOption)]
     inner = command.commands.values() if isinstance(command, click.Group) else ()
-    return own + [option for one in inner for option in _list_options(one)]
+    return own + [option for one in inner for option in list_options(one)]
 
 
 def _as_name(key: str) -> str:

@@ -60,13 +60,8 @@ def write_lines(text: str) -> None:
     """Write several lines to stderr, without passwords and control characters."""
     # There is nowhere left to say that stderr is closed or full.
     with suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(clean_lines(text) + "\n")
+        sys.stderr.write(make_printable(redact_url(text), keep_newlines=True) + "\n")
         sys.stderr.flush()
-
-
-def clean_lines(text: str) -> str:
-    """Return lines without passwords and control characters."""
-    return make_printable(redact_url(text), keep_newlines=True)
 
 
 def take_streams() -> None:

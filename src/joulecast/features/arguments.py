@@ -36,11 +36,12 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
-from joulecast.features.budgets import MAX_COUNT as MAX_COUNT
 from joulecast.records.trial import OPTIMIZERS, PRECISIONS
 from joulecast.system.errors import ArgumentError, InputError, arg
 from joulecast.system.units import parse_shape, parse_share
 
+MAX_COUNT = 10**12
+"""The most steps, epochs or samples of a run: at a microsecond each, steps would take 12 days."""
 MESSAGES = "joulecast.messages"
 """Logger of what a user should know while a verb runs; the command line prints it."""
 

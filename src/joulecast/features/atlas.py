@@ -59,8 +59,8 @@ from joulecast.campaign.trial_log import (
 from joulecast.estimators import check_estimator
 from joulecast.estimators.fitted_profile import match_device_sheet
 from joulecast.estimators.plausibility import drop_contradicted
-from joulecast.features.measurers import lock_device, open_any_measurer
-from joulecast.features.options import MeasureOptions, ProfileOptions
+from joulecast.features.measurers import MeasureOptions, lock_device, open_any_measurer
+from joulecast.features.profile import ProfileOptions
 from joulecast.features.profile_report import ProfileResult, describe_anchors, describe_atlas
 from joulecast.features.profiles import identify_profile
 from joulecast.features.transfer_sources import make_estimator

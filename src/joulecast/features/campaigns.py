@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from joulecast.store import open_store
 from joulecast.system.errors import MissingError
 from joulecast.system.units import format_duration, format_share
 from joulecast.views.plot_kinds import plot_campaign
@@ -13,7 +15,7 @@ from joulecast.views.report import Block, Report, Reportable, Text, list_facts
 from joulecast.views.words import format_time, plural
 
 if TYPE_CHECKING:
-    from joulecast.store.campaigns import CampaignProgress, RecordedCampaign
+    from joulecast.store.campaigns import CampaignProgress, CampaignTables, RecordedCampaign
 
 # An atlas has thousands of moments.
 _MOST_MOMENTS = 400
@@ -52,8 +54,6 @@ class CampaignDetails(Reportable):
 
 def list_campaigns(store: str | None = None) -> Sequence[RecordedCampaign]:
     """Return the campaigns of a store, the latest first; none if there is no store."""
-    from joulecast.store import open_store
-
     with open_store(store, create=False) as opened:
         return opened.campaigns.list_all() if opened.exists else ()
 
@@ -64,12 +64,7 @@ def find_campaign(key: str, store: str | None = None) -> CampaignDetails:
     Raises:
         MissingError: There is no such campaign.
     """
-    from joulecast.store import open_store
-
-    with open_store(store, create=False) as opened:
-        if not opened.exists:
-            raise MissingError(f"there is no store at {opened.place}, so there are no campaigns")
-        tables = opened.campaigns
+    with _open_campaigns(store) as tables:
         return CampaignDetails(tables.find(key), tables.list_progress(key))
 
 
@@ -79,12 +74,17 @@ def stop_campaign(key: str, store: str | None = None) -> RecordedCampaign:
     Raises:
         MissingError: There is no such campaign, or it has ended.
     """
-    from joulecast.store import open_store
+    with _open_campaigns(store) as tables:
+        return tables.request_stop(key)
 
+
+@contextmanager
+def _open_campaigns(store: str | None) -> Iterator[CampaignTables]:
+    """Open the campaigns of a store, or raise MissingError if there is no store."""
     with open_store(store, create=False) as opened:
         if not opened.exists:
             raise MissingError(f"there is no store at {opened.place}, so there are no campaigns")
-        return opened.campaigns.request_stop(key)
+        yield opened.campaigns
 
 
 def describe_state(campaign: RecordedCampaign) -> str:

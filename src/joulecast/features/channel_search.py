@@ -42,8 +42,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.estimators import FittedProfile, fit_profile
-from joulecast.features.budgets import EnergyBudget, RunLength, parse_budget
 from joulecast.features.prune_report import LayerChange, PruningResult
+from joulecast.features.run import EnergyBudget, RunLength, parse_budget
 from joulecast.gp.lognormal import lognormal_quantile, probability_below
 from joulecast.operators import count_output_channels, network_work
 from joulecast.operators.channel_groups import ChannelGroup, narrow_network

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, product, zip_longest
+from itertools import groupby, product
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
@@ -16,11 +16,9 @@ from joulecast.features.arguments import (
     parse_list,
     verb,
 )
-from joulecast.features.budgets import RunLength
 from joulecast.features.nets import NetRequest
-from joulecast.features.parallel import ParallelOptions, make_gpu_group
 from joulecast.features.profiles import find_profiles
-from joulecast.features.run import Bill, make_bill
+from joulecast.features.run import ParallelOptions, RunLength, list_totals
 from joulecast.records import (
     OPTIMIZERS,
     PRECISIONS,
@@ -62,6 +60,9 @@ if TYPE_CHECKING:
 
     from joulecast.estimators import Estimates
     from joulecast.estimators.data_parallel import GpuGroup
+
+    # A row, the joint estimates of its device, and its index in them.
+    _JointRow = tuple["ComparisonRow", Estimates, int]
 
 # Samples whose totals are shown if a price or grid is given without them.
 _DEFAULT_SAMPLES = 1_000_000
@@ -174,13 +175,15 @@ def compare(
     cannot be compared are listed with the reason; if that is all of them, the exit code is 1.
     """
     # Parsed first, so that a wrong price or grid is reported before anything is estimated.
-    bill = None
+    count = None
     if epochs is not None and samples is None:
         raise ArgumentError(f"{arg('epochs')} needs {arg('samples')}")
     if samples or grid or price:
         length = RunLength(None, epochs or 1, samples or _DEFAULT_SAMPLES)
-        bill = make_bill(length.count_steps(batch=1), grid, price)
-    groups = [make_gpu_group(one, parallel, link_gb_s) for one in dict.fromkeys(gpus or (None,))]
+        count = length.count_steps(batch=1)
+        list_totals(count, 0.0, (0.0, 0.0), 0.0, grid, price)
+    counts = dict.fromkeys(gpus or (None,))
+    groups = [ParallelOptions.of(one, parallel, link_gb_s) for one in counts]
     fields = choose_setup_fields(phase, optimizer, loss)
     # Varied below.
     fields.pop("optimizer", None)
@@ -202,7 +205,7 @@ def compare(
     ]
     profiles = find_profiles(devices, store)
     found = rank_setups(resolved.network, profiles, wanted, estimator, level, groups)
-    return replace(found, bill=bill)
+    return replace(found, samples=count, grid=grid, price=price)
 
 
 def rank_setups(
@@ -211,7 +214,7 @@ def rank_setups(
     setups: Sequence[Setup],
     estimator: str = "auto",
     level: float = 0.95,
-    counts: Sequence[ParallelOptions] = (ParallelOptions(),),
+    groups: Sequence[ParallelOptions] | None = None,
 ) -> Comparison:
     """Rank devices and setups by the energy per sample.
 
@@ -221,29 +224,20 @@ def rank_setups(
     if not (profiles and setups):
         raise InputError("nothing to compare: give at least one device and one setup")
     unranked: list[ComparisonRow] = []
-    groups: dict[str, list[_EstimatedRow]] = {}
+    estimated: dict[str, list[_JointRow]] = {}
+    pairs = list(product(setups, groups or (ParallelOptions(),)))
     for name, profile in profiles.items():
-        rows = [ComparisonRow(name, one, gpus=n.gpus) for one, n in product(setups, counts)]
+        rows = [ComparisonRow(name, setup, gpus=group.gpus) for setup, group in pairs]
         if isinstance(profile, str):
             unranked += [replace(row, reason=profile) for row in rows]
             continue
-        links = [one.link_bytes_per_s for _, one in product(setups, counts)]
+        links = [group.link_bytes_per_s for _, group in pairs]
         found, refused = _estimate_rows(rows, links, profile, network, estimator, level)
-        groups.setdefault(profile.covers, []).extend(one for one in found if not one.row.reason)
-        unranked += [one.row for one in found if one.row.reason]
+        estimated.setdefault(profile.covers, []).extend(found)
         unranked += refused
-    ranked = [row for group in groups.values() for row in _rank_rows(group)]
+    ranked = [row for group in estimated.values() for row in _rank_rows(group)]
     names = dict.fromkeys(row.estimate.estimator for row in ranked if row.estimate)
     return Comparison(network.name, ", ".join(names) or estimator, level, (*ranked, *unranked))
-
-
-@dataclass(frozen=True)
-class _EstimatedRow:
-    """A row, the joint estimates of its device, and its index in them."""
-
-    row: ComparisonRow
-    estimates: Estimates
-    index: int
 
 
 def _estimate_rows(
@@ -253,8 +247,8 @@ def _estimate_rows(
     network: Network,
     estimator: str,
     level: float,
-) -> tuple[list[_EstimatedRow], list[ComparisonRow]]:
-    """Estimate the rows of one device jointly; return them, and those that cannot be estimated."""
+) -> tuple[list[_JointRow], list[ComparisonRow]]:
+    """Estimate the rows of one device jointly; return them, and those that cannot be ranked."""
     from joulecast.estimators import fit_profile
     from joulecast.estimators.data_parallel import find_gpu_group, replicate_steps
     from joulecast.estimators.fitted_profile import check_sheet_precision
@@ -276,11 +270,15 @@ def _estimate_rows(
         estimates = replicate_steps(estimates, networks, setups, [group for _, group in planned])
     except JoulecastError as error:
         return [], [*refused, *(replace(row, reason=str(error)) for row, _ in planned)]
-    found = []
+    found, unusual = [], []
     for index, ((row, _), one) in enumerate(zip(planned, estimates, strict=True)):
         reason = _find_reason(one, profile, row.setup)
-        found.append(_EstimatedRow(replace(row, estimate=one, reason=reason), estimates, index))
-    return found, refused
+        row = replace(row, estimate=one, reason=reason)
+        if reason:
+            unusual.append(row)
+        else:
+            found.append((row, estimates, index))
+    return found, [*unusual, *refused]
 
 
 def _find_reason(estimate: Estimate, profile: Profile, setup: Setup) -> str:
@@ -310,21 +308,26 @@ def _show_field(setup: Setup, name: str) -> str:
     return str(getattr(setup, name) or "the runtime's default")
 
 
-def _rank_rows(group: Sequence[_EstimatedRow]) -> list[ComparisonRow]:
+def _rank_rows(group: Sequence[_JointRow]) -> list[ComparisonRow]:
     """Return the rows in order of energy, each with the probability of using less than the next."""
-    order = sorted(group, key=lambda one: (one.row.energy_j, one.row.duration_s))
-    on_front = find_front([(one.row.duration_s, one.row.energy_j) for one in order])
+    order = sorted(group, key=lambda one: (one[0].energy_j, one[0].duration_s))
+    on_front = find_front([(row.duration_s, row.energy_j) for row, _, _ in order])
     ranked = []
-    for place, (one, after) in enumerate(zip_longest(order, order[1:])):
+    for place, (row, estimates, index) in enumerate(order):
         probability = None
-        if after is not None:
+        if place + 1 < len(order):
+            after, others, other = order[place + 1]
             # Energy per sample is that of a step over its samples.
-            ratio = one.row.samples_per_step / after.row.samples_per_step
-            probability = one.estimates.probability_less(
-                one.index, after.estimates, after.index, ratio
+            ratio = row.samples_per_step / after.samples_per_step
+            probability = estimates.probability_less(index, others, other, ratio)
+        ranked.append(
+            replace(
+                row,
+                rank=place + 1,
+                is_on_front=on_front[place],
+                probability_below_next=probability,
             )
-        row = replace(one.row, rank=place + 1, is_on_front=on_front[place])
-        ranked.append(replace(row, probability_below_next=probability))
+        )
     return ranked
 
 
@@ -355,32 +358,30 @@ class ComparisonRow:
 
     @property
     def energy_j(self) -> float:
-        return 0.0 if self.estimate is None else self._per_sample(self.estimate.energy_j)
+        """Energy per sample; 0 without an estimate."""
+        return self.estimate.energy_j / self.samples_per_step if self.estimate else 0.0
 
     @property
     def duration_s(self) -> float:
-        """Duration per sample."""
-        return 0.0 if self.estimate is None else self._per_sample(self.estimate.duration_s)
+        """Duration per sample; 0 without an estimate."""
+        return self.estimate.duration_s / self.samples_per_step if self.estimate else 0.0
 
     @property
     def interval_j(self) -> tuple[float, float]:
         """Interval of the energy per sample."""
-        low_j, high_j = (0.0, 0.0) if self.estimate is None else self.estimate.interval_j
-        return self._per_sample(low_j), self._per_sample(high_j)
+        low_j, high_j = self.estimate.interval_j if self.estimate else (0.0, 0.0)
+        return low_j / self.samples_per_step, high_j / self.samples_per_step
 
     @property
     def duration_interval_s(self) -> tuple[float, float] | None:
         """Interval of the duration per sample; None if the estimator gives none."""
-        ends = None if self.estimate is None else self.estimate.duration_interval_s
-        return None if ends is None else (self._per_sample(ends[0]), self._per_sample(ends[1]))
+        ends_s, samples = getattr(self.estimate, "duration_interval_s", None), self.samples_per_step
+        return ends_s and (ends_s[0] / samples, ends_s[1] / samples)
 
     @property
     def samples_per_step(self) -> int:
         """Samples of all batches of a step, on all GPUs."""
         return self.gpus * self.setup.samples_per_step
-
-    def _per_sample(self, per_step: float) -> float:
-        return per_step / self.samples_per_step
 
     def to_dict(self) -> Json:
         data: Json = {
@@ -423,7 +424,9 @@ class Comparison(Reportable):
     estimator: str
     level: float
     rows: tuple[ComparisonRow, ...]  # ranked ones by coverage and rank, then the others
-    bill: Bill | None = None  # samples whose totals are shown, and in which units
+    samples: int | None = None  # samples whose totals are shown
+    grid: str | None = None
+    price: str | None = None
 
     def finish_command(self) -> int:
         """Return the exit code 0, or raise MissingError if nothing could be ranked."""
@@ -453,7 +456,7 @@ class Comparison(Reportable):
             "comparable": len(self.groups) <= 1,
             "rows": [{**row.to_dict(), **self._add_up(row)} for row in self.rows],
         }
-        return data if self.bill is None else {**data, "samples": self.bill.count}
+        return data if self.samples is None else {**data, "samples": self.samples}
 
     def report(self) -> Report:
         words = _RowWords(self.rows)
@@ -463,8 +466,8 @@ class Comparison(Reportable):
         for covers, rows in self.groups.items():
             title = self._name_group(covers, rows, words.shows_provenance)
             blocks.append(make_table(columns, map(words.format_row, rows), title))
-            if self.bill is not None:
-                blocks.append(self._tabulate_totals(rows, self.bill, words))
+            if self.samples is not None:
+                blocks.append(self._tabulate_totals(rows, words))
         reasons: dict[tuple[str, str], list[str]] = {}
         for row in self.unranked:
             key = (row.device or row.requested_device, row.reason)
@@ -487,17 +490,16 @@ class Comparison(Reportable):
         return f"Joules of the {covers}" if is_labelled else meters
 
     def _add_up(self, row: ComparisonRow) -> Json:
-        """Return the totals of all samples of a row; empty without a bill or an estimate."""
-        if row.estimate is None or self.bill is None:
+        """Return the totals of all samples of a row; empty without samples or an estimate."""
+        if row.estimate is None or self.samples is None:
             return {}
-        return self.bill.compute_totals(row.energy_j, row.interval_j, row.duration_s)
+        one = (row.energy_j, row.interval_j, row.duration_s)
+        return list_totals(self.samples, *one, self.grid, self.price)
 
-    def _tabulate_totals(
-        self, rows: Sequence[ComparisonRow], bill: Bill, words: _RowWords
-    ) -> Table:
+    def _tabulate_totals(self, rows: Sequence[ComparisonRow], words: _RowWords) -> Table:
         columns = ["#", *words.columns, ">energy", ">kWh", ">time"]
-        columns += [">about CO2e"] * (bill.grams_per_kwh is not None)
-        columns += [">cost"] * (bill.price is not None)
+        columns += [">about CO2e"] if self.grid else []
+        columns += [">cost"] if self.price else []
         cells = []
         for row in rows:
             data = self._add_up(row)
@@ -506,7 +508,7 @@ class Comparison(Reportable):
             line += [format_mass(data["co2e_g"])] if "co2e_g" in data else []
             line += [format_money(data["cost"], data["currency"])] if "cost" in data else []
             cells.append(line)
-        return make_table(columns, cells, f"Totals of {bill.count:,} samples")
+        return make_table(columns, cells, f"Totals of {self.samples:,} samples")
 
     def _plot(self) -> Plot:
         """Plot energy against time per sample, one panel for each meter coverage."""

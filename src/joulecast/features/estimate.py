@@ -15,24 +15,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, verb
-from joulecast.features.budgets import RunLength
+from joulecast.features.arguments import Argument, list_arguments, verb
 from joulecast.features.estimate_report import RunEstimate
 from joulecast.features.nets import NetRequest, require_torch
-from joulecast.features.options import (
-    DEFAULT_PROFILE_SECONDS,
-    EstimateOptions,
-    MeasureOptions,
-    ProfileOptions,
-)
-from joulecast.features.parallel import ParallelOptions, make_gpu_group
 from joulecast.features.profiles import load_profile
 from joulecast.features.run import (
     DataWait,
+    ParallelOptions,
+    RunLength,
     RunSchedule,
     add_up_run,
     find_wait,
-    make_bill,
+    list_totals,
     time_loader,
 )
 from joulecast.records import INT8_PRECISIONS, Estimate, Network, Profile, Setup, name_step
@@ -76,6 +70,8 @@ Seen = Annotated[Any, Argument(
     "Measured energy and number of the first steps, to update the estimate.",
     metavar="12J/100", parse=parse_seen,
 )]  # fmt: skip
+SeenEnergy = Annotated[float, Argument("Energy of these steps together, in joules.")]
+SeenSteps = Annotated[int, Argument("Number of steps.", least=1)]
 Battery = Annotated[
     str | None, Argument("Also print whether this battery suffices.", metavar="15Wh")
 ]
@@ -129,9 +125,8 @@ def estimate(
     """
     request = NetRequest.of(locals())
     # Before anything is read or measured.
-    group = make_gpu_group(gpus, parallel, link_gb_s)
-    options = EstimateOptions(estimator, level, store)
-    source = find_source(request, options, device, on, meter, probe, probe_seconds)
+    group = ParallelOptions.of(gpus, parallel, link_gb_s)
+    source = find_source(request, estimator, store, device, on, meter, probe, probe_seconds)
     return estimate_fitted(*source, level, group)
 
 
@@ -204,15 +199,15 @@ def estimate_run(
     if seen is not None:
         seen = _check_seen(seen)
     # Also before anything is measured.
-    make_bill(1, grid, price)
+    list_totals(1, 0.0, (0.0, 0.0), 0.0, grid, price)
     if battery is not None:
         parse_energy(battery)
-    group = make_gpu_group(gpus, parallel, link_gb_s)
+    group = ParallelOptions.of(gpus, parallel, link_gb_s)
     if device and profile:
         raise ArgumentError(f"give {arg('device')} or {arg('profile')}, not both")
-    options, device = EstimateOptions(estimator, level, store), device or profile or ""
+    device = device or profile or ""
     fitted, network, setup = find_source(
-        request, options, device, on, meter, probe, probe_seconds, length, group
+        request, estimator, store, device, on, meter, probe, probe_seconds, length, group
     )
     if setup.phase == "inference" and (eval_every or loader is not None):
         raise InputError(
@@ -246,28 +241,21 @@ def estimate_run(
     )  # fmt: skip
 
 
-def update(estimate: Estimate, *, energy_j: float, steps: int) -> Estimate:
+@verb
+def update(estimate: Estimate, *, energy_j: SeenEnergy, steps: SeenSteps) -> Estimate:
     """Update an estimate with the energy of the first steps of the real run.
 
     A note warns where these steps lie outside the interval of the estimate.
-
-    Args:
-        estimate: The estimate from before the run.
-        energy_j: Energy of these steps together.
-        steps: Number of steps.
     """
-    return update_run(estimate, *_check_seen((energy_j, steps)))
+    return update_run(estimate, energy_j, steps)
 
 
 def _check_seen(seen: Any) -> tuple[float, int]:
     """Return the energy and the number of the first steps of a run."""
     if not (isinstance(seen, (tuple, list)) and len(seen) == 2 and None not in seen):
         raise ArgumentError(f"{arg('seen')} is {seen!r}: give energy and steps, like (12.0, 100)")
-    return _SEEN_ENERGY.convert(seen[0]), _SEEN_STEPS.convert(seen[1])
-
-
-_SEEN_ENERGY = given.Declaration("energy_j", float, 0.0, Argument("Energy of these steps."))
-_SEEN_STEPS = given.Declaration("steps", int, 1, Argument("Number of steps.", least=1))
+    energy, steps = list_arguments(update)
+    return energy.convert(seen[0]), steps.convert(seen[1])
 
 
 # ---------------------------------------------------------------------------------------------
@@ -276,7 +264,8 @@ _SEEN_STEPS = given.Declaration("steps", int, 1, Argument("Number of steps.", le
 
 def find_source(
     request: NetRequest,
-    options: EstimateOptions,
+    estimator: str,
+    store: str | None,
     device: Any = "",
     on: str | None = None,
     meter: str | None = None,
@@ -291,7 +280,7 @@ def find_source(
             f"a probe measures on the device {arg('on')}: leave {arg('device')} and "
             f"{arg('profile')} out"
         )
-    if probe and options.estimator not in ("auto", "additive"):
+    if probe and estimator not in ("auto", "additive"):
         raise ArgumentError(
             f"{arg('probe', True)} needs the estimator additive: leave {arg('estimator')} out"
         )
@@ -306,25 +295,22 @@ def find_source(
         length.count_steps(group.gpus * setup.samples_per_step)
     if probe:
         # What measures takes a moment to import.
-        from joulecast.features.profile import probe_layers
+        from joulecast.features.measurers import MeasureOptions
+        from joulecast.features.profile import ProfileOptions, probe_layers
 
-        limit_s = DEFAULT_PROFILE_SECONDS if probe_seconds is None else probe_seconds
-        limits = ProfileOptions(seconds=limit_s, estimator=options.estimator)
+        limits = ProfileOptions(seconds=probe_seconds, estimator=estimator)
         measuring = MeasureOptions(on or "cpu", meter or "auto")
-        profile = probe_layers((net.network,), setup, measuring, options.store, limits)
-    elif isinstance(device, Profile):
-        profile = device
+        profile = probe_layers((net.network,), setup, measuring, store, limits)
     else:
-        profile = load_profile(device, on=on or "cpu", store=options.store)
-    return fit_for_setup(profile, setup, options.estimator), net.network, setup
+        profile = load_profile(device, on=on or "cpu", store=store)
+    return fit_for_setup(profile, setup, estimator), net.network, setup
 
 
 def estimate_net(
-    profile: Profile, network: Network, setup: Setup, options: EstimateOptions
+    profile: Profile, network: Network, setup: Setup, estimator: str = "auto", level: float = 0.95
 ) -> Estimate:
     """Estimate one step of a network from a profile."""
-    fitted = fit_for_setup(profile, setup, options.estimator)
-    return estimate_fitted(fitted, network, setup, options.level)
+    return estimate_fitted(fit_for_setup(profile, setup, estimator), network, setup, level)
 
 
 def fit_for_setup(profile: Profile, setup: Setup, estimator: str) -> FittedProfile:

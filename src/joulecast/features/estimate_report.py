@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features.arguments import Argument
-from joulecast.features.run import EVALUATION, WAITING, RunCost, RunPart, average_step, make_bill
+from joulecast.features.run import EVALUATION, WAITING, RunCost, RunPart, average_step, list_totals
 from joulecast.records import (
     BlockEstimate,
     DataParallel,
@@ -99,8 +99,8 @@ class RunEstimate(Reportable):
     finish: BatteryForecast | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        cost, bill = self.run, make_bill(1, self.grid, self.price)
-        totals = bill.compute_totals(cost.energy_j, cost.interval_j, cost.duration_s)
+        cost, units = self.run, (self.grid, self.price)
+        totals = list_totals(1, cost.energy_j, cost.interval_j, cost.duration_s, *units)
         object.__setattr__(self, "totals", totals)
         if self.battery is not None:
             # Imports NumPy.

@@ -24,9 +24,8 @@ from joulecast.features.catalogue import summarise_sheet
 from joulecast.features.estimate import estimate_fitted
 from joulecast.features.estimate_report import RunEstimate
 from joulecast.features.nets import choose_batch, resolve_built_in
-from joulecast.features.parallel import ParallelOptions
 from joulecast.features.profiles import list_unmeasured, match_name
-from joulecast.features.run import RunSchedule, add_up_run
+from joulecast.features.run import ParallelOptions, RunSchedule, add_up_run
 from joulecast.records import DATASHEET, DataSheet, Estimate, Network, Setup
 from joulecast.store import ProfileSummary, open_store
 from joulecast.store.profiles import match_profiles
@@ -67,7 +66,7 @@ class EstimateQuestion:
     input_shape: tuple[int, ...] | None = None
     level: float = 0.95  # probability of the interval
     estimator: str = "auto"
-    parallel: ParallelOptions = ParallelOptions()  # on how many GPUs it is trained
+    parallel: ParallelOptions | None = None  # on how many GPUs it is trained; one by default
 
 
 @dataclass(frozen=True)

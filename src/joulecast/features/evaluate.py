@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, parse_list, verb
+from joulecast.features.measurers import MeasureOptions
 from joulecast.features.nets import NetRequest, check_family
-from joulecast.features.options import MeasureOptions
 from joulecast.features.progress_report import ReportProgress
 from joulecast.records import Device, Setup, name_step
 from joulecast.records.codec import Record, omit_default
@@ -115,7 +115,7 @@ def evaluate(
         measure_and_evaluate,
     )
     from joulecast.features.measurers import lock_device, open_any_measurer
-    from joulecast.features.profiles import find_observed_profile
+    from joulecast.features.profiles import load_observed_profile
     from joulecast.store import open_store
 
     if device and not offline:
@@ -137,7 +137,7 @@ def evaluate(
             return replace(result, store=str(opened.place))
     with open_store(store, create=False) as opened:
         if device:
-            profile = find_observed_profile(device, store)
+            profile = load_observed_profile(device, store=store)
         else:
             # Never opened: it only identifies the device and the meter.
             profile = load_measured(open_any_measurer(measuring), opened)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
-from joulecast.features.measurers import open_any_measurer, runs_own_net
+from joulecast.features.measurers import MeasureOptions, open_any_measurer, runs_own_net
 from joulecast.features.nets import NetRequest, ResolvedNet
-from joulecast.features.options import MeasureOptions
 from joulecast.records import (
     OWN_NET,
     Observation,

@@ -7,12 +7,11 @@ ssh://user@board       the same; the agent is started over ssh
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from joulecast.agent.addresses import is_remote
-from joulecast.features.options import MeasureOptions
-from joulecast.measurer import MeasureLimits, Measurer, TrialMeasurer
+from joulecast.measurer import MeasureLimits, TrialMeasurer
 from joulecast.measurer.device_lock import hold_device
 from joulecast.measurer.local_devices import NOT_LATER, name_lock, open_local_measurer
 from joulecast.records import Trial
@@ -25,6 +24,26 @@ if TYPE_CHECKING:
 
 # Frameworks, as profiles name them, by the format of the nets that they run themselves.
 _OWN_NETS = {"module": ("torch",), "onnx": ("onnxruntime",)}
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """Where and how a net is measured.
+
+    Attributes:
+        on: ``cpu``, ``cuda:0``, ``mnn:cpu``, ``onnx:cpu``, ``simulated:SEED``, or the address of
+            an agent: ``http://board:8377`` or ``ssh://user@board``.
+        warmup: Steps before the windows; by default as many as it takes until their time settles.
+        runs: Fewest steps of a window; by default as many as a tenth of a second takes. A meter
+            that updates slowly may need more.
+    """
+
+    on: str = "cpu"
+    meter: str = "auto"  # name of a meter, as joulecast detect lists them; nvml+rapl adds two up
+    rounds: int = 3  # measured windows; the result is their median
+    device_name: str = ""  # name to record for the device instead of the detected one
+    warmup: int = 0
+    runs: int = 0
 
 
 class OwnNet(Protocol):
@@ -57,22 +76,11 @@ def open_any_measurer(
         DeviceAwayError: The agent of a device elsewhere does not answer.
     """
     options = options or MeasureOptions()
-    if not is_remote(options.on):
-        return open_measurer(options, loaded, allows_later=allows_later)
-    remote = open_remote(options)
-    if remote.meter.is_recorder and not allows_later:
-        raise InputError(NOT_LATER)
-    return remote
-
-
-def open_measurer(
-    options: MeasureOptions | None = None,
-    loaded: OwnNet | None = None,
-    *,
-    allows_later: bool = False,
-) -> Measurer:
-    """Return a measurer of a device of this machine; see ``open_any_measurer``."""
-    options = options or MeasureOptions()
+    if is_remote(options.on):
+        remote = open_remote(options)
+        if remote.meter.is_recorder and not allows_later:
+            raise InputError(NOT_LATER)
+        return remote
     measurer = open_local_measurer(
         options.on,
         options.meter,

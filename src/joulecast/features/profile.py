@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from inspect import signature
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, select, verb
-from joulecast.features.measurers import lock_device, open_any_measurer
+from joulecast.features.measurers import MeasureOptions, lock_device, open_any_measurer
 from joulecast.features.nets import NetRequest, ResolvedNet
-from joulecast.features.options import (
-    DEFAULT_PROFILE_SECONDS,
-    MeasureOptions,
-    ProfileOptions,
-)
 from joulecast.features.profile_report import ProfileResult, describe_campaign, find_next_command
 from joulecast.features.transfer_sources import make_estimator
 from joulecast.records import Network, Profile, Setup
@@ -25,10 +21,20 @@ if TYPE_CHECKING:
     from joulecast.campaign import CampaignResult, Progress
     from joulecast.estimators import Estimator
 
+DEFAULT_PROFILE_SECONDS = 600.0
+DEFAULT_ATLAS_SECONDS = 1800.0
+_SHORT_PROBE_SECONDS = 20.0
 # A probe measures each layer in one window and stops at this interval.
 _PROBE_INTERVAL_SHARE = 0.005
 # One round of each trial of a list: more trials tell more than more rounds.
 _LIST_ROUNDS, _ROUNDS = 1, 3
+# What a campaign of its own list of trials takes, and why it takes no more.
+_MEASURING = {"on", "meter", "rounds", "device_name", "warmup", "runs", "store", "on_progress"}
+_LIMITS = {"points", "seconds", "retry_refused", "from_", "phase", "estimator"}
+_USED = {
+    "atlas": ({"atlas", *_MEASURING, *_LIMITS}, "draws its own networks and setups"),
+    "anchors": ({"anchors", *_MEASURING}, "measures a fixed list"),
+}
 
 ProfiledNet = Annotated[
     Any, Argument("Layers are profiled up to its widths.", is_positional=True, harm="may run code")
@@ -131,34 +137,12 @@ def profile_device(
     trained or run for a second as well. Every measurement is stored at once: after an interruption,
     the same command resumes.
     """
-    request = NetRequest.of(locals())
+    given_values = locals().copy()
+    request = NetRequest.of(given_values)
     rounds = rounds or (_LIST_ROUNDS if atlas or anchors else _ROUNDS)
     measuring = MeasureOptions(on or "cpu", meter or "auto", rounds, device_name, warmup, runs)
     if atlas or anchors:
-        flag, why = ("atlas", "draws its own networks and setups")
-        unused = {
-            **{name: value for name, value in request.setup_options.items() if name != "phase"},
-            "inputs": inputs, "setup": setup, "input_shape": input_shape,
-            "checkpoint": checkpoint or None, "interval_share": interval_share,
-            "acquisition": acquisition, "missing": missing or None,
-        }  # fmt: skip
-        if anchors:
-            flag, why = ("anchors", "measures a fixed list")
-            unused |= {
-                "points": points, "seconds": seconds, "retry_refused": retry_refused or None,
-                "from_": from_ or None, "phase": phase,
-                "estimator": None if estimator == "auto" else estimator,
-            }  # fmt: skip
-        if atlas and anchors:
-            raise ArgumentError(
-                f"an atlas measures the anchors too: give {arg('atlas', True)} or "
-                f"{arg('anchors', True)}, not both"
-            )
-        if net is not None:
-            raise ArgumentError(f"give {arg('net')} or {arg(flag, True)}, not both")
-        for name, value in unused.items():
-            if value is not None:
-                raise ArgumentError(f"{arg(flag, True)} {why}: leave {arg(name)} out")
+        _check_unused("anchors" if anchors else "atlas", given_values)
     elif net is None:
         raise ArgumentError(
             f"give {arg('net')}, or {arg('atlas', True)}, or {arg('anchors', True)}"
@@ -188,6 +172,16 @@ def profile_device(
     return describe_campaign(result, found, command)
 
 
+def _check_unused(flag: str, values: Mapping[str, Any]) -> None:
+    """Raise ArgumentError for a value that an atlas or anchors would ignore."""
+    used, why = _USED[flag]
+    for name, parameter in signature(profile_device).parameters.items():
+        if name not in used and values[name] != parameter.default:
+            if name in ("net", "atlas"):
+                raise ArgumentError(f"give {arg(name)} or {arg(flag, True)}, not both")
+            raise ArgumentError(f"{arg(flag, True)} {why}: leave {arg(name)} out")
+
+
 profile = select(
     profile_device,
     lambda found: found.profile,
@@ -200,6 +194,37 @@ profile = select(
     from the data sheet of a GPU. With ``phase="inference"`` layers are run, not trained.
     """,
 )
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """What a profiling campaign measures, and when it stops.
+
+    Attributes:
+        seconds: Longest duration; 600 s where neither limit is given, 1800 s for an atlas.
+        acquisition: How the next measurement is chosen: ``target`` lowers the variance of the net's
+            totals most per second; ``energy`` and ``time`` follow the paper; ``missing`` measures
+            only what was never seen of the net.
+        from_: Devices, keys or files of profiles that the device starts from (``--from``); none to
+            keep those that it started from before.
+    """
+
+    points: int | None = None  # largest number of measurements
+    seconds: float | None = None
+    interval_share: float = 0.05  # stop when the interval is within this share of the estimate
+    acquisition: str = "target"
+    estimator: str = "auto"
+    atlas: bool = False  # measure layers of networks of all kinds instead of those of one net
+    retry_refused: bool = False  # with atlas, try again what the device refused in earlier runs
+    from_: tuple[str, ...] = ()
+    phase: str = "train"  # with atlas, what its networks do: train or inference
+
+    @property
+    def limit_s(self) -> float | None:
+        """Longest duration in seconds; None where only ``points`` limits the campaign."""
+        if self.points is None and self.seconds is None:
+            return DEFAULT_ATLAS_SECONDS if self.atlas else DEFAULT_PROFILE_SECONDS
+        return self.seconds
 
 
 def run_profiling(
@@ -254,8 +279,8 @@ def probe_layers(
     networks: tuple[Network, ...],
     setup: Setup,
     measuring: MeasureOptions,
-    store: str | None = None,
-    options: ProfileOptions | None = None,
+    store: str | None,
+    options: ProfileOptions,
 ) -> Profile:
     """Measure the layers of networks that the device has not seen; return its profile.
 
@@ -263,15 +288,15 @@ def probe_layers(
         MissingError: No energy was ever measured on the device.
     """
     measuring = replace(measuring, rounds=1)
-    options = options or ProfileOptions(seconds=DEFAULT_PROFILE_SECONDS)
     _check_has_energy(measuring, store)
     net = ResolvedNet(networks[0], setup.batch, draw_members=lambda: networks)
     return run_profiling(net, setup, measuring, replace(options, acquisition="probe"), store)[1]
 
 
-def make_short_probe(seconds: float) -> ProfileOptions:
+def make_short_probe(seconds: float | None) -> ProfileOptions:
     """Return the options of a short probe, which ends when the estimate is nearly exact."""
-    return ProfileOptions(seconds=seconds, interval_share=_PROBE_INTERVAL_SHARE)
+    limit_s = _SHORT_PROBE_SECONDS if seconds is None else seconds
+    return ProfileOptions(seconds=limit_s, interval_share=_PROBE_INTERVAL_SHARE)
 
 
 def _start_probe(estimator: Estimator, own: Profile, store: str | None) -> Estimator:

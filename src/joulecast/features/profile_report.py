@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from joulecast.features.profiles import identify_profile
-from joulecast.features.stored_profiles import describe_profile, tabulate_fits
+from joulecast.features.profiles import describe_profile, identify_profile, tabulate_fits
 from joulecast.records import DataSheet, Profile, Setup
 from joulecast.system.units import (
     format_count,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
 from joulecast.features.estimate import find_run_length
+from joulecast.features.measurers import MeasureOptions
 from joulecast.features.nets import NetRequest, ResolvedNet, require_packages, require_torch
-from joulecast.features.options import DEFAULT_PROBE_SECONDS, MeasureOptions
 from joulecast.features.profiles import load_profile
 from joulecast.features.prune_report import MeasuredPruning, MeasuredStep, PruningResult
 from joulecast.records import Json, Network, Profile, Setup
@@ -23,8 +23,8 @@ from joulecast.views.report import Report, Reportable
 if TYPE_CHECKING:
     from torch import nn
 
-    from joulecast.features.budgets import EnergyBudget
     from joulecast.features.channel_search import PruneOptions
+    from joulecast.features.run import EnergyBudget
     from joulecast.torch_nets.load import LoadedNet
 
 # How often the layers of the pruned net are probed before the counts are chosen again.
@@ -270,7 +270,7 @@ def _make_probe(
     """Return a function that measures isolated layers of networks on a device."""
     from joulecast.features.profile import make_short_probe, probe_layers
 
-    options = make_short_probe(DEFAULT_PROBE_SECONDS if seconds is None else seconds)
+    options = make_short_probe(seconds)
     return lambda networks: probe_layers(networks, setup, measuring, store, options)
 
 

@@ -31,7 +31,7 @@ from joulecast.features.device_score import (
     draw_label,
     score_phones,
 )
-from joulecast.features.options import MeasureOptions
+from joulecast.features.measurers import MeasureOptions
 from joulecast.features.progress_report import ProgressReport, ReportProgress
 from joulecast.features.reference_applications import (
     build_reference_application,

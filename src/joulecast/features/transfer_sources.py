@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from joulecast.features.outside_profiles import read_outside_profile
+from joulecast.features.profiles import read_outside_profile
 from joulecast.records import Profile
 from joulecast.system.errors import InputError, arg
 

@@ -28,8 +28,8 @@ from joulecast.features.estimate_service import (
     is_depth,
 )
 from joulecast.features.nets import require_packages
-from joulecast.features.parallel import MOST_GPUS, ParallelOptions
 from joulecast.features.profiles import SHORT_KEY
+from joulecast.features.run import MOST_GPUS, ParallelOptions
 from joulecast.records import FLOAT_PRECISIONS, OPTIMIZERS, Estimate
 from joulecast.store.files import decode_network
 from joulecast.system.errors import InputError

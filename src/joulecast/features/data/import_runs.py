@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
-from joulecast.features.budgets import RunLength
 from joulecast.features.data.power_trace import read_csv
 from joulecast.features.nets import NetRequest, ResolvedNet, resolve_name
 from joulecast.features.profile import From
 from joulecast.features.profiles import load_observed_profile
+from joulecast.features.run import RunLength
 from joulecast.records import Device, Execution, Observation, Profile, Record, Setup, Trial
 from joulecast.system.errors import FileError, InputError, JoulecastError, MissingError, arg
 from joulecast.system.files import read_limited, show_value

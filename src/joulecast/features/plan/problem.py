@@ -29,7 +29,8 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from joulecast.features.budgets import MAX_COUNT, RunLength
+from joulecast.features.arguments import MAX_COUNT
+from joulecast.features.run import RunLength
 from joulecast.records import Network, Profile, Setup
 from joulecast.system.errors import InputError
 from joulecast.system.files import show_value

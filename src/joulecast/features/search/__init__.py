@@ -18,10 +18,10 @@ from typing import Annotated, Any
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, choose_setup_fields, verb
-from joulecast.features.budgets import parse_budget
 from joulecast.features.estimate import find_run_length
 from joulecast.features.nets import NetRequest, build_module, check_family, find_training
-from joulecast.features.profiles import find_profile
+from joulecast.features.profiles import load_profile
+from joulecast.features.run import parse_budget
 from joulecast.features.search.screen import (
     Screening,
     SearchResult,
@@ -131,7 +131,7 @@ def search(
     )  # fmt: skip
     check_family(family)
     limit = parse_budget(budget, length)
-    profile = find_profile(device, store)
+    profile = load_profile(device, store=store)
     resolved = NetRequest(family, None, setup, input_shape, fields).resolve()[1]
     parts = [vary] if isinstance(vary, Mapping) else vary or ()
     varied = {name: one for part in parts for name, one in part.items()}

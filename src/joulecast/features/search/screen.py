@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from joulecast.families import FAMILIES
-from joulecast.features.budgets import EnergyBudget, RunLength
+from joulecast.features.run import EnergyBudget, RunLength
 from joulecast.features.search.space import Params, SearchSpace
 from joulecast.records import Estimate, Network, Profile, Setup, describe_inference, name_step
 from joulecast.system.errors import InputError
