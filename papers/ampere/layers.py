@@ -383,7 +383,7 @@ def _list_hidden(settings: Settings) -> dict[tuple[int, ...], CurveRange]:
     """Return the hidden convolutions of the family by their image, the largest first."""
     partition = settings.paper_options.partition
     widest = settings.plan_family("cnn5").drawn.widest
-    curves = plan_curves(widest, partition.split, partition.make_variant)
+    curves = plan_curves(widest, partition)
     hidden = {tuple(c.block.layers[0].sizes["space"]): c for c in curves if len(c.lows) == 2}
     return dict(sorted(hidden.items(), key=lambda one: -math.prod(one[0])))
 

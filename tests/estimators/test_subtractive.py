@@ -423,7 +423,7 @@ def test_a_curve_starts_at_both_bounds_and_has_a_limited_number_of_points(campai
         key = point.block.role, layer.kind, layer.sizes.get("space")
         sizes = tuple(layer.sizes[name] for name in ("cin", "cout") if name in layer.sizes)
         curves.setdefault(key, []).append(sizes)
-    planned = plan_curves(TARGET.network, PAPER.partition.split, PAPER.partition.make_variant)
+    planned = plan_curves(TARGET.network, PAPER.partition)
     assert len(curves) == len(planned)
     for sizes in curves.values():
         assert len(sizes) <= PAPER.limit

@@ -37,7 +37,6 @@ from joulecast.variants.blocks import (
 from joulecast.variants.variant_networks import (
     make_isolated_network,
     make_isolated_trial,
-    make_paper_variant,
     make_variant,
     read_isolated_block,
     read_variant,

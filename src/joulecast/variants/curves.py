@@ -1,8 +1,8 @@
 """Find every curve that a network needs, and the range of widths of each.
 
-A network is split layer by layer (``LAYERS``), or with every repeated block as one (``BLOCKS``);
-``adapt_partition`` changes either to what the paper does: hidden layers between the network's own
-input and output layers, and an output layer that is trained alone without a gradient of its input.
+A network is split layer by layer (``LAYERS``), or with every repeated block as one (``BLOCKS``).
+Other partitions do what the paper does: hidden layers between the network's own input and output
+layers, and an output layer that is trained alone without a gradient of its input.
 
 A curve spans the smallest widths up to the largest that any layer of the network has on it. Widths
 come in steps: groups of a convolution, heads of an attention and, after a flatten, the number of
@@ -12,7 +12,7 @@ positions that it turns into channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -34,23 +34,45 @@ from joulecast.variants.blocks import (
     unfold_blocks,
     width_names,
 )
-from joulecast.variants.variant_networks import make_paper_variant, make_variant, read_variant
+from joulecast.variants.variant_networks import make_variant, read_variant
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A way to split networks.
+    """A way to split networks, and to make the variants that show their blocks.
 
     Attributes:
-        split: Returns the blocks of a network in call order.
-        read_variant: Returns the block that a variant shows, then the blocks to subtract; None for
-            other networks.
-        make_variant: Returns the network that shows a block of another network.
+        by_block: Whether all layers of a block that repeats are one.
+        own_ends: Whether variants have the network's own input and output layers, where they fit.
+        output_gradient: Whether an output layer that is trained alone computes the gradient of its
+            input, as it does inside a network.
     """
 
-    split: Callable[[Network], tuple[PlacedBlock, ...]]
-    read_variant: Callable[[Network], tuple[Block, ...] | None]
-    make_variant: Callable[[Block, Network], Network] = make_variant
+    by_block: bool = False
+    own_ends: bool = False
+    output_gradient: bool = True
+
+    def split(self, network: Network) -> tuple[PlacedBlock, ...]:
+        """Return the blocks of a network in call order."""
+        placed = split_blocks(network) if self.by_block else split_network(network)
+        if self.output_gradient:
+            return placed
+        return tuple(replace(one, block=_drop_output_gradient(one.block)) for one in placed)
+
+    def read_variant(self, network: Network) -> tuple[Block, ...] | None:
+        """Return the block that a variant shows, then those to subtract; None otherwise."""
+        blocks = read_block_variant(network) if self.by_block else read_variant(network)
+        if blocks is None or self.output_gradient:
+            return blocks
+        return tuple(map(_drop_output_gradient, blocks))
+
+    def make_variant(self, block: Block, network: Network) -> Network:
+        """Return the network that shows a block of another network."""
+        return make_variant(block, network, self.own_ends)
+
+
+LAYERS = Partition()
+BLOCKS = Partition(by_block=True)
 
 
 def read_block_variant(network: Network) -> tuple[Block, ...] | None:
@@ -64,49 +86,12 @@ def read_block_variant(network: Network) -> tuple[Block, ...] | None:
     return block, first, output
 
 
-LAYERS = Partition(split_network, read_variant)
-BLOCKS = Partition(split_blocks, read_block_variant)
-
-
-# Cached, because curves are planned once for each partition.
-@lru_cache
-def adapt_partition(
-    partition: Partition, own_ends: bool = False, output_gradient: bool = True
-) -> Partition:
-    """Return a partition with variants as the paper makes them.
-
-    Args:
-        partition: How networks are split.
-        own_ends: Whether variants have the network's own input and output layers, where they fit.
-        output_gradient: Whether an output layer that is trained alone computes the gradient of its
-            input, as it does inside a network.
-    """
-    if own_ends:
-        partition = replace(partition, make_variant=make_paper_variant)
-    if output_gradient:
-        return partition
-    split, read = partition.split, partition.read_variant
-
-    def split_network_blocks(network: Network) -> tuple[PlacedBlock, ...]:
-        placed = split(network)
-        return tuple(replace(one, block=_drop_output_gradient(one.block)) for one in placed)
-
-    def read_variant_blocks(network: Network) -> tuple[Block, ...] | None:
-        blocks = read(network)
-        return None if blocks is None else tuple(map(_drop_output_gradient, blocks))
-
-    return replace(partition, split=split_network_blocks, read_variant=read_variant_blocks)
-
-
 def _drop_output_gradient(block: Block) -> Block:
     """Return a block such that all output layers of a curve are alike."""
     if block.role != "output" or not any(layer.input_grad for layer in block.layers):
         return block
     return replace(block, layers=tuple(replace(one, input_grad=False) for one in block.layers))
 
-
-Split = Callable[[Network], tuple[PlacedBlock, ...]]
-MakeVariant = Callable[[Block, Network], Network]
 
 _OUTPUT_WIDTHS = ("cout", "hidden", "channels")
 
@@ -135,13 +120,12 @@ class CurveRange:
 
 
 @lru_cache(maxsize=16)
-def plan_curves(
-    network: Network, split: Split = split_network, make: MakeVariant = make_variant
-) -> tuple[CurveRange, ...]:
+def plan_curves(network: Network, partition: Partition = LAYERS) -> tuple[CurveRange, ...]:
     """Return all curves of a network, with those of stems and heads, in profiling order."""
     ranges: dict[str, CurveRange] = {}
-    for placed, steps in zip(split(network), _list_steps(network, split), strict=True):
-        for found in _list_ranges(placed, steps, lambda block: make(block, network), split):
+    placed = partition.split(network)
+    for one, steps in zip(placed, _list_steps(network, placed), strict=True):
+        for found in _list_ranges(one, steps, network, partition):
             key = stable_hash(fixed_properties(found.block))
             ranges[key] = _merge_ranges(ranges[key], found) if key in ranges else found
     order = (*ROLES, REPEATED)
@@ -149,7 +133,7 @@ def plan_curves(
 
 
 def _list_ranges(
-    placed: PlacedBlock, steps: Widths, make: Callable[[Block], Network], split: Split
+    placed: PlacedBlock, steps: Widths, network: Network, partition: Partition
 ) -> Iterator[CurveRange]:
     """Yield the range of a block and those of its stems and heads, which follow its widths."""
     highs = tuple(
@@ -161,8 +145,11 @@ def _list_ranges(
         for step, high in zip(steps, highs, strict=True)
     )
     next_widths = tuple(low + step for low, step in zip(lows, steps, strict=True))
-    variants = (make(resize_block(placed.block, widths)) for widths in (lows, next_widths, highs))
-    for low, following, high in zip(*map(split, variants), strict=True):
+    variants = [
+        partition.split(partition.make_variant(resize_block(placed.block, widths), network))
+        for widths in (lows, next_widths, highs)
+    ]
+    for low, following, high in zip(*variants, strict=True):
         first, second = block_widths(low.block), block_widths(following.block)
         differences = tuple(b - a or 1 for a, b in zip(first, second, strict=True))
         yield CurveRange(high.block, first, differences, placed.calls)
@@ -181,19 +168,18 @@ def _smallest_width(block: Block, step: int) -> int:
     return step * -(-least // step)
 
 
-def _list_steps(network: Network, split: Split) -> list[Widths]:
+def _list_steps(network: Network, placed: Sequence[PlacedBlock]) -> list[Widths]:
     """Return the steps in which the widths of each block come."""
     layers = unfold_blocks(network.layers)
     steps = []
-    for placed in split(network):
-        first = placed.layers[0]
-        if placed.block.role == REPEATED:
-            step = find_scale_step(placed.block.layers)
-            steps.append((step,) * len(width_names(placed.block)))
+    for one in placed:
+        first, names = one.layers[0], width_names(one.block)
+        if one.block.role == REPEATED:
+            steps.append((find_scale_step(one.block.layers),) * len(names))
             continue
-        index = placed.index - first.reads[0] if first.reads else -1
+        index = one.index - first.reads[0] if first.reads else -1
         before = layers[index] if index >= 0 else None
-        steps.append(tuple(_find_step(first, name, before) for name in width_names(placed.block)))
+        steps.append(tuple(_find_step(first, name, before) for name in names))
     return steps
 
 

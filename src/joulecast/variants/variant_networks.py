@@ -7,11 +7,11 @@ linear layer). Both are small on purpose, because subtracting them leaves their 
 network's embedding of ten thousand tokens is not used as a stem, nor its first convolution on the
 full image.
 
-The paper frames a hidden layer by the network's own input and output layers. ``make_paper_variant``
-does so wherever they fit: the input layer keeps its operators and kernel, and its image gets the
-size whose output the hidden layer reads; a linear output layer reads the flattened output of the
-hidden layer, a pooled one its mean. An image layer, for instance, computes no features of a linear
-layer, and has a stem of ours instead.
+The paper frames a hidden layer by the network's own input and output layers. Variants with
+``own_ends`` do so wherever they fit: the input layer keeps its operators and kernel, and its image
+gets the size whose output the hidden layer reads; a linear output layer reads the flattened output
+of the hidden layer, a pooled one its mean. An image layer, for instance, computes no features of a
+linear layer, and has a stem of ours instead.
 
 A layer may also run alone, in several copies with weights and data of their own, which keep the
 device busy between launches. The measured cost is divided by the number of copies:
@@ -68,14 +68,22 @@ _FEWEST_COPIES, _MOST_COPIES = 2, 8
 _MOST_INFERENCE_COPIES = 32
 
 
-def make_variant(block: Block, network: Network) -> Network:
-    """Return the small network that shows a block of ``network``."""
-    return _frame(block, network, own_ends=False)
+def make_variant(block: Block, network: Network, own_ends: bool = False) -> Network:
+    """Return the small network that shows a block of ``network``, with a stem and a head if needed.
 
-
-def make_paper_variant(block: Block, network: Network) -> Network:
-    """Return the network that shows a block between the input and output layers of ``network``."""
-    return _frame(block, network, own_ends=True)
+    With ``own_ends`` these are the input and output layers of ``network``, wherever they fit.
+    """
+    layers = list(block.layers)
+    first, last = layers[0], layers[-1]
+    if block.role != "output":
+        layers += _attach_head(last, _make_head(last, network, own_ends))
+    if block.role in ("hidden", REPEATED):
+        stem = _resize_input(first, network) if own_ends else None
+        layers.insert(0, stem or _make_stem(first, network))
+    first = layers[0]
+    data = Input(single_input_shape(first), int(first.sizes.get("vocabulary", 0)))
+    groups = ((1, 1 + len(block.layers)),) if block.role == REPEATED else ()
+    return Network(tuple(layers), data, name=describe_block(block), groups=groups)
 
 
 def read_variant(network: Network) -> tuple[Block, ...] | None:
@@ -93,22 +101,6 @@ def read_variant(network: Network) -> tuple[Block, ...] | None:
     return (shown, *blocks)
 
 
-def _frame(block: Block, network: Network, own_ends: bool) -> Network:
-    """Return a layer or block between a stem and a head, where it needs them."""
-    layers = list(block.layers)
-    first, last = layers[0], layers[-1]
-    if block.role != "output":
-        head = make_own_head(output_shape(last), network) if own_ends else None
-        layers += _attach_head(last, head or _make_head(last, network))
-    if block.role in ("hidden", REPEATED):
-        stem = make_own_stem(first, network) if own_ends else None
-        layers.insert(0, stem or _make_stem(first, network))
-    first = layers[0]
-    data = Input(single_input_shape(first), int(first.sizes.get("vocabulary", 0)))
-    groups = ((1, 1 + len(block.layers)),) if block.role == REPEATED else ()
-    return Network(tuple(layers), data, name=describe_block(block), groups=groups)
-
-
 def _make_stem(layer: Layer, network: Network) -> Layer:
     """Return a layer that computes the input of ``layer``, trained if that needs a gradient."""
     shape = single_input_shape(layer)
@@ -124,10 +116,12 @@ def _make_stem(layer: Layer, network: Network) -> Layer:
     return replace(stem, input_grad=False, trains=layer.input_grad)
 
 
-def _make_head(layer: Layer, network: Network) -> list[Layer]:
+def _make_head(layer: Layer, network: Network, own_ends: bool) -> list[Layer]:
     """Return layers that compute classes from the output of ``layer``."""
     shape = output_shape(layer)
-    return _resize_output(shape, network) or _make_pooled_head(shape, _output_axis(layer))
+    own = _resize_output(shape, network, reshapes=True) if own_ends else None
+    small = own or _resize_output(shape, network, reshapes=False)
+    return small or _make_pooled_head(shape, _output_axis(layer))
 
 
 def _attach_head(layer: Layer, head: Sequence[Layer]) -> list[Layer]:
@@ -138,15 +132,26 @@ def _attach_head(layer: Layer, head: Sequence[Layer]) -> list[Layer]:
     return [replace(one, input_grad=input_grad) for one in (first, *head[1:])]
 
 
-def _resize_output(shape: Shape, network: Network) -> list[Layer] | None:
-    """Return the network's output block for inputs of this shape, or None if it does not fit."""
+def _resize_output(shape: Shape, network: Network, reshapes: bool) -> list[Layer] | None:
+    """Return the network's output block for inputs of this shape, or None if it does not fit.
+
+    Either it is small and reads inputs of the same rank, or it ``reshapes`` any: a linear layer
+    reads them flattened, a pooled one pools an image of another size.
+    """
     output = split_network(network)[-1].block
     first, last = output.layers[0], output.layers[-1]
-    is_small = int(last.sizes.get("cout", 0)) <= MOST_HEAD_CLASSES
-    if not is_small or len(width_names(output)) != 1 or first.reads != (1,):
+    if len(width_names(output)) != 1 or first.reads != (1,) or find_kind(first.kind).reads_tokens:
         return None
-    if len(input_shape(first)) != len(shape) or find_kind(first.kind).reads_tokens:
+    if not reshapes and int(last.sizes.get("cout", 0)) > MOST_HEAD_CLASSES:
         return None
+    if reshapes and len(input_shape(first)) == 1 < len(shape):
+        flat = make_layer("flatten", shape=shape)
+        return [flat, *resize_block(output, (math.prod(shape),)).layers]
+    if len(input_shape(first)) != len(shape):
+        return None
+    if reshapes and "shape" in first.sizes:
+        pooled = replace(first, sizes=Sizes({**first.sizes, "shape": shape}))
+        output = replace(output, layers=(pooled, *output.layers[1:]))
     resized = resize_block(output, (shape[channel_axis(first)],))
     return list(resized.layers) if input_shape(resized.layers[0]) == shape else None
 
@@ -180,7 +185,7 @@ def _output_axis(layer: Layer) -> int:
     return 0 if axis == 0 else -1
 
 
-def make_own_stem(layer: Layer, network: Network) -> Layer | None:
+def _resize_input(layer: Layer, network: Network) -> Layer | None:
     """Return the network's input layer such that it computes the input of ``layer``, if it can."""
     wanted = single_input_shape(layer)
     block = next((one.block for one in split_network(network) if one.block.role == "input"), None)
@@ -192,21 +197,6 @@ def make_own_stem(layer: Layer, network: Network) -> Layer | None:
                 stem = replace(stem, channels_last=layer.channels_last)
                 return replace(stem, input_grad=False, trains=layer.input_grad)
     return None
-
-
-def make_own_head(shape: Shape, network: Network) -> list[Layer] | None:
-    """Return the network's output layer for inputs of this shape, if it can read them."""
-    output = split_network(network)[-1].block
-    first = output.layers[0]
-    if len(width_names(output)) != 1 or first.reads != (1,) or find_kind(first.kind).reads_tokens:
-        return None
-    if len(input_shape(first)) == 1 < len(shape):
-        flat = make_layer("flatten", shape=shape)
-        return [flat, *resize_block(output, (math.prod(shape),)).layers]
-    resized = _reshape_block(output, shape)
-    channels = shape[channel_axis(first)]
-    layers = list(resize_block(resized, (channels,)).layers)
-    return layers if input_shape(layers[0]) == shape else None
 
 
 def _list_images(layer: Layer, wanted: Shape) -> Iterator[Layer]:
@@ -222,15 +212,6 @@ def _list_images(layer: Layer, wanted: Shape) -> Iterator[Layer]:
         image = tuple(size + change for size in likely)
         if min(image) > 0:
             yield replace(layer, sizes=Sizes({**layer.sizes, "space": image}))
-
-
-def _reshape_block(block: Block, shape: Shape) -> Block:
-    """Return an output block that pools, with another shape to pool."""
-    first = block.layers[0]
-    if len(first.sizes.get("shape", ())) != len(shape):
-        return block
-    pooled = replace(first, sizes=Sizes({**first.sizes, "shape": shape}))
-    return replace(block, layers=(pooled, *block.layers[1:]))
 
 
 def make_isolated_trial(

@@ -391,7 +391,7 @@ def _list_states(
             key = curve_key(blocks[0], target.setup)
             found.setdefault(key, set()).add(block_widths(blocks[0]))
     states = []
-    for curve_range in plan_curves(target.network, partition.split, partition.make_variant):
+    for curve_range in plan_curves(target.network, partition):
         key = curve_key(curve_range.block, target.setup)
         done, bad = frozenset(tried.get(key, ())), frozenset(refused.get(key, ()))
         states.append(_CurveState(key, curve_range, done, bad))

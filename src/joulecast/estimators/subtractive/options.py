@@ -36,7 +36,7 @@ from typing import Any
 
 from joulecast.gp.regression import ProcessOptions
 from joulecast.system.errors import InputError
-from joulecast.variants.curves import BLOCKS, LAYERS, Partition, adapt_partition
+from joulecast.variants.curves import Partition
 
 PAPER_BATCHES = 500
 """Steps that one measurement of the paper spans."""
@@ -94,8 +94,7 @@ class SubtractiveOptions(ProcessOptions):
     @property
     def partition(self) -> Partition:
         """How networks are split and variants made."""
-        base = LAYERS if self.layers else BLOCKS
-        return adapt_partition(base, own_ends=not self.stems, output_gradient=self.gradient)
+        return Partition(not self.layers, not self.stems, self.gradient)
 
 
 OURS = SubtractiveOptions()
