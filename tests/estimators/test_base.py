@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from joulecast.estimators.base import (
+    FittedBySetup,
     Prediction,
     equicorrelated_covariance,
     fit_work_rates,
-    predict_by_setup,
     predict_means,
     split_energy_by_bytes,
 )
@@ -51,18 +51,24 @@ def make_networks(*sizes):
     return [Network(layers[:size]) for size in sizes]
 
 
+class ToyFit(FittedBySetup):
+    """A fit that knows energies of the device and sentences of one setup alone."""
+
+    def __init__(self, known):
+        self.calls, self.known = [], known
+
+    def predict_setup(self, networks, setup, joint, per_layer):
+        self.calls.append(setup)
+        notes = (("far",),) * len(networks) if setup not in self.known else ()
+        return replace(make_prediction(networks, setup, setup in self.known), notes=notes)
+
+
 def test_predictions_by_setup_come_in_the_given_order():
-    calls = []
-
-    def predict(networks, setup):
-        calls.append(setup)
-        notes = (("far",),) * len(networks) if setup == TWO else ()
-        return replace(make_prediction(networks, setup, with_device=setup == ONE), notes=notes)
-
-    networks = make_networks(1, 2, 3)
-    found = predict_by_setup(predict, networks, [ONE, TWO, ONE])
+    networks, setups = make_networks(1, 2, 3), [ONE, TWO, ONE]
+    fit = ToyFit({ONE})
+    found = fit.predict(networks, setups)
     expected = np.array([11.0, 22.0, 31.0])
-    assert calls == [ONE, TWO]
+    assert fit.calls == [ONE, TWO]
     assert (found.energy_j == expected).all() and (found.duration_s == 2 * expected).all()
     assert found.unseen_share == tuple(expected)
     assert [list(shares) for shares in found.uncertainty_sources] == [[str(e)] for e in expected]
@@ -71,7 +77,7 @@ def test_predictions_by_setup_come_in_the_given_order():
     assert (found.energy_cov == [[121, 0, 341], [0, 484, 0], [341, 0, 961]]).all()
     # Values that one setup lacks are unknown for all.
     assert found.device_energy_j is None and found.duration_sd_s is not None
-    every = predict_by_setup(make_prediction, networks, [ONE, TWO, ONE])
+    every = ToyFit({ONE, TWO}).predict(networks, setups)
     assert (every.device_energy_j == 0.5 * expected).all() and every.notes == ()
 
 

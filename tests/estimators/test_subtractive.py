@@ -11,7 +11,13 @@ import pytest
 
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
-from joulecast.estimators.subtractive.curves import fit_curves, read_point
+from joulecast.estimators.subtractive.curves import (
+    VariantPoint,
+    estimate_block,
+    fit_curves,
+    fit_rates,
+    read_point,
+)
 from joulecast.estimators.subtractive.estimator import (
     BlockSubtractiveEstimator,
     PaperEstimator,
@@ -19,12 +25,6 @@ from joulecast.estimators.subtractive.estimator import (
     _compare_with_data,
     _fit_process,
     list_candidates,
-)
-from joulecast.estimators.subtractive.network_sums import (
-    ProfiledBlock,
-    estimate_block,
-    estimate_update_share,
-    fit_rates,
 )
 from joulecast.estimators.subtractive.options import (
     DEVIATIONS,
@@ -354,7 +354,7 @@ def make_points(blocks=BLOCKS, setup=SETUP, j_per_byte=2e-9):
     points = []
     for block in blocks:
         size = sum(layer_work(layer, setup).total.size_bytes for layer in block.layers)
-        points.append(ProfiledBlock(block, setup, j_per_byte * size, 0.0))
+        points.append(VariantPoint(block, (), setup, j_per_byte * size, 0.0))
     return points
 
 
@@ -366,8 +366,9 @@ def test_rates_recover_costs_proportional_to_bytes():
         assert found.value == pytest.approx(point.value, rel=1e-3)
         assert 0 < found.sd_share < 1
     # The update takes a share of the cost.
-    assert 0 < estimate_update_share(rates, BLOCKS[2], SETUP) < 1
-    assert estimate_update_share(rates, BLOCKS[2], replace(SETUP, phase="inference")) == 0.0
+    assert 0 < estimate_block(rates, BLOCKS[2], SETUP).update_share < 1
+    inference = replace(SETUP, phase="inference")
+    assert estimate_block(rates, BLOCKS[2], inference).update_share == 0.0
 
 
 def test_most_specific_row_is_used():
@@ -445,14 +446,10 @@ def test_mixed_corners_are_ours():
 
 def test_the_variance_is_compared_with_the_data_as_numbers():
     """500 batches of 1 J with a standard deviation of 1 %: 25 J² are 5 % of 500 J."""
-
-    class Curve:
-        mean_abs_value = 1.0
-        process = type("Process", (), {"values": np.array([0.5, 1.5])})
-
-    assert _compare_with_data(0.01, Curve, "sd") == pytest.approx(0.01)
-    assert _compare_with_data(0.01, Curve, "variance") == pytest.approx(0.05)
-    assert _compare_with_data(0.1, Curve, "variance share") == pytest.approx(0.04)
+    values = np.array([0.5, 1.5])
+    assert _compare_with_data(0.01, values, "sd") == pytest.approx(0.01)
+    assert _compare_with_data(0.01, values, "variance") == pytest.approx(0.05)
+    assert _compare_with_data(0.1, values, "variance share") == pytest.approx(0.04)
 
 
 def test_candidates_are_every_channel_count():
@@ -478,7 +475,7 @@ def test_variance_of_what_is_subtracted_is_carried_over():
         fit_curves(seen, "energy", fit_gaussian_process, OURS.partition, carried)
         for carried in (True, False)
     )
-    key = next(key for key, curve in with_it.items() if curve.block.role == "hidden")
+    key = next(key for key, curve in with_it.items() if curve.points[0].block.role == "hidden")
     assert (with_it[key].process.variances > without[key].process.variances).all()
     # Curves that were subtracted from others differ a little too.
     assert with_it[key].process.values == pytest.approx(without[key].process.values, rel=0.01)

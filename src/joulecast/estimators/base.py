@@ -205,23 +205,33 @@ def predict_means(fitted: Fitted, networks: Sequence[Network], setups: Sequence[
     return fast(networks, setups) if fast else fitted.predict(networks, setups).energy_j
 
 
-def predict_by_setup(
-    predict: Callable[[Sequence[Network], Setup], Prediction],
-    networks: Sequence[Network],
-    setups: Sequence[Setup],
-) -> Prediction:
-    """Predict the networks of each setup together and return them in the given order.
+class FittedBySetup:
+    """Base of fits that predict every setup separately: errors of setups are independent."""
 
-    For estimators that fit every setup separately: errors of different setups are independent.
-    """
-    groups: dict[Setup, list[int]] = {}
-    for at, setup in enumerate(setups):
-        groups.setdefault(setup, []).append(at)
+    def predict(
+        self,
+        networks: Sequence[Network],
+        setups: Sequence[Setup],
+        *,
+        joint: bool = False,
+        per_layer: bool = False,
+    ) -> Prediction:
+        """Predict the networks of each setup together; return them in the given order."""
+        groups: dict[Setup, list[int]] = {}
+        for at, setup in enumerate(setups):
+            groups.setdefault(setup, []).append(at)
 
-    def predict_group(places: Sequence[int]) -> Prediction:
-        return predict([networks[at] for at in places], setups[places[0]])
+        def predict_group(places: Sequence[int]) -> Prediction:
+            own = [networks[at] for at in places]
+            return self.predict_setup(own, setups[places[0]], joint, per_layer)
 
-    return predict_groups(predict_group, list(groups.values()))
+        return predict_groups(predict_group, list(groups.values()))
+
+    def predict_setup(
+        self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
+    ) -> Prediction:
+        """Predict networks under one setup."""
+        raise NotImplementedError
 
 
 def predict_groups(

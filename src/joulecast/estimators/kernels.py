@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from statistics import median_high
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -40,6 +40,7 @@ import numpy as np
 from joulecast.estimators.base import (
     FitComponent,
     Fitted,
+    FittedBySetup,
     Floats,
     Json,
     Prediction,
@@ -47,7 +48,6 @@ from joulecast.estimators.base import (
     Target,
     decline_probes,
     fit_work_rates,
-    predict_by_setup,
     setup_key,
 )
 from joulecast.gp.regression import ResidualProcess, fit_residual_process
@@ -348,7 +348,7 @@ class SetupModel:
 
 
 @dataclass(frozen=True)
-class FittedKernels:
+class FittedKernels(FittedBySetup):
     """Regressions of kernels by setup.
 
     Attributes:
@@ -360,21 +360,6 @@ class FittedKernels:
     models: Mapping[str, SetupModel]
     observation_count: int
     version: int
-
-    def predict(
-        self,
-        networks: Sequence[Network],
-        setups: Sequence[Setup],
-        *,
-        joint: bool = False,
-        per_layer: bool = False,
-    ) -> Prediction:
-        """Predict the energy and duration of one step of each network.
-
-        Energies are NaN where only durations were measured with a setup.
-        """
-        predict = partial(self._predict_setup, joint=joint, per_layer=per_layer)
-        return predict_by_setup(predict, networks, setups)
 
     def describe(self) -> tuple[FitComponent, ...]:
         """Return the kinds of kernels with their numbers of data points."""
@@ -415,7 +400,7 @@ class FittedKernels:
             return self.models[key], True
         return next(iter(self.models.values())), False
 
-    def _predict_setup(
+    def predict_setup(
         self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
     ) -> Prediction:
         table = find_fusion_table(self.table, setup)

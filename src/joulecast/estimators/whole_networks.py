@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -25,6 +24,7 @@ from joulecast.estimators.base import (
     ALL_SETUPS,
     FitComponent,
     Fitted,
+    FittedBySetup,
     Floats,
     Json,
     Prediction,
@@ -34,7 +34,6 @@ from joulecast.estimators.base import (
     decline_probes,
     equicorrelated_covariance,
     fit_work_rates,
-    predict_by_setup,
     setup_key,
 )
 from joulecast.operators import Work, layer_work, network_work
@@ -160,30 +159,18 @@ class WorkLine(Record):
 
 
 @dataclass(frozen=True)
-class FittedWorkLines(Record):
+class FittedWorkLines(FittedBySetup, Record):
     """Linear functions of the work, by setup and for all setups."""
 
     lines: Mapping[str, WorkLine] = always_stored(json_name="rows")
     observation_count: int = always_stored(json_name="seen")
     version: int = always_stored()
 
-    def predict(
-        self,
-        networks: Sequence[Network],
-        setups: Sequence[Setup],
-        *,
-        joint: bool = False,
-        per_layer: bool = False,
-    ) -> Prediction:
-        """Evaluate the line of each setup; half of the error variance is common to networks."""
-        predict = partial(self._predict_setup, joint=joint, per_layer=per_layer)
-        return predict_by_setup(predict, networks, setups)
-
     def describe(self) -> tuple[FitComponent, ...]:
         """Return nothing: setups are stored by their hashes."""
         return ()
 
-    def _predict_setup(
+    def predict_setup(
         self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
     ) -> Prediction:
         key = setup_key(setup)
