@@ -13,11 +13,9 @@ from joulecast.estimators.kernels import (
     KernelProcessEstimator,
     RunOverhead,
     count_kernels,
+    fit_mean,
     fit_process,
     fit_setup,
-    fit_work_mean,
-    group_by_setup,
-    is_readable,
     make_overhead_trial,
     name_setup,
     read_points,
@@ -159,7 +157,7 @@ def test_costs_of_kernels_that_ran_together_are_divided():
     rates = np.array([2e-12, 3e-10, 0.0, 5e-6])
     groups = [kernels[at : at + 2] for at in range(0, 40, 2)]
     costs = np.array([(count_kernels(group) @ rates).sum() for group in groups])
-    assert fit_work_mean(groups, costs).rates == pytest.approx(rates, rel=1e-3, abs=1e-20)
+    assert fit_mean(groups, costs).rates == pytest.approx(rates, rel=1e-3, abs=1e-20)
 
 
 def make_observation(trial, duration_s, energy_j=None, **more):
@@ -208,8 +206,8 @@ def test_only_whole_steps_with_a_duration_are_read(trial):
     seen = make_observation(trial, 1.0)
     graph = make_observation(Trial(trial.network, SETUP, Execution(mode="graph")), 1.0)
     some = seen, Observation(trial, energy_j=1.0), graph
-    assert [is_readable(one) for one in some] == [True, False, False]
-    assert list(group_by_setup(some).values()) == [[seen]]
+    assert [ESTIMATOR.uses(one) for one in some] == [True, False, False]
+    assert ESTIMATOR.fit(some).observation_count == 1
 
 
 def test_compiled_setups_run_other_kernels_than_eager_ones():

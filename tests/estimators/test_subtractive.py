@@ -19,8 +19,6 @@ from joulecast.estimators.subtractive.curves import (
     read_point,
 )
 from joulecast.estimators.subtractive.estimator import (
-    BlockSubtractiveEstimator,
-    PaperEstimator,
     SubtractiveEstimator,
     _compare_with_data,
     _fit_process,
@@ -53,6 +51,7 @@ from joulecast.variants.curves import plan_curves
 
 TARGET = Target(make_family(FAMILY), SETUP)
 ORDER = ["output", "input", "hidden"]
+PAPER_ESTIMATOR = SubtractiveEstimator("ampere")
 
 
 class AdditiveDevice:
@@ -89,7 +88,7 @@ def fitted():
 @pytest.fixture(scope="module")
 def campaign(device):
     """Return the whole campaign of the paper's method on a device without noise."""
-    return run_short_campaign(PaperEstimator(), TARGET, 300, device)
+    return run_short_campaign(PAPER_ESTIMATOR, TARGET, 300, device)
 
 
 def predict(fitted, *networks, **options):
@@ -107,20 +106,20 @@ def change_layer(network, at, **change):
 
 
 class TestSubtractive(EstimatorContract):
-    estimator = SubtractiveEstimator
+    name = "subtractive"
 
     def make_estimator(self):
         # Every fit of the contract is made anew.
         _fit_process.cache_clear()
-        return self.estimator()
+        return SubtractiveEstimator(self.name)
 
 
 class TestBlockSubtractive(TestSubtractive):
-    estimator = BlockSubtractiveEstimator
+    name = "subtractive-blocks"
 
 
 class TestPaper(TestSubtractive):
-    estimator = PaperEstimator
+    name = "ampere"
 
 
 def test_blocks_need_fewer_measurements_and_err_less(device):
@@ -130,7 +129,7 @@ def test_blocks_need_fewer_measurements_and_err_less(device):
     networks = [draw_family("transformer", lambda low, high: rng.randint(low, min(high, 16)))]
     networks += [make_family(f"transformer:width={width},depth=2") for width in (12, 28, 48, 60)]
     truth, errors = true_energies(device, networks, setup), {}
-    for estimator in (SubtractiveEstimator(), BlockSubtractiveEstimator()):
+    for estimator in (SubtractiveEstimator(), SubtractiveEstimator("subtractive-blocks")):
         fitted = estimator.fit(run_short_campaign(estimator, target, 20, device))
         found = fitted.predict(networks, [setup] * len(networks), per_layer=True)
         assert [len(rows) for rows in found.layers] == [len(one.layers) for one in networks]
@@ -390,10 +389,10 @@ def test_the_paper_has_none_of_our_deviations():
     for name in DEVIATIONS:
         assert getattr(OURS, name) != getattr(PAPER, name), name
     assert {field.name for field in fields(SubtractiveOptions)} == {"kernel", *DEVIATIONS}
-    assert SubtractiveEstimator().options == OURS and PaperEstimator().options == PAPER
+    assert SubtractiveEstimator().options == OURS and PAPER_ESTIMATOR.options == PAPER
     assert change_options(OURS, DEVIATIONS) == PAPER
     assert change_options(PAPER, DEVIATIONS) == OURS
-    assert SubtractiveEstimator().repeats_doubtful and not PaperEstimator().repeats_doubtful
+    assert SubtractiveEstimator().repeats_doubtful and not PAPER_ESTIMATOR.repeats_doubtful
 
 
 def test_single_deviations_are_part_of_the_name():
@@ -430,7 +429,7 @@ def test_a_curve_starts_at_both_bounds_and_has_a_limited_number_of_points(campai
         assert len(sizes) <= PAPER.limit
         low, high = sizes[:2]
         assert all(a <= b for a, b in zip(low, high, strict=True))
-    final = PaperEstimator().propose(TARGET, campaign)
+    final = PAPER_ESTIMATOR.propose(TARGET, campaign)
     assert final.trial is None and "every curve is known within 5 %" in final.reason
 
 
@@ -504,5 +503,5 @@ def test_beyond_the_profiled_widths_the_process_itself_counts(fitted):
 def test_the_papers_method_estimates_within_its_10_percent(campaign, device):
     """On a device whose costs nearly add up."""
     networks = [make_family("lenet5:2,3,9,7"), make_family("lenet5:4,5,20,9")]
-    found = predict(PaperEstimator().fit(campaign), *networks)
+    found = predict(PAPER_ESTIMATOR.fit(campaign), *networks)
     assert found.energy_j == pytest.approx(true_energies(device, networks), rel=0.1)

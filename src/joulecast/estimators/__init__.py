@@ -38,20 +38,15 @@ AUTO = "auto"
 _BY_RUNTIME = {"onnxruntime": "kernel-gp", "torch_compile": "kernel-gp"}
 
 
+_PAPER_METHODS = ("subtractive", "subtractive-blocks", "ampere")
+_BASELINES = ("flops", "flops-linear", "work-linear", "constant")
 # Module and class: importing all of them takes longer than an estimate with one.
 ESTIMATORS = {
     "additive": f"{__name__}.additive.estimator:AdditiveEstimator",
-    "subtractive": f"{__name__}.subtractive.estimator:SubtractiveEstimator",
-    "subtractive-blocks": f"{__name__}.subtractive.estimator:BlockSubtractiveEstimator",
-    "ampere": f"{__name__}.subtractive.estimator:PaperEstimator",
+    **dict.fromkeys(_PAPER_METHODS, f"{__name__}.subtractive.estimator:SubtractiveEstimator"),
     "kernel-gp": f"{__name__}.kernels:KernelProcessEstimator",
-    "flops": f"{__name__}.whole_networks:FlopsEstimator",
-    "flops-linear": f"{__name__}.whole_networks:LinearFlopsEstimator",
-    "work-linear": f"{__name__}.whole_networks:LinearWorkEstimator",
-    "constant": f"{__name__}.whole_networks:ConstantEstimator",
+    **dict.fromkeys(_BASELINES, f"{__name__}.whole_networks:WholeNetworkEstimator"),
 }
-
-_WITH_DEVIATIONS = ("subtractive", "subtractive-blocks", "ampere")
 
 FIRST_STEPS = "the rest of the run may differ from its beginning"
 """Name of the uncertainty source that remains after the first steps of a run."""
@@ -70,9 +65,9 @@ def find_estimator(name: str = DEFAULT) -> Estimator:
     """
     base, *changes = name.split(":")
     estimator: Estimator
-    if base in ESTIMATORS and (not changes or base in _WITH_DEVIATIONS):
+    if base in ESTIMATORS and (not changes or base in _PAPER_METHODS):
         make = resolve_name(ESTIMATORS[base])
-        estimator = make(changes=tuple(changes)) if changes else make()
+        estimator = make(name) if base in (*_PAPER_METHODS, *_BASELINES) else make()
         return estimator
     plugins = _load_plugins()
     if name not in plugins:

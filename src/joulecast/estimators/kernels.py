@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import median_high
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -61,7 +61,7 @@ from joulecast.onnx_nets.fusion import (
 )
 from joulecast.operators import make_layer, output_shape
 from joulecast.records import Input, LayerEstimate, Network, Observation, Setup, Trial
-from joulecast.records.codec import Record
+from joulecast.records.codec import Record, add_codec, always_stored
 from joulecast.system.errors import MissingError
 from joulecast.variants import REPEATED, Block, make_isolated_trial, unfold_blocks
 
@@ -93,6 +93,7 @@ _LARGEST_ALIGNMENT = 8
 # Without any error to learn from, a linear function of work is off by about this much.
 _UNKNOWN_LOG_SD = 0.5
 _LEAST_LOG_SD = 0.2
+_LEAST_LEVEL_LOG_SD = 0.1
 
 
 # Measurements repeat to about this much at best, whatever their rounds say.
@@ -110,7 +111,9 @@ class KernelProcessEstimator:
 
     def uses(self, observation: Observation) -> bool:
         """Return whether an observation is a whole eager step whose duration was measured."""
-        return is_readable(observation)
+        trial = observation.trial
+        is_step = trial.execution.stage == "step" and trial.execution.mode == "eager"
+        return is_step and bool(trial.network.layers and observation.duration_s)
 
     def propose(
         self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
@@ -125,7 +128,9 @@ class KernelProcessEstimator:
         self, observations: Sequence[Observation], fitted: Fitted | None = None
     ) -> FittedKernels:
         """Fit the kernels of every setup."""
-        groups = group_by_setup(observations)
+        groups: dict[str, list[Observation]] = {}
+        for seen in filter(self.uses, observations):
+            groups.setdefault(name_setup(seen.trial.setup), []).append(seen)
         if not groups:
             raise MissingError(
                 f"no step was observed on this device that {self.name} can learn from: profile a "
@@ -141,25 +146,13 @@ class KernelProcessEstimator:
             raise MissingError("only empty graphs were observed on this device: profile a net")
         order = sorted(points, key=lambda key: (-len(points[key][1]), key))
         models = {key: fit_setup(*points[key], self.fit_kind) for key in order}
-        seen = sum(map(len, groups.values()))
+        count = sum(map(len, groups.values()))
         table = find_fusion_table(runtime, Setup())
-        return FittedKernels(table.name, models, seen, self.version)
+        return FittedKernels(table.name, models, count, self.version)
 
     def load(self, data: Json) -> FittedKernels:
         """Restore a fit from its JSON."""
-
-        def load_cost(cost: Json) -> CostModel:
-            kinds = {key: self.load_kind(one) for key, one in cost["kinds"].items()}
-            factor = SumFactor.from_dict(cost["factor"])
-            return CostModel(kinds, WorkMean.from_dict(cost["mean"]), factor)
-
-        models = {
-            key: SetupModel(
-                RunOverhead(*one["overhead"]), load_cost(one["duration"]), load_cost(one["power"])
-            )
-            for key, one in data["setups"].items()
-        }
-        return FittedKernels(data["table"], models, data["seen"], data["version"])
+        return FittedKernels.from_dict(data)
 
     @staticmethod
     def fit_kind(
@@ -167,11 +160,6 @@ class KernelProcessEstimator:
     ) -> KernelRegression:
         """Fit the regression of one kind of kernel."""
         return fit_process(kernels, costs, sd_shares, by_work)
-
-    @staticmethod
-    def load_kind(data: Json) -> KernelRegression:
-        """Restore the regression of one kind from its JSON."""
-        return ProcessRegression.from_dict(data)
 
 
 def fit_setup(overhead: RunOverhead, points: Sequence[CostPoint], fit: FitRegression) -> SetupModel:
@@ -211,14 +199,9 @@ def _fit_cost(
             regressions[kind] = _fit_cached(fit, kernels, tuple(own), sds, by_work)
     # The mean is that of kernels that ran alone; of whole networks if none did.
     places = single or list(range(len(costs)))
-    if not places:
-        mean = WorkMean((0.0, 0.0, 0.0, 1.0), 0.5, 0)
-    elif by_work:
-        mean = fit_work_mean([points[at].kernels for at in places], costs[places])
-    else:
-        logs = np.log(costs[places])
-        level, log_sd = float(np.exp(logs.mean())), float(max(0.1, logs.std()))
-        mean = WorkMean((0.0, 0.0, 0.0, level), log_sd, len(places))
+    mean = WorkMean((0.0, 0.0, 0.0, 1.0), 0.5, 0)
+    if places:
+        mean = fit_mean([points[at].kernels for at in places], costs[places], by_work)
     return CostModel(regressions, mean, NO_FACTOR)
 
 
@@ -292,7 +275,7 @@ NO_FACTOR = SumFactor(0.0, _FACTOR_LOG_SD**2, _SCATTER_LOG_SD**2)
 
 
 @dataclass(frozen=True)
-class CostModel:
+class CostModel(Record):
     """A cost of kernels, duration or power, under one setup.
 
     Attributes:
@@ -301,9 +284,9 @@ class CostModel:
         factor: What whole networks cost more than their kernels.
     """
 
-    regressions: Mapping[str, KernelRegression]
-    mean: WorkMean
-    factor: SumFactor
+    regressions: Mapping[str, KernelRegression] = always_stored(json_name="kinds")
+    mean: WorkMean = always_stored()
+    factor: SumFactor = always_stored()
 
     def find_regression(self, kind: str) -> KernelRegression | None:
         """Return the regression of a kind, or that of kinds with the same main operator."""
@@ -333,8 +316,11 @@ class RunOverhead(NamedTuple):
     energy_j: float = 0.0
 
 
+add_codec(RunOverhead, list, lambda values: RunOverhead(*values))
+
+
 @dataclass(frozen=True)
-class SetupModel:
+class SetupModel(Record):
     """Durations and powers under one setup."""
 
     overhead: RunOverhead
@@ -348,7 +334,7 @@ class SetupModel:
 
 
 @dataclass(frozen=True)
-class FittedKernels(FittedBySetup):
+class FittedKernels(FittedBySetup, Record):
     """Regressions of kernels by setup.
 
     Attributes:
@@ -357,9 +343,9 @@ class FittedKernels(FittedBySetup):
     """
 
     table: str
-    models: Mapping[str, SetupModel]
-    observation_count: int
-    version: int
+    models: Mapping[str, SetupModel] = always_stored(json_name="setups")
+    observation_count: int = always_stored(json_name="seen")
+    version: int = always_stored()
 
     def describe(self) -> tuple[FitComponent, ...]:
         """Return the kinds of kernels with their numbers of data points."""
@@ -371,27 +357,6 @@ class FittedKernels(FittedBySetup):
                 powers = before[0] + (power.count if power else 0)
                 found[kind] = (powers, before[1] + one.count, getattr(one, "names", ()))
         return tuple(FitComponent(kind, *counts) for kind, counts in sorted(found.items()))
-
-    def to_dict(self) -> Json:
-        """Return JSON from which the estimator restores the fit."""
-
-        def write(cost: CostModel) -> Json:
-            kinds = {kind: one.to_dict() for kind, one in cost.regressions.items()}
-            return {"kinds": kinds, "mean": cost.mean.to_dict(), "factor": cost.factor.to_dict()}
-
-        return {
-            "version": self.version,
-            "table": self.table,
-            "seen": self.observation_count,
-            "setups": {
-                key: {
-                    "overhead": list(model.overhead),
-                    "duration": write(model.duration),
-                    "power": write(model.power),
-                }
-                for key, model in self.models.items()
-            },
-        }
 
     def find_model(self, setup: Setup) -> tuple[SetupModel, bool]:
         """Return the model of a setup, and whether that setup was measured."""
@@ -579,6 +544,17 @@ class ProcessRegression(Record):
         return self.mean.log_costs(kernels) + mean, cov
 
 
+REGRESSIONS: dict[str, type[Record]] = {"process": ProcessRegression}
+"""Classes of regressions, each by a field that only it has."""
+
+
+def _load_regression(data: Json) -> Any:
+    return next(one for name, one in REGRESSIONS.items() if name in data).from_dict(data)
+
+
+add_codec(KernelRegression, lambda regression: regression.to_dict(), _load_regression)
+
+
 def fit_process(
     kernels: Sequence[FusedKernel], costs: Floats, sd_shares: Floats, by_work: bool = True
 ) -> ProcessRegression:
@@ -586,7 +562,7 @@ def fit_process(
 
     Costs are durations, powers or energies; ``by_work`` says whether they grow with the work.
     """
-    names, mean = name_features(kernels), fit_mean(kernels, costs, by_work)
+    names, mean = name_features(kernels), fit_kind_mean(kernels, costs, by_work)
     residuals = np.log(costs) - mean.log_costs(kernels)
     points = list_log_features(kernels, names)
     return ProcessRegression(names, mean, fit_residual_process(points, residuals, sd_shares**2))
@@ -615,12 +591,9 @@ def list_log_features(kernels: Sequence[FusedKernel], names: Sequence[str]) -> F
     return np.asarray(np.hstack([logs, aligned]))
 
 
-def fit_mean(kernels: Sequence[FusedKernel], costs: Floats, by_work: bool) -> WorkMean:
-    """Return the cost of the kernels' work; without ``by_work`` their geometric mean."""
-    if by_work:
-        return fit_work_mean([(replace(kernel, count=1),) for kernel in kernels], costs)
-    level = math.exp(float(np.log(costs).mean()))
-    return WorkMean((0.0, 0.0, 0.0, level), 0.0, len(costs))
+def fit_kind_mean(kernels: Sequence[FusedKernel], costs: Floats, by_work: bool) -> WorkMean:
+    """Return the mean of one kind, from the cost of each of its kernels."""
+    return fit_mean([(replace(kernel, count=1),) for kernel in kernels], costs, by_work)
 
 
 @dataclass(frozen=True)
@@ -650,17 +623,26 @@ def count_kernels(kernels: Sequence[FusedKernel]) -> Floats:
     return np.array(rows)
 
 
-def fit_work_mean(groups: Sequence[Sequence[FusedKernel]], costs: Floats) -> WorkMean:
-    """Fit the costs of groups of kernels that ran together, each by its count."""
+def fit_mean(
+    groups: Sequence[Sequence[FusedKernel]], costs: Floats, by_work: bool = True
+) -> WorkMean:
+    """Return what groups of kernels that ran together cost by their work, each by its count.
+
+    Without ``by_work`` it is the geometric mean of the costs.
+    """
+    if not by_work:
+        logs = np.log(costs)
+        rates = 0.0, 0.0, 0.0, float(np.exp(logs.mean()))
+        return WorkMean(rates, max(_LEAST_LEVEL_LOG_SD, float(logs.std())), len(costs))
     counts = [np.array([one.count for one in group], float) for group in groups]
     pairs = zip(counts, map(count_kernels, groups), strict=True)
     work = np.array([own @ kernels for own, kernels in pairs])
-    rates, error_share = fit_work_rates(work, costs, costs)
-    freedom = len(costs) - int((rates > 0).sum())
+    fitted, error_share = fit_work_rates(work, costs, costs)
+    freedom = len(costs) - int((fitted > 0).sum())
     log_sd = _UNKNOWN_LOG_SD
     if freedom > 0:
         log_sd = max(_LEAST_LOG_SD, error_share * (len(costs) / freedom) ** 0.5)
-    return WorkMean(tuple(rates.tolist()), log_sd, len(costs))
+    return WorkMean(tuple(fitted.tolist()), log_sd, len(costs))
 
 
 @dataclass(frozen=True)
@@ -684,27 +666,11 @@ class CostPoint:
         return len(self.kernels) == 1
 
 
-def is_readable(observation: Observation) -> bool:
-    """Return whether an observation is a whole eager step whose duration was measured."""
-    trial = observation.trial
-    is_step = trial.execution.stage == "step" and trial.execution.mode == "eager"
-    return is_step and bool(trial.network.layers and observation.duration_s)
-
-
 def make_overhead_trial(setup: Setup) -> Trial:
     """Return the trial that shows the overhead of a run: one ReLU of one number."""
     relu = make_layer("elementwise", fn="relu", shape=(1,))
     layer = replace(relu, trains=False, input_grad=False)
     return Trial(Network((layer,), Input((1,))), replace(setup, batch=1))
-
-
-def group_by_setup(observations: Iterable[Observation]) -> dict[str, list[Observation]]:
-    """Return readable observations by the key of their setup."""
-    groups: dict[str, list[Observation]] = {}
-    for seen in observations:
-        if is_readable(seen):
-            groups.setdefault(name_setup(seen.trial.setup), []).append(seen)
-    return groups
 
 
 def name_setup(setup: Setup) -> str:
@@ -816,19 +782,16 @@ def _list_first(
 ) -> Iterable[tuple[Trial, str]]:
     """Yield what is measured before anything is known, and why."""
     yield make_overhead_trial(target.setup), "the overhead of a run"
-    first = [
-        (number, make_kernel_trial(kernel, target), _describe(kernel))
-        for kernel, number in _spread_kinds(sums)
-    ]
-    for number, trial, name in first:
-        if number < _BEFORE_NETWORKS:
-            yield trial, f"{name}, {number + 1} of the first of its kind"
-    for network in [one for one in networks if one.buildable][:_WHOLE_NETWORKS]:
-        reason = f"{network.name or 'a network'}, to compare with the sum of its kernels"
-        yield Trial(network, target.setup), reason
-    for number, trial, name in first:
-        if number >= _BEFORE_NETWORKS:
-            yield trial, f"{name}, {number + 1} of the first of its kind"
+    kernels = _spread_kinds(sums)
+    buildable = [one for one in networks if one.buildable][:_WHOLE_NETWORKS]
+    for is_early in (True, False):
+        for kernel, number in kernels:
+            if (number < _BEFORE_NETWORKS) == is_early:
+                reason = f"{_describe(kernel)}, {number + 1} of the first of its kind"
+                yield make_kernel_trial(kernel, target), reason
+        for network in buildable if is_early else ():
+            reason = f"{network.name or 'a network'}, to compare with the sum of its kernels"
+            yield Trial(network, target.setup), reason
 
 
 def _spread_kinds(sums: KernelSums) -> list[tuple[FusedKernel, int]]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -36,14 +35,20 @@ from joulecast.estimators.base import (
     fit_work_rates,
     setup_key,
 )
-from joulecast.operators import Work, layer_work, network_work
+from joulecast.operators import layer_work, network_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
 from joulecast.records.codec import Record, always_stored
 from joulecast.system.errors import MissingError
 from joulecast.variants.curves import read_block_variant
 
-# Columns of the work of a network.
+# Columns of the work of a network, and those that have a coefficient.
 _FLOPS, _BYTES, _LAUNCHES, _ONE = range(4)
+_COLUMNS = {
+    "constant": (_ONE,),
+    "flops": (_FLOPS,),
+    "flops-linear": (_FLOPS, _ONE),
+    "work-linear": (_FLOPS, _BYTES, _LAUNCHES, _ONE),
+}
 # The error of coefficients that fit exactly is unknown; the paper found about 40 % for FLOPs.
 _UNKNOWN_SD_SHARE = 0.4
 # Whole networks to measure, if they can be chosen.
@@ -55,20 +60,22 @@ class WholeNetworkEstimator:
 
     Attributes:
         campaign: Name of the estimator whose networks all of them share in an evaluation.
-        columns: The columns of the work that have a coefficient.
     """
 
     campaign = "flops"
-    name: ClassVar[str]
-    columns: ClassVar[tuple[int, ...]]
     version = 2
     uses_anchors = False
 
+    def __init__(self, name: str) -> None:
+        """Make one of the four estimators."""
+        self.name, self._columns = name, _COLUMNS[name]
+
     def uses(self, observation: Observation) -> bool:
         """Return whether an observation is a whole eager step with energy, duration and FLOPs."""
-        if not (observation.trial.execution.is_user_step and observation.energy_j):
+        trial = observation.trial
+        if not (trial.execution.is_user_step and observation.energy_j and observation.duration_s):
             return False
-        return bool(observation.duration_s and _count_observed(observation)[_FLOPS])
+        return bool(network_work(trial.network, trial.setup).total.flops)
 
     def propose(
         self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
@@ -100,45 +107,17 @@ class WholeNetworkEstimator:
         groups: dict[str, list[Observation]] = {ALL_SETUPS: used}
         for seen in used:
             groups.setdefault(setup_key(seen.trial.setup), []).append(seen)
-        common = _fit_line(_prefer_networks(used), self.columns)
+        common = _fit_line(_prefer_networks(used), self._columns)
         lines = {}
         for key, group in sorted(groups.items()):
             networks = _prefer_networks(group)
-            has_enough = len({seen.trial.key for seen in networks}) >= len(self.columns)
-            lines[key] = _fit_line(networks, self.columns) if has_enough else common
+            has_enough = len({seen.trial.key for seen in networks}) >= len(self._columns)
+            lines[key] = _fit_line(networks, self._columns) if has_enough else common
         return FittedWorkLines(lines, len(used), self.version)
 
     def load(self, data: Json) -> FittedWorkLines:
         """Restore a fit from its JSON."""
         return FittedWorkLines.from_dict(data)
-
-
-class ConstantEstimator(WholeNetworkEstimator):
-    """The same energy for every network of a setup."""
-
-    name = "constant"
-    columns = (_ONE,)
-
-
-class FlopsEstimator(WholeNetworkEstimator):
-    """Energy proportional to FLOPs."""
-
-    name = "flops"
-    columns = (_FLOPS,)
-
-
-class LinearFlopsEstimator(WholeNetworkEstimator):
-    """A straight line over FLOPs."""
-
-    name = "flops-linear"
-    columns = (_FLOPS, _ONE)
-
-
-class LinearWorkEstimator(WholeNetworkEstimator):
-    """Energy per FLOP, byte and launch, and a constant."""
-
-    name = "work-linear"
-    columns = (_FLOPS, _BYTES, _LAUNCHES, _ONE)
 
 
 @dataclass(frozen=True)
@@ -176,7 +155,7 @@ class FittedWorkLines(FittedBySetup, Record):
         key = setup_key(setup)
         seen = key in self.lines
         line = self.lines[key if seen else ALL_SETUPS]
-        work = np.array([_add_one(network_work(network, setup).total) for network in networks])
+        work = np.array([_count(network, setup) for network in networks])
         energy_j = work @ np.array(line.energy)
         sds_j = line.sd_share * energy_j
         return Prediction(
@@ -199,7 +178,7 @@ def _prefer_networks(group: Sequence[Observation]) -> Sequence[Observation]:
 
 
 def _fit_line(group: Sequence[Observation], columns: tuple[int, ...]) -> WorkLine:
-    work = np.array([_count_observed(seen) for seen in group])
+    work = np.array([_count(seen.trial.network, seen.trial.setup) for seen in group])
     energy_j = np.array([(seen.energy_j or 0.0) / seen.trial.execution.steps for seen in group])
     duration_s = np.array([(seen.duration_s or 0.0) / seen.trial.execution.steps for seen in group])
     # Sorted, so that the fit does not depend on the order of the observations.
@@ -225,14 +204,9 @@ def _fit_columns(
     return tuple(coefficients.tolist()), error_share
 
 
-def _count_observed(observation: Observation) -> Floats:
-    trial = observation.trial
-    return _add_one(network_work(trial.network, trial.setup).total)
-
-
-def _add_one(work: Work) -> Floats:
+def _count(network: Network, setup: Setup) -> Floats:
     """Return FLOPs, bytes and launches, and 1 for the constant."""
-    return np.append(count_work(work), 1.0)
+    return np.append(count_work(network_work(network, setup).total), 1.0)
 
 
 def _list_layers(

@@ -258,8 +258,8 @@ def sum_networks(
             cov = covs.setdefault(source, np.ones((1, 1)))
             weights.setdefault(source, np.zeros((len(costs), len(cov))))[row, at] += weight
     total_cov = np.zeros((len(costs), len(costs)))
-    for source, weight in weights.items():
-        total_cov += weight @ covs[source] @ weight.T
+    for source, counts in weights.items():
+        total_cov += counts @ covs[source] @ counts.T
     totals = np.array([sum(cost.value for cost in blocks) for blocks in costs], dtype=float)
     return NetworkSums(totals, total_cov, costs)
 
@@ -400,7 +400,8 @@ def estimate_block(rates: Rates, block: Block, setup: Setup) -> RateEstimate:
 def _count_block(block: Block, setup: Setup) -> Floats:
     """Return FLOPs, bytes and launches of a block, and those of its update."""
     works = [layer_work(layer, setup) for layer in block.layers]
-    return np.sum([[count_work(one.total), count_work(one.update)] for one in works], axis=0)
+    rows = [[count_work(one.total), count_work(one.update)] for one in works]
+    return np.asarray(np.sum(rows, axis=0))
 
 
 def _group_names(block: Block, setup: Setup) -> tuple[str, ...]:

@@ -63,11 +63,9 @@ from joulecast.estimators.subtractive.curves import (
 )
 from joulecast.estimators.subtractive.options import (
     OURS,
-    PAPER,
     PAPER_BATCHES,
-    SEPARATOR,
     SubtractiveOptions,
-    change_options,
+    read_options,
 )
 from joulecast.gp.regression import fit_gaussian_process
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
@@ -89,21 +87,18 @@ from joulecast.variants.curves import CurveRange, plan_curves
 class SubtractiveEstimator:
     """AMPERE: active profiling of small variants, one Gaussian process per curve."""
 
-    name = "subtractive"
     version = 1
     uses_anchors = False
-    sum_error_sd_share = SUBTRACTED_SUM_ERROR_SD_SHARE
-    options = OURS
 
-    def __init__(self, kernel: str = "matern", changes: tuple[str, ...] = ()) -> None:
+    def __init__(self, name: str = "subtractive", kernel: str = "matern") -> None:
         """Make the estimator.
 
         Args:
+            name: One of METHODS, perhaps with deviations from the paper that are switched.
             kernel: Kernel of the Gaussian processes.
-            changes: Deviations from the paper that are switched: see ``options.py``.
         """
-        self.name = SEPARATOR.join((type(self).name, *changes))
-        self.options = replace(change_options(type(self).options, changes), kernel=kernel)
+        self.name = name
+        self.options = replace(read_options(name), kernel=kernel)
         self.partition = self.options.partition
         self.repeats_doubtful = self.options.repair
         self._fit_process = partial(_fit_process, options=self.options)
@@ -142,7 +137,7 @@ class SubtractiveEstimator:
             for name, found in by_quantity.items()
         }
         count = sum(map(self.uses, observations))
-        return FittedSubtractive(curves, rates, self.sum_error_sd_share, count, self.options)
+        return FittedSubtractive(curves, rates, SUBTRACTED_SUM_ERROR_SD_SHARE, count, self.options)
 
     def load(self, data: Json) -> FittedSubtractive:
         """Restore a fit from its JSON."""
@@ -152,23 +147,6 @@ class SubtractiveEstimator:
         return fit_curves(
             observations, quantity, self._fit_process, self.partition, self.options.carried
         )
-
-
-class BlockSubtractiveEstimator(SubtractiveEstimator):
-    """AMPERE with every repeated block as one layer, as the paper splits ResNets.
-
-    It equals ``subtractive`` on networks that repeat no block.
-    """
-
-    name = "subtractive-blocks"
-    options = replace(OURS, layers=False)
-
-
-class PaperEstimator(SubtractiveEstimator):
-    """AMPERE as the paper describes it, without the deviations of ``subtractive``."""
-
-    name = "ampere"
-    options = PAPER
 
 
 @dataclass(frozen=True)

@@ -107,8 +107,15 @@ _WITHOUT: dict[str, Any] = dict.fromkeys(DEVIATIONS, False)
 PAPER = SubtractiveOptions(**{**_WITHOUT, "stop": "variance", "limit": 20})
 """What the paper says."""
 
-SEPARATOR = ":"
-"""Separates the name of an estimator from deviations that are changed."""
+METHODS = {"subtractive": OURS, "subtractive-blocks": replace(OURS, layers=False), "ampere": PAPER}
+"""Estimators by name. ``subtractive-blocks`` has every repeated block as one layer, as the paper
+splits ResNets; it equals ``subtractive`` on networks that repeat no block."""
+
+
+def read_options(name: str) -> SubtractiveOptions:
+    """Return the options of an estimator, such as ``subtractive`` or ``ampere:stop:order``."""
+    method, *changes = name.split(":")
+    return change_options(METHODS[method], tuple(changes))
 
 
 def change_options(options: SubtractiveOptions, names: tuple[str, ...]) -> SubtractiveOptions:
