@@ -5,7 +5,7 @@ import pytest
 from campaign_examples import make_simulated_measurer
 from joulecast.campaign import find_profile_key
 from joulecast.campaign.anchors import MeasuredPeaks
-from joulecast.campaign.atlas_campaign import AtlasLimits, plan_atlas, run_atlas, summarise_atlas
+from joulecast.campaign.atlas import AtlasLimits, plan_atlas, run_atlas, summarise_atlas
 from joulecast.families import make_family
 from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.simulation.runtime import SimulatedRuntime
@@ -157,9 +157,7 @@ def test_time_probes_do_not_hide_a_device_that_is_shared(store):
 
 
 def test_trials_that_would_take_too_long_are_left_out(measurer, store, monkeypatch):
-    monkeypatch.setattr(
-        "joulecast.campaign.atlas_campaign._LONGEST_STEP_S", {True: 0.01, False: 0.01}
-    )
+    monkeypatch.setattr("joulecast.campaign.atlas._LONGEST_STEP_S", {True: 0.01, False: 0.01})
     limits = AtlasLimits(networks=6)
     planned = [one for one in plan_atlas(measurer, limits) if one.reason != "anchor"]
     costs_s = {

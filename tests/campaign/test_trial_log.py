@@ -11,7 +11,6 @@ import pytest
 from campaign_examples import SMALL, make_simulated_measurer
 from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.campaign.trial_log import (
-    TimeGuidedLog,
     TrialLog,
     add_stand_in,
     describe_profile,
@@ -316,8 +315,7 @@ OPTIONS = MeasureOptions(on="simulated:7", meter="later")
 
 def run_guided(store, points):
     with open_measurer(OPTIONS, allows_later=True) as measurer:
-        log, estimator = TimeGuidedLog(store), find_estimator("additive")
-        result = run_campaign(measurer, log, estimator, TARGET, points=points)
+        result = run_campaign(measurer, store, find_estimator("additive"), TARGET, points=points)
         return result, find_profile_key(measurer)
 
 

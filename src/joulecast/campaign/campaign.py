@@ -27,6 +27,7 @@ from joulecast.campaign.trial_log import (
     ObservationLog,
     Progress,
     TrialLog,
+    add_stand_ins,
     describe_profile,
     record_campaign,
     repeat_doubtful,
@@ -85,8 +86,10 @@ def run_campaign(
     target = replace(target, modes=measurer.runtime.modes, runtime=measurer.runtime.name)
     with record_campaign(log, own, target.network.name) as record:
         started_s = measurer.now()
-        trials = TrialLog(measurer, log, list(log.load_observations(own.key)))
-        fitted = _load_fit(log, own.key, estimator)
+        trials = TrialLog(measurer, log, add_stand_ins(measurer, log.load_observations(own.key)))
+        # What is stored was fitted to other energies than those that stand in for them.
+        is_recorder = measurer.meter.is_recorder
+        fitted = None if is_recorder else _load_fit(log, own.key, estimator)
         if estimator.uses_anchors:
             measure_anchors(trials, target.setup.precision, target.setup.phase)
         while True:
@@ -111,7 +114,8 @@ def run_campaign(
             _measure_proposed(trials, proposal, started_s + seconds if seconds else math.inf)
         repair_s = _find_repair_time(estimator, target, seconds or elapsed_s)
         fitted, repeated = _repair_and_fit(estimator, trials, repair_s, fitted)
-        log.save_fit(own.key, estimator.name, fitted.to_dict())
+        if not is_recorder:
+            log.save_fit(own.key, estimator.name, fitted.to_dict())
         result = CampaignResult(
             own.key,
             proposal.points,

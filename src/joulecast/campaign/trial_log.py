@@ -2,7 +2,6 @@
 
     TrialLog         claims, measures and stores trials, and repeats what contradicts or looks wrong
     CampaignRecord   how far a campaign is, for other processes, and their request to stop it
-    TimeGuidedLog    a store whose energies are read later, from a power trace
 
 A trial is claimed before it is measured: another campaign with the same store, on this machine or
 on another one, does not measure it too, and what it has measured meanwhile is taken over.
@@ -10,6 +9,10 @@ A trial that contradicts an earlier observation of the same trial is measured ag
 A trial that the device refuses (it cannot be built, does not fit into memory, does not train) is
 noted. After some CUDA errors a process can no longer use the device: the trial that caused one is
 stored as refused, so that the next process does not try it again.
+
+Where energies are read later, from a power trace, time guides a campaign: estimators choose trials
+by the uncertainty of energies, and at a constant power that is the uncertainty of durations, which
+the paper uses where energy cannot be read live. Windows are stored, and no energies.
 """
 
 from __future__ import annotations
@@ -43,7 +46,6 @@ from joulecast.system.errors import (
 )
 
 if TYPE_CHECKING:
-    from joulecast.store import Store
     from joulecast.store.campaigns import CampaignProgress, CampaignTables
 
 STOPPED_BY_REQUEST = "it was stopped by request"
@@ -175,7 +177,7 @@ class TrialLog:
         with self._claim(trial, waits) as stored:
             if stored is None and not waits:
                 return None
-            for one in stored or ():
+            for one in add_stand_ins(self.measurer, stored or ()):
                 self._take_over(one)
             found = self._find_taken_over(trial, with_energy)
             if found is None:
@@ -189,8 +191,9 @@ class TrialLog:
         self.add(self.measurer.measure_idle())
 
     def add(self, observation: Observation) -> None:
-        """Store an observation."""
-        self.log.add_observation(observation)
+        """Store an observation, without an energy that only stands in for one."""
+        is_recorder = self.measurer.meter.is_recorder
+        self.log.add_observation(drop_energy(observation) if is_recorder else observation)
         self._believe(observation)
 
     def _claim(
@@ -431,6 +434,14 @@ def drop_energy(observation: Observation) -> Observation:
     return replace(observation, energy_j=None, energy_sd_j=None, unchecked=())
 
 
+def add_stand_ins(
+    measurer: TrialMeasurer, observations: Sequence[Observation]
+) -> list[Observation]:
+    """Return observations, with energies of a constant power if the measurer reads none."""
+    is_recorder = measurer.meter.is_recorder
+    return [add_stand_in(one) if is_recorder else one for one in observations]
+
+
 def add_stand_in(observation: Observation) -> Observation:
     """Return a recorded observation with the energy of a constant power."""
     from joulecast.meters.file import STAND_IN_W
@@ -443,49 +454,3 @@ def add_stand_in(observation: Observation) -> Observation:
         energy_j=STAND_IN_W * observation.duration_s,
         energy_sd_j=None if spread_s is None else STAND_IN_W * spread_s,
     )
-
-
-@dataclass(frozen=True)
-class TimeGuidedLog:
-    """A store as seen by a campaign that is guided by time, because energies are read later.
-
-        store ── durations ──▶ energies at a constant power ──▶ campaign
-          ◀── windows, no energy ── observation ◀──────────────────┘
-
-    The estimators of a campaign choose trials by the uncertainty of energies. At a constant power
-    that is the uncertainty of durations, which the paper uses where energy cannot be read live.
-    """
-
-    store: Store
-
-    @property
-    def campaigns(self) -> CampaignTables:
-        """The campaigns of the store."""
-        return self.store.campaigns
-
-    def load_observations(self, profile_key: str) -> Sequence[Observation]:
-        """Return all observations of a profile, with the energies of a constant power."""
-        return [add_stand_in(one) for one in self.store.load_observations(profile_key)]
-
-    def add_observation(self, observation: Observation) -> None:
-        """Store an observation without its energy."""
-        self.store.add_observation(drop_energy(observation))
-
-    def load_fit(self, profile_key: str, estimator: str) -> Json | None:
-        """Return no fit: what is stored was fitted to other energies."""
-        return None
-
-    def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
-        """Store no fit: it was made from energies that stand in for real ones."""
-
-    def check_writable(self, profile: Profile) -> None:
-        """Raise an error if observations of a profile cannot be stored."""
-        self.store.check_writable(profile)
-
-    @contextmanager
-    def claim_trial(
-        self, planned: Observation, wait_s: float
-    ) -> Iterator[Sequence[Observation] | None]:
-        """Claim a trial; yield what is stored of it, or None if another campaign has claimed it."""
-        with self.store.claim_trial(planned, wait_s) as stored:
-            yield None if stored is None else [add_stand_in(one) for one in stored]

@@ -15,7 +15,7 @@ from joulecast.campaign.anchors import (
     read_peaks,
     run_anchors,
 )
-from joulecast.campaign.atlas_campaign import (
+from joulecast.campaign.atlas import (
     AtlasLimits,
     run_atlas,
     summarise_atlas,

@@ -39,7 +39,7 @@ from functools import partial
 from typing import Any
 
 from joulecast.campaign import Progress
-from joulecast.campaign.atlas_campaign import AtlasLimits, AtlasRun, run_atlas
+from joulecast.campaign.atlas import AtlasLimits, AtlasRun, run_atlas
 from joulecast.campaign.trial_log import find_profile_key
 from joulecast.features.measurers import open_any_measurer
 from joulecast.features.options import MeasureOptions

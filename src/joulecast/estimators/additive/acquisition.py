@@ -140,37 +140,46 @@ def propose_trial(
     """Return the most useful trial, or the reason why there is none."""
     layers = read_target(target, observations)
     is_probe = target.acquisition == "probe"
-    # Eager steps of whole networks that were not timed yet.
+    # Eager steps of whole networks: those that every campaign times, and the others.
     tried = _list_eager_keys(observations)
     hosts = _list_host_trials(target)
-    required = [trial for trial in hosts[:HOST_NETWORKS] if trial.key not in tried]
-    optional = (trial for trial in hosts[HOST_NETWORKS:] if trial.key not in tried)
+    required, optional = (
+        [trial for trial in own if trial.key not in tried]
+        for own in (hosts[:HOST_NETWORKS], hosts[HOST_NETWORKS:])
+    )
+    first = None
     if not is_probe:
-        # One network early: host time is then known however short the campaign is.
-        others = max(len(hosts[:HOST_NETWORKS]) - 1, 0)
-        for turn in range(MEASUREMENTS_PER_KIND):
-            key = _find_new_kind(layers, turn)
-            if key is not None:
-                return layers.propose(key, True, 1.0, "few measurements of its kind")
-            if len(required) > (others if turn == 0 else 0):
-                return _propose_host(required[0], 1.0, layers.observation_count, True)
-    if is_probe or target.acquisition == "missing":
-        probe = _propose_probe(layers, observations)
-        if not is_probe or probe.trial:
-            return replace(probe, fitted=fitted) if is_probe else probe
+        first = _propose_required(layers, required, len(hosts[:HOST_NETWORKS]))
+    if first is None and target.acquisition in ("probe", "missing"):
+        first = _propose_probe(layers, observations)
+    if first is not None and (first.trial or not is_probe):
+        return replace(first, fitted=fitted)
     try:
         found = fit(observations, fitted)
     except MissingError as error:
-        stop = Proposal(None, 1.0, str(error), layers.observation_count)
-        return probe if is_probe else stop
+        return first or Proposal(None, 1.0, str(error), layers.observation_count)
     model = found.for_phase(target.setup.phase)
     totals = predict_totals(model, layers.networks, model.sum_error_sd_share)
     if is_probe:
         proposal = _propose_energy(layers, model, totals)
     else:
-        costs_s = _read_costs(observations)
-        proposal = _propose_best(layers, model, totals, costs_s, next(optional, None))
+        costs_s, host = _read_costs(observations), next(iter(optional), None)
+        proposal = _propose_best(layers, model, totals, costs_s, host)
     return replace(proposal, fitted=found)
+
+
+def _propose_required(
+    layers: TargetLayers, hosts: Sequence[Trial], host_count: int
+) -> Proposal | None:
+    """Propose what is measured in any case: layers of every kind, then the host."""
+    for turn in range(MEASUREMENTS_PER_KIND):
+        key = _find_new_kind(layers, turn)
+        if key is not None:
+            return layers.propose(key, True, 1.0, "few measurements of its kind")
+        # One network early: host time is then known however short the campaign is. The rest later.
+        if len(hosts) > (max(host_count - 1, 0) if turn == 0 else 0):
+            return _propose_host(hosts[0], 1.0, layers.observation_count, with_energy=True)
+    return None
 
 
 def read_target(target: Target, observations: Iterable[Observation]) -> TargetLayers:
