@@ -253,10 +253,17 @@ def split_energy_by_bytes(
     """Split the energy of a block among its layers in proportion to the bytes they move."""
     sizes = [layer_work(layer, setup).total.size_bytes for layer in layers]
     shares = [size / sum(sizes) if sum(sizes) else 1.0 / len(sizes) for size in sizes]
-    return [
-        LayerEstimate(layer.name or layer.kind, layer.kind, energy_j * share, layer.calls, seen)
-        for layer, share in zip(layers, shares, strict=True)
-    ]
+    return list(list_layers(layers, [energy_j * share for share in shares], seen))
+
+
+def list_layers(
+    layers: Sequence[Layer], energies_j: Sequence[float], seen: bool
+) -> tuple[LayerEstimate, ...]:
+    """Return the energy of each layer, all of which were measured or none."""
+    return tuple(
+        LayerEstimate(layer.name or layer.kind, layer.kind, energy_j, layer.calls, seen)
+        for layer, energy_j in zip(layers, energies_j, strict=True)
+    )
 
 
 def setup_key(setup: Setup) -> str:

@@ -48,6 +48,7 @@ from joulecast.estimators.base import (
     Target,
     decline_probes,
     fit_work_rates,
+    list_layers,
     setup_key,
 )
 from joulecast.gp.regression import ResidualProcess, fit_residual_process
@@ -507,10 +508,7 @@ def _list_layers(
             energies[owners[layer]] += energy_j
     total = energies.sum()
     energies = energies * (costs.energy_j[row] / total) if total else energies
-    return tuple(
-        LayerEstimate(layer.name or layer.kind, layer.kind, energy_j, layer.calls, is_seen)
-        for layer, energy_j in zip(network.layers, energies.tolist(), strict=True)
-    )
+    return list_layers(network.layers, energies.tolist(), is_seen)
 
 
 class KernelRegression(Protocol):

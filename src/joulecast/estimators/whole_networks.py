@@ -33,6 +33,7 @@ from joulecast.estimators.base import (
     decline_probes,
     equicorrelated_covariance,
     fit_work_rates,
+    list_layers,
     setup_key,
 )
 from joulecast.operators import layer_work, network_work
@@ -214,9 +215,5 @@ def _list_layers(
 ) -> tuple[LayerEstimate, ...]:
     """Return energies by the work of each layer; the constant is divided equally."""
     rates, share_j = np.array(line.energy[:_ONE]), line.energy[_ONE] / len(network.layers)
-    rows = []
-    for layer in network.layers:
-        energy_j = float(count_work(layer_work(layer, setup).total) @ rates) + share_j
-        name = layer.name or layer.kind
-        rows.append(LayerEstimate(name, layer.kind, energy_j, layer.calls, seen))
-    return tuple(rows)
+    work = np.array([count_work(layer_work(layer, setup).total) for layer in network.layers])
+    return list_layers(network.layers, (work @ rates + share_j).tolist(), seen)
