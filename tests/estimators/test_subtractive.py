@@ -153,39 +153,30 @@ def test_intervals_cover_networks_on_a_simulated_device(fitted, device):
     assert (np.abs(found.energy_j - truth) < 1.96 * found.energy_sd_j).mean() > 0.85
 
 
-def test_setups_are_fitted_separately(fitted):
-    target = replace(TARGET, setup=Setup(batch=64))
-    other = run_short_campaign(SubtractiveEstimator(), target, 20, make_simulated_device(11))
-    both = SubtractiveEstimator().fit([*make_observations(), *other])
-    networks = draw_networks(3)
-    assert predict(both, *networks).energy_j == pytest.approx(predict(fitted, *networks).energy_j)
-
-
 TOTALS = StepTotals(1.0, 1.0, 1)
+
+
+def change_seen(network=(), setup=(), **change):
+    """Return an observation whose network, setup or other values are changed."""
+    seen = make_observations()[0]
+    network = replace(seen.trial.network, **dict(network))
+    trial = replace(seen.trial, network=network, setup=replace(SETUP, **dict(setup)))
+    return replace(seen, trial=trial, energy_j=50 * seen.energy_j, **change)
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"source": "own net"},
-        {"totals": replace(TOTALS, unattributed_flops_share=0.02)},
-        {"totals": replace(TOTALS, unattributed_bytes_share=0.02)},
-        {"buildable": False},
-        {"loss": "own"},
+        {"network": {"totals": replace(TOTALS, unattributed_flops_share=0.02)}},
+        {"network": {"totals": replace(TOTALS, unattributed_bytes_share=0.02)}},
+        {"network": {"buildable": False}},
+        {"setup": {"loss": "own"}},
     ],
     ids=str,
 )
 def test_networks_whose_energy_is_not_that_of_their_layers_are_not_used(fitted, change):
-    seen, estimator = make_observations()[0], SubtractiveEstimator()
-    wrong = replace(seen, energy_j=50 * seen.energy_j, duration_s=50 * seen.duration_s)
-    trial = wrong.trial
-    if "source" in change:
-        wrong = replace(wrong, **change)
-    elif "loss" in change:
-        wrong = replace(wrong, trial=replace(trial, setup=replace(trial.setup, **change)))
-    else:
-        wrong = replace(wrong, trial=replace(trial, network=replace(trial.network, **change)))
-    networks = draw_networks(3)
+    wrong, estimator, networks = change_seen(**change), SubtractiveEstimator(), draw_networks(3)
     after = estimator.fit([*make_observations(), wrong])
     assert not estimator.uses(wrong)
     assert (predict(after, *networks).energy_j == predict(fitted, *networks).energy_j).all()
@@ -277,32 +268,25 @@ def test_energy_of_many_steps_counts_per_step():
     assert ten.variance == pytest.approx(one.variance)
 
 
-def test_layer_wider_than_profiled_is_extrapolated_and_unseen(fitted):
-    narrow, wide = make_family(FAMILY), make_family("lenet5:4,6,24,64")
-    found = predict(fitted, narrow, wide, joint=True, per_layer=True)
-    assert [row.seen for row in found.layers[1]] == [True, True, True, False, True]
-    assert found.energy_j[1] > found.energy_j[0]
-    assert found.energy_cov[1, 1] > found.energy_cov[0, 0]
-    assert 0 < found.unseen_share[1] < 1
-
-
-def test_unseen_kind_is_estimated_from_rates(fitted):
+def test_what_was_not_profiled_is_estimated_from_rates(fitted):
+    """A wider layer than profiled is extrapolated, one of an unknown kind costs its work."""
     network, unseen = make_family(FAMILY), make_layer("layer_norm", shape=(24,))
-    layers = (*network.layers[:3], unseen, *network.layers[3:])
-    found = predict(fitted, network, replace(network, layers=layers), joint=True, per_layer=True)
-    rows = found.layers[1]
-    assert [row.seen for row in rows] == [True, True, True, False, True, True]
-    assert rows[3].energy_j > 0
-    assert found.energy_j[1] == pytest.approx(found.energy_j[0] + rows[3].energy_j)
-    assert found.energy_cov[1, 1] > found.energy_cov[0, 0]
+    more = replace(network, layers=(*network.layers[:3], unseen, *network.layers[3:]))
+    networks = (network, make_family("lenet5:4,6,24,64"), more)
+    found = predict(fitted, *networks, joint=True, per_layer=True)
+    seen = [[row.seen for row in rows] for rows in found.layers]
+    assert seen[1:] == [[True, True, True, False, True], [True, True, True, False, True, True]]
+    own_j = found.layers[2][3].energy_j
+    assert own_j > 0 and found.energy_j[2] == pytest.approx(found.energy_j[0] + own_j)
+    assert found.energy_j[1] > found.energy_j[0] and 0 < found.unseen_share[1] < 1
+    assert min(np.diag(found.energy_cov)[1:]) > found.energy_cov[0, 0]
 
 
 def test_networks_that_share_layers_have_correlated_errors(fitted):
     names = ("lenet5:4,6,24,10", "lenet5:4,6,24,11", "lenet5:1,1,2,2")
     cov = predict(fitted, *map(make_family, names), joint=True).energy_cov
     sds = np.sqrt(np.diag(cov))
-    correlation = cov / np.outer(sds, sds)
-    assert correlation[0, 1] > correlation[0, 2]
+    assert (cov / np.outer(sds, sds))[0, 1] > (cov / np.outer(sds, sds))[0, 2]
 
 
 def blur(fitted, energy):
@@ -357,28 +341,20 @@ def make_points(blocks=BLOCKS, setup=SETUP, j_per_byte=2e-9):
     return points
 
 
-def test_rates_recover_costs_proportional_to_bytes():
-    points = make_points()
+def test_rates_of_the_most_specific_group_recover_costs_proportional_to_bytes():
+    other, linear = Setup(batch=20), [one for one in BLOCKS if one.layers[0].kind == "linear"]
+    points = [*make_points(), *make_points(linear * 4), *make_points(linear * 4, other, 8e-9)]
     rates = fit_rates(points)
     for point in points:
-        found = estimate_block(rates, point.block, SETUP)
-        assert found.value == pytest.approx(point.value, rel=1e-3)
+        found = estimate_block(rates, point.block, point.setup)
+        if point.block in linear:
+            assert found.value == pytest.approx(point.value, rel=1e-3)
         assert 0 < found.sd_share < 1
+    assert estimate_block(rates, linear[0], Setup(batch=40)).group.startswith("kind:")
     # The update takes a share of the cost.
-    assert 0 < estimate_block(rates, BLOCKS[2], SETUP).update_share < 1
-    inference = replace(SETUP, phase="inference")
-    assert estimate_block(rates, BLOCKS[2], inference).update_share == 0.0
-
-
-def test_most_specific_row_is_used():
-    own, other = Setup(batch=10), Setup(batch=20)
-    blocks = [block for block in BLOCKS if block.layers[0].kind == "linear"]
-    cheap, dear = make_points(blocks * 4, own), make_points(blocks * 4, other, j_per_byte=8e-9)
-    rates = fit_rates([*cheap, *dear])
-    assert estimate_block(rates, blocks[0], own).value == pytest.approx(cheap[0].value, rel=1e-3)
-    assert estimate_block(rates, blocks[0], other).value == pytest.approx(dear[0].value, rel=1e-3)
-    unseen = estimate_block(rates, blocks[0], Setup(batch=40))
-    assert unseen.group.startswith("kind:")
+    for setup, has_update in ((SETUP, True), (replace(SETUP, phase="inference"), False)):
+        share = estimate_block(rates, BLOCKS[2], setup).update_share
+        assert (0 < share < 1) == has_update and (share == 0.0) != has_update
 
 
 def list_points(observations, options=PAPER):
@@ -419,15 +395,10 @@ def test_one_curve_is_finished_before_the_next_begins(campaign):
 def test_a_curve_starts_at_both_bounds_and_has_a_limited_number_of_points(campaign):
     curves = {}
     for point in list_points(campaign):
-        layer = point.block.layers[0]
-        key = point.block.role, layer.kind, layer.sizes.get("space")
-        sizes = tuple(layer.sizes[name] for name in ("cin", "cout") if name in layer.sizes)
-        curves.setdefault(key, []).append(sizes)
-    planned = plan_curves(TARGET.network, PAPER.partition)
-    assert len(curves) == len(planned)
-    for sizes in curves.values():
-        assert len(sizes) <= PAPER.limit
-        low, high = sizes[:2]
+        curves.setdefault(curve_key(point.block, SETUP), []).append(block_widths(point.block))
+    assert len(curves) == len(plan_curves(TARGET.network, PAPER.partition))
+    for low, high, *others in curves.values():
+        assert len(others) <= PAPER.limit - 2
         assert all(a <= b for a, b in zip(low, high, strict=True))
     final = PAPER_ESTIMATOR.propose(TARGET, campaign)
     assert final.trial is None and "every curve is known within 5 %" in final.reason
