@@ -114,15 +114,16 @@ def test_refused_trials_are_remembered_and_can_be_retried(store):
 
 
 def test_trial_that_loses_the_device_is_remembered(store):
-    seen, run = [], None
+    announced = []
     with make_simulated_measurer(runtime=FragileRuntime, rounds=1) as measurer:
-        while run is None:
+        for _ in range(100):
             try:
-                tell = lambda one: seen.append(one.trial)  # noqa: E731
-                run = run_atlas(measurer, store, AtlasLimits(**SMALL), on_trial=tell)
+                run = run_atlas(measurer, store, AtlasLimits(**SMALL), on_trial=announced.append)
+                break
             except DeviceLostError as error:
                 assert "misaligned address" in str(error) and "\n" not in str(error)
     refused = list_trials_of(store, run.profile_key, refused=True)
+    seen = [one.trial for one in announced]
     assert refused and all(seen.count(trial) == 1 for trial in refused)
 
 

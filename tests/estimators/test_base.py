@@ -133,16 +133,13 @@ def observe_linears(count=40, slower=()):
     return found
 
 
-def test_slow_observations_stand_out_and_the_worst_comes_first():
+def test_slow_observations_stand_out_among_enough_others_and_the_worst_comes_first():
     assert not list_implausible(observe_linears())
     observations = observe_linears(slower={5: 4.0, 30: 9.0})
     assert list_implausible(observations) == [observations[30], observations[5]]
-
-
-def test_few_similar_trials_tell_nothing():
     untimed = [replace(one, duration_s=None) for one in observe_linears()]
-    for observations in (observe_linears(5, {2: 100.0}), untimed):
-        assert not score_by_neighbours(observations).any()
+    for few in (observe_linears(5, {2: 100.0}), untimed):
+        assert not score_by_neighbours(few).any()
 
 
 def test_fit_that_judges_is_asked():

@@ -53,17 +53,20 @@ class TestConstant(TestFlops):
         assert twice_j == once_j > 0
 
 
-def make_proportional(j_per_flop, setup=SETUP):
-    """Return observations whose energy is proportional to FLOPs."""
-    return [
-        Observation(Trial(network, setup), j_per_flop * flops, 0.0, flops)
-        for network in draw_networks(6)
-        for flops in (count_flops(network, setup),)
-    ]
-
-
 def count_flops(network, setup=SETUP):
     return network_work(network, setup).total.flops
+
+
+def observe(networks, energies_j, setup=SETUP):
+    """Return observations of networks with these energies, which take twice as many seconds."""
+    pairs = zip(networks, energies_j, strict=True)
+    return [Observation(Trial(one, setup), float(e), 0.0, 2 * float(e)) for one, e in pairs]
+
+
+def make_proportional(j_per_flop, setup=SETUP):
+    """Return observations whose energy is proportional to FLOPs."""
+    networks = draw_networks(6)
+    return observe(networks, [j_per_flop * count_flops(one, setup) for one in networks], setup)
 
 
 def test_flops_does_not_use_stages_of_a_step():
@@ -100,12 +103,7 @@ def test_coefficients_are_never_negative(estimator):
 def test_work_line_recovers_four_coefficients():
     expected = np.array([2e-9, 5e-10, 1e-3, 0.2])
     networks = [*draw_networks(5), make_family("cnn5"), make_family("har")]
-    energies_j = [float(count_columns(network) @ expected) for network in networks]
-    seen = [
-        Observation(Trial(network, SETUP), energy_j, 0.0, 2 * energy_j)
-        for network, energy_j in zip(networks, energies_j, strict=True)
-    ]
-    fitted = LINEAR_WORK.fit(seen)
+    fitted = LINEAR_WORK.fit(observe(networks, [count_columns(one) @ expected for one in networks]))
     assert fitted.lines["*"].energy == pytest.approx(expected, rel=1e-6)
     assert fitted.lines["*"].duration == pytest.approx(2 * expected, rel=1e-6)
     found = fitted.predict([make_family("lenet5")], [SETUP])
@@ -119,12 +117,9 @@ def count_columns(network):
 
 def test_constant_minimises_the_relative_error():
     energies_j = np.array([1.0, 1.2, 4.0])
-    seen = [
-        Observation(Trial(network, SETUP), energy_j, 0.0, 1.0)
-        for network, energy_j in zip(draw_networks(3), energies_j, strict=True)
-    ]
-    found = WholeNetworkEstimator("constant").fit(seen).predict([make_family("cnn5")], [SETUP])
+    fitted = WholeNetworkEstimator("constant").fit(observe(draw_networks(3), energies_j))
     expected_j = (1 / energies_j).sum() / (1 / energies_j**2).sum()
+    found = fitted.predict([make_family("cnn5")], [SETUP])
     assert found.energy_j[0] == pytest.approx(expected_j)
 
 
