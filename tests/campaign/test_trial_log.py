@@ -295,7 +295,7 @@ def test_error_that_ends_a_campaign_is_recorded(store, error, state, reason):
 
 def test_campaign_of_another_storage_is_not_recorded():
     profile = describe_profile(make_simulated_measurer())
-    with record_campaign(object(), profile, "net") as record:
+    with record_campaign(MemoryLog(), profile, "net") as record:
         assert record.key == "" and not record.is_stop_requested()
         assert not record.is_stop_requested()
 

@@ -32,7 +32,7 @@ from joulecast.campaign.trial_log import (
     record_campaign,
     repeat_doubtful,
 )
-from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
+from joulecast.estimators.base import Estimator, Fitted, Proposal, Target, restore_fit
 from joulecast.estimators.plausibility import JudgingFit
 from joulecast.measurer import TrialMeasurer
 from joulecast.records import Observation
@@ -89,7 +89,9 @@ def run_campaign(
         trials = TrialLog(measurer, log, add_stand_ins(measurer, log.load_observations(own.key)))
         # What is stored was fitted to other energies than those that stand in for them.
         is_recorder = measurer.meter.is_recorder
-        fitted = None if is_recorder else _load_fit(log, own.key, estimator)
+        fitted = (
+            None if is_recorder else restore_fit(estimator, log.load_fit(own.key, estimator.name))
+        )
         if estimator.uses_anchors:
             measure_anchors(trials, target.setup.precision, target.setup.phase)
         while True:
@@ -146,13 +148,6 @@ def fit_estimator(
         raise MeasurementError(
             f"nothing could be measured, {len(skipped)} trials were refused: {skipped[0]}"
         ) from error
-
-
-def _load_fit(log: ObservationLog, profile_key: str, estimator: Estimator) -> Fitted | None:
-    data = log.load_fit(profile_key, estimator.name)
-    if data is None or data.get("version", 1) != estimator.version:
-        return None
-    return estimator.load(data)
 
 
 def _find_repair_time(estimator: Estimator, target: Target, campaign_s: float) -> float:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from joulecast.estimators.base import Fitted, Json
 from joulecast.estimators.plausibility import (
@@ -64,7 +64,15 @@ _LONGEST_CLAIM_S = 600.0
 
 
 class ObservationLog(Protocol):
-    """Storage that a campaign reads from and writes to; ``store.Store`` is one."""
+    """Storage that a campaign reads from and writes to; ``store.Store`` is one.
+
+    A class that inherits it, and nothing else, keeps no fits and serves one campaign alone.
+    """
+
+    @property
+    def campaigns(self) -> CampaignTables | None:
+        """How far campaigns are; None if that is not kept."""
+        return None
 
     def load_observations(self, profile_key: str) -> Sequence[Observation]:
         """Return all observations of a profile, in the order they were added."""
@@ -74,22 +82,21 @@ class ObservationLog(Protocol):
 
     def load_fit(self, profile_key: str, estimator: str) -> Json | None:
         """Return an estimator's fit to a profile, from which a campaign may start."""
+        return None
 
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Store an estimator's fit to a profile."""
-
-
-@runtime_checkable
-class SharedLog(Protocol):
-    """Storage that several campaigns write to at once."""
+        return
 
     def check_writable(self, profile: Profile) -> None:
         """Raise an error if observations of a profile cannot be stored."""
+        return
 
     def claim_trial(
         self, planned: Observation, wait_s: float
     ) -> AbstractContextManager[Sequence[Observation] | None]:
         """Claim a trial; yield what is stored of it, or None if another campaign has claimed it."""
+        return nullcontext(())
 
 
 @dataclass(frozen=True)
@@ -146,8 +153,7 @@ class TrialLog:
 
     def __post_init__(self) -> None:
         # Known before anything is measured in vain.
-        if isinstance(self.log, SharedLog):
-            self.log.check_writable(describe_profile(self.measurer))
+        self.log.check_writable(describe_profile(self.measurer))
         self.believed = list(drop_contradicted(self.stored))
         self.refused = [one for one in self.stored if one.refusal]
         self._taken_over: list[Observation] = []
@@ -174,7 +180,8 @@ class TrialLog:
             DeviceLostError: The process can no longer use the device.
             MeterLostError: The meter can no longer be read.
         """
-        with self._claim(trial, waits) as stored:
+        planned = self.measurer.make_refusal(trial, "")
+        with self.log.claim_trial(planned, _LONGEST_CLAIM_S if waits else 0.0) as stored:
             if stored is None and not waits:
                 return None
             for one in add_stand_ins(self.measurer, stored or ()):
@@ -195,14 +202,6 @@ class TrialLog:
         is_recorder = self.measurer.meter.is_recorder
         self.log.add_observation(drop_energy(observation) if is_recorder else observation)
         self._believe(observation)
-
-    def _claim(
-        self, trial: Trial, waits: bool
-    ) -> AbstractContextManager[Sequence[Observation] | None]:
-        if not isinstance(self.log, SharedLog):
-            return nullcontext(())
-        planned = self.measurer.make_refusal(trial, "")
-        return self.log.claim_trial(planned, _LONGEST_CLAIM_S if waits else 0.0)
 
     def _take_over(self, observation: Observation) -> None:
         """Add an observation of another campaign unless it is known."""
@@ -278,15 +277,6 @@ class TrialLog:
             ) from error
 
 
-@runtime_checkable
-class RecordingLog(Protocol):
-    """Storage that keeps how far campaigns are; ``store.Store`` is one."""
-
-    @property
-    def campaigns(self) -> CampaignTables:
-        """The campaigns of the store."""
-
-
 class CampaignRecord:
     """A run of a campaign in the store.
 
@@ -344,14 +334,14 @@ class CampaignRecord:
 
 
 @contextmanager
-def record_campaign(log: object, profile: Profile, name: str) -> Iterator[CampaignRecord]:
+def record_campaign(log: ObservationLog, profile: Profile, name: str) -> Iterator[CampaignRecord]:
     """Record a campaign in the store while a block runs, and an error that leaves it."""
-    if not isinstance(log, RecordingLog):
+    tables = log.campaigns
+    if tables is None:
         yield CampaignRecord(None)
         return
     from joulecast.store.campaigns import FAILED, INTERRUPTED
 
-    tables = log.campaigns
     with tables.add(name, profile.device.name, profile.key, profile.provenance) as key:
         try:
             yield CampaignRecord(tables, key)

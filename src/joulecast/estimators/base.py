@@ -198,6 +198,13 @@ class Estimator(Protocol):
         """Restore a fit from its JSON."""
 
 
+def restore_fit(estimator: Estimator, data: Json | None) -> Fitted | None:
+    """Return a stored fit; None if there is none, or if it is of another version."""
+    if data is None or data.get("version", 1) != estimator.version:
+        return None
+    return estimator.load(data)
+
+
 def predict_means(fitted: Fitted, networks: Sequence[Network], setups: Sequence[Setup]) -> Floats:
     """Return the mean energy of a step of each network, the fast way if the fit has one."""
     fast: Callable[[Sequence[Network], Sequence[Setup]], Floats] | None
