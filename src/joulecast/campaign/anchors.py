@@ -176,13 +176,11 @@ def make_anchor_trials(
     return tuple(trials)
 
 
-def make_shape_trials(
-    scale: DeviceScale, modes: tuple[str, ...] = ("eager",), phase: str = "train"
-) -> tuple[Trial, ...]:
+def make_shape_trials(scale: DeviceScale, modes: tuple[str, ...]) -> tuple[Trial, ...]:
     """Return further products in each precision: tall, wide, and many small ones at once."""
     trials = []
     for precision in scale.flops_per_s:
-        width, setup = _find_width(scale, precision), Setup(phase=phase, precision=precision)
+        width, setup = _find_width(scale, precision), Setup(precision=precision)
         for row_scale, width_scale in _OTHER_SHAPES:
             own, rows = int(width_scale * width), replace(setup, batch=int(row_scale * width))
             trials.append(
@@ -198,19 +196,17 @@ def make_shape_trials(
     return tuple(trials)
 
 
-def make_layer_trials(
-    scale: DeviceScale, modes: tuple[str, ...] = ("eager",), phase: str = "train"
-) -> tuple[Trial, ...]:
+def make_layer_trials(scale: DeviceScale, modes: tuple[str, ...]) -> tuple[Trial, ...]:
     """Return layers of ordinary sizes in each precision, one of every frequent kind."""
     trials = []
     for precision in scale.flops_per_s:
-        setup = Setup(_LAYER_BATCH, phase=phase, precision=precision)
+        setup = Setup(_LAYER_BATCH, precision=precision)
         layers = _PRODUCT_LAYERS + (() if precision == "tf32" else _OTHER_LAYERS)
         trials += [_isolate(layer, setup, modes, scale) for layer in layers]
     return tuple(trials)
 
 
-def make_host_trials(modes: tuple[str, ...] = ("eager",)) -> tuple[Trial, ...]:
+def make_host_trials(modes: tuple[str, ...]) -> tuple[Trial, ...]:
     """Return eager training steps that show the host; none where layers are timed with it."""
     if "graph" not in modes:
         return ()

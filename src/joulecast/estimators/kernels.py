@@ -226,17 +226,11 @@ def _add_factors(model: SetupModel, points: Sequence[CostPoint]) -> SetupModel:
     bare = replace(model, overhead=RunOverhead())
     costs = predict_sums(bare, KernelSums.of_networks([point.kernels for point in networks]))
     durations = np.array([point.duration_s for point in networks])
-    own_variance = costs.duration_variance / costs.duration_s**2
-    common = model.duration.factor.log_variance + model.duration.factor.scatter_variance
-    variance = np.maximum(own_variance - common, 0.0)
-    duration = _fit_factor(np.log(durations / costs.duration_s), variance)
     powers = np.array([point.power_w or np.nan for point in networks])
-    ratios = np.log(powers / (costs.energy_j / costs.duration_s))
-    has_power = np.isfinite(ratios)
-    power = model.power.factor
-    if has_power.any():
-        spread = np.maximum(costs.power_log_variance - common, 0.0)
-        power = _fit_factor(ratios[has_power], spread[has_power])
+    variances = costs.duration_variance / costs.duration_s**2
+    duration = _fit_factor(np.log(durations / costs.duration_s), variances)
+    ratios = np.log(powers * costs.duration_s / costs.energy_j)
+    power = _fit_factor(ratios, costs.power_log_variance)
     return replace(
         model,
         duration=replace(model.duration, factor=duration),
@@ -245,15 +239,23 @@ def _add_factors(model: SetupModel, points: Sequence[CostPoint]) -> SetupModel:
 
 
 def _fit_factor(log_ratios: Floats, variances: Floats) -> SumFactor:
-    """Return the posterior of the factor: networks vary around it, and their kernels are unsure."""
-    scatter = _SCATTER_LOG_SD**2
+    """Return the posterior of the factor: networks vary around it, and their kernels are unsure.
+
+    Ratios may be NaN. Variances contain those of the factor's prior.
+    """
+    is_known = np.isfinite(log_ratios)
+    if not is_known.any():
+        return NO_FACTOR
+    common = NO_FACTOR.log_variance + NO_FACTOR.scatter_variance
+    log_ratios, variances = log_ratios[is_known], np.maximum(variances[is_known] - common, 0.0)
+    scatter = NO_FACTOR.scatter_variance
     for _ in range(3):
         precisions = 1.0 / (variances + scatter)
-        variance = 1.0 / (1.0 / _FACTOR_LOG_SD**2 + precisions.sum())
+        variance = 1.0 / (1.0 / NO_FACTOR.log_variance + precisions.sum())
         mean = variance * (precisions * log_ratios).sum()
         squares = np.maximum((log_ratios - mean) ** 2 - variances, 0.0)
         weight = _SCATTER_WEIGHT + len(log_ratios)
-        scatter = (_SCATTER_WEIGHT * _SCATTER_LOG_SD**2 + squares.sum()) / weight
+        scatter = (_SCATTER_WEIGHT * NO_FACTOR.scatter_variance + squares.sum()) / weight
     return SumFactor(float(mean), float(variance), float(scatter), len(log_ratios))
 
 
@@ -376,16 +378,14 @@ class FittedKernels(FittedBySetup, Record):
         costs = predict_sums(model, sums)
         # Without a measured power, kernels count by their time.
         known = 1.0 if model.has_powers else np.nan
-        is_unseen = np.array(
-            [model.duration.find_regression(one.kind) is None for one in sums.kernels], bool
-        )
-        unseen = {one.kind for one, flag in zip(sums.kernels, is_unseen, strict=True) if flag}
+        kinds = {kernel.kind for kernel in sums.kernels}
+        unseen = {kind for kind in kinds if model.duration.find_regression(kind) is None}
+        is_unseen = np.array([kernel.kind in unseen for kernel in sums.kernels], bool)
         notes = []
         for kernels in own:
-            kinds = ", ".join(sorted(unseen.intersection(kernel.kind for kernel in kernels)))
-            notes.append(
-                (f"kernels that were never measured on this device: {kinds}",) * bool(kinds)
-            )
+            named = ", ".join(sorted(unseen.intersection(kernel.kind for kernel in kernels)))
+            note = f"kernels that were never measured on this device: {named}"
+            notes.append((note,) * bool(named))
         kernel_j = sums.counts * costs.kernel_energy_j
         shares = kernel_j @ is_unseen / np.maximum(kernel_j.sum(axis=1), 1e-30)
         unseen_shares = np.minimum(shares, 1.0) if is_seen else np.ones(len(networks))
