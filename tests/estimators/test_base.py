@@ -10,11 +10,9 @@ from joulecast.estimators.base import (
     Prediction,
     equicorrelated_covariance,
     fit_work_rates,
-    predict_means,
     split_energy_by_bytes,
 )
 from joulecast.estimators.plausibility import (
-    FIT_Z,
     agree,
     drop_contradicted,
     list_implausible,
@@ -81,20 +79,6 @@ def test_predictions_by_setup_come_in_the_given_order():
     assert (every.device_energy_j == 0.5 * expected).all() and every.notes == ()
 
 
-def test_fast_means_are_used_if_a_fit_has_them():
-    class Fitted:
-        def predict(self, networks, setups):
-            return make_prediction(networks, setups[0])
-
-    class FastFitted(Fitted):
-        def predict_means(self, networks, setups):
-            return np.array([7.0])
-
-    networks = make_networks(3)
-    assert predict_means(Fitted(), networks, [ONE]) == pytest.approx([31.0])
-    assert predict_means(FastFitted(), networks, [ONE]) == pytest.approx([7.0])
-
-
 def test_half_of_the_variance_is_common_and_equal_queries_are_equal():
     cov = equicorrelated_covariance(["a", "b", "a"], np.array([1.0, 2.0, 1.0]))
     assert (cov == [[1.0, 1.0, 1.0], [1.0, 4.0, 1.0], [1.0, 1.0, 1.0]]).all()
@@ -116,7 +100,7 @@ def test_rates_are_recovered_although_they_differ_by_orders_of_magnitude():
     assert error_share == pytest.approx(0.0, abs=1e-6)
 
 
-# Durations far from those of similar trials are implausible, unless a fit judges.
+# Durations far from those of similar trials are implausible.
 
 DEVICE = make_simulated_device(3, noise=0.0)
 
@@ -140,16 +124,6 @@ def test_slow_observations_stand_out_among_enough_others_and_the_worst_comes_fir
     untimed = [replace(one, duration_s=None) for one in observe_linears()]
     for few in (observe_linears(5, {2: 100.0}), untimed):
         assert not score_by_neighbours(few).any()
-
-
-def test_fit_that_judges_is_asked():
-    class Judge:
-        def score_observations(self, observations):
-            return np.array([0.0, 2 * FIT_Z, 3 * FIT_Z])
-
-    observations = observe_linears(count=3)
-    assert list_implausible(observations, Judge()) == [observations[2], observations[1]]
-    assert list_implausible(observations, object()) == []
 
 
 TRIAL = Trial(make_family("lenet5:4,6,24,16"), Setup(batch=10))

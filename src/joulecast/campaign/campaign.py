@@ -33,7 +33,6 @@ from joulecast.campaign.trial_log import (
     repeat_doubtful,
 )
 from joulecast.estimators.base import Estimator, Fitted, Proposal, Target, restore_fit
-from joulecast.estimators.plausibility import JudgingFit
 from joulecast.measurer import TrialMeasurer
 from joulecast.records import Observation
 from joulecast.system.errors import MeasurementError, MissingError
@@ -114,8 +113,10 @@ def run_campaign(
             if stopped or proposal.trial is None:
                 break
             _measure_proposed(trials, proposal, started_s + seconds if seconds else math.inf)
-        repair_s = _find_repair_time(estimator, target, seconds or elapsed_s)
-        fitted, repeated = _repair_and_fit(estimator, trials, repair_s, fitted)
+        repeated, repair_s = 0, _find_repair_time(estimator, target, seconds or elapsed_s)
+        if repair_s:
+            repeated = repeat_doubtful(trials, until_s=measurer.now() + repair_s)
+        fitted = fit_estimator(estimator, trials.believed, trials.skipped, fitted)
         if not is_recorder:
             log.save_fit(own.key, estimator.name, fitted.to_dict())
         result = CampaignResult(
@@ -170,22 +171,6 @@ def _measure_proposed(trials: TrialLog, proposal: Proposal, until_s: float) -> N
     if before < trials.new == 1:
         # After the first load, when clock rates are up as they are between steps.
         trials.measure_idle()
-
-
-def _repair_and_fit(
-    estimator: Estimator, trials: TrialLog, repair_s: float, fitted: Fitted | None
-) -> tuple[Fitted, int]:
-    """Measure again what looks wrong, and fit; count what was. A fit that judges may doubt more."""
-    if not repair_s:
-        return fit_estimator(estimator, trials.believed, trials.skipped, fitted), 0
-    until_s = trials.measurer.now() + repair_s
-    repeated = repeat_doubtful(trials, until_s=until_s)
-    fitted = fit_estimator(estimator, trials.believed, trials.skipped, fitted)
-    if isinstance(fitted, JudgingFit):
-        doubted = repeat_doubtful(trials, fitted, until_s=until_s)
-        if doubted:
-            return fit_estimator(estimator, trials.believed, (), fitted), repeated + doubted
-    return fitted, repeated
 
 
 def _find_stop_reason(

@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from joulecast.estimators.base import Fitted, Json
+from joulecast.estimators.base import Json
 from joulecast.estimators.plausibility import (
     agree,
     drop_contradicted,
@@ -355,19 +355,16 @@ def record_campaign(log: ObservationLog, profile: Profile, name: str) -> Iterato
             raise
 
 
-def list_doubtful(
-    observations: Sequence[Observation], unit: str, fitted: Fitted | None = None
-) -> list[Observation]:
+def list_doubtful(observations: Sequence[Observation], unit: str) -> list[Observation]:
     """Return observations that look wrong, the worst first.
 
     An observation is doubted if its windows disagreed, if another one of the same trial contradicts
-    it and no third decides, or if it is implausible beside similar trials or under the fit. A trial
-    that was repeated is believed as ``drop_contradicted`` says, and is not doubted again.
+    it and no third decides, or if it is implausible beside similar trials. A trial that was
+    repeated is believed as ``drop_contradicted`` says, and is not doubted again.
 
     Args:
         observations: Everything stored about a device.
         unit: The unit of the device at hand; those of other units are not repeated on it.
-        fitted: A fit to them, which judges them if it can.
     """
     own = [
         one
@@ -381,20 +378,17 @@ def list_doubtful(
         for sd, value in ((one.duration_sd_s, one.duration_s), (one.energy_sd_j, one.energy_j))
         if sd and value and sd > _WIDE_SHARE * value
     ]
-    implausible = [one for one in list_implausible(observations, fitted) if id(one) in places]
+    implausible = [one for one in list_implausible(observations) if id(one) in places]
     doubted = list(dict.fromkeys([*unsure, *implausible]))
     return [one for one in doubted if not _is_settled(one, own)][:MOST_REPEATED]
 
 
 def repeat_doubtful(
-    trials: TrialLog,
-    fitted: Fitted | None = None,
-    most: int = MOST_REPEATED,
-    until_s: float | None = None,
+    trials: TrialLog, most: int = MOST_REPEATED, until_s: float | None = None
 ) -> int:
     """Measure doubtful trials again; return how many were."""
     unit, before, count = trials.measurer.runtime.device.unit, trials.new, 0
-    for one in list_doubtful(trials.stored, unit, fitted)[:most]:
+    for one in list_doubtful(trials.stored, unit)[:most]:
         if until_s is not None and trials.measurer.now() > until_s:
             break
         try:

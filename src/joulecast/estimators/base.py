@@ -122,11 +122,7 @@ class FitComponent(Record):
 
 
 class Fitted(Protocol):
-    """An estimator fitted to observations.
-
-    A fit may also offer ``predict_means(networks, setups)``, which returns the mean energies alone,
-    if it can compute them faster than ``predict`` does.
-    """
+    """An estimator fitted to observations."""
 
     @property
     def observation_count(self) -> int:
@@ -203,13 +199,6 @@ def restore_fit(estimator: Estimator, data: Json | None) -> Fitted | None:
     if data is None or data.get("version", 1) != estimator.version:
         return None
     return estimator.load(data)
-
-
-def predict_means(fitted: Fitted, networks: Sequence[Network], setups: Sequence[Setup]) -> Floats:
-    """Return the mean energy of a step of each network, the fast way if the fit has one."""
-    fast: Callable[[Sequence[Network], Sequence[Setup]], Floats] | None
-    fast = getattr(fitted, "predict_means", None)
-    return fast(networks, setups) if fast else fitted.predict(networks, setups).energy_j
 
 
 class FittedBySetup:
