@@ -79,11 +79,7 @@ def test_campaign_continues_where_it_stopped(store):
 def test_store_that_cannot_be_written_is_known_before_measuring(measurer, tmp_path, monkeypatch):
     path = tmp_path / "store.sqlite"
     open_store(path).close()
-
-    def refuse(self, trial):
-        raise AssertionError("measured in vain")
-
-    monkeypatch.setattr(SimulatedRuntime, "prepare", refuse)
+    monkeypatch.setattr(SimulatedRuntime, "prepare", None)
     with (
         open_store(f"sqlite:///file:{path}?mode=ro&uri=true") as store,
         pytest.raises(StoreError, match="read but not written"),
@@ -202,15 +198,19 @@ class Killed(BaseException):
     """An interruption that nothing catches."""
 
 
-def test_observations_survive_an_interruption(measurer, store):
+def test_observations_survive_an_interruption_and_a_device_that_fails(measurer, store):
     def interrupt(progress):
-        if progress.points == 7:
+        if progress.points == 5:
             raise Killed
 
-    with pytest.raises(Killed):
-        profile(measurer, store, points=20, on_progress=interrupt)
-    assert len(list_measured(store, find_profile_key(measurer))) == 7
-    assert profile(measurer, store, points=20).new == 13
+    def disturb(progress):
+        if progress.points == 7:
+            measurer.runtime.simulated.disturb("stuck", 1e9)
+
+    for tell, error, points in ((interrupt, Killed, 5), (disturb, ContaminatedError, 7)):
+        with pytest.raises(error):
+            profile(measurer, store, points=20, on_progress=tell)
+        assert len(list_measured(store, find_profile_key(measurer))) == points
 
 
 def test_points_of_another_network_do_not_count(measurer, store):
@@ -218,19 +218,15 @@ def test_points_of_another_network_do_not_count(measurer, store):
     assert profile(measurer, store, SMALL, points=12).new == 12
 
 
-def test_campaign_stops_when_every_curve_is_known(measurer, store):
-    target = Target(SMALL.network, SMALL.setup, uncertainty_share=0.9)
-    result = profile(measurer, store, target, points=500)
-    assert result.stopped == "every curve is known within 90 %"
-    assert result.uncertainty_share < 0.9
-    assert result.new < 100
-
-
-def test_campaign_stops_before_its_time_is_over(measurer, store):
+def test_campaign_stops_when_every_curve_is_known_or_before_its_time_is_over(measurer, store):
     result = profile(measurer, store, seconds=30.0)
     assert "30 s" in result.stopped
     assert 10 < result.elapsed_s <= 30
     assert result.new > 3
+    result = profile(measurer, store, replace(SMALL, uncertainty_share=0.9), points=500)
+    assert result.stopped == "every curve is known within 90 %"
+    assert result.uncertainty_share < 0.9
+    assert result.new < 100
 
 
 def test_progress_reports_points_uncertainty_and_time_left(measurer, store):
@@ -278,13 +274,3 @@ def test_device_that_refuses_everything_ends_a_campaign(measurer, store, monkeyp
 def test_fitting_nothing_is_an_error(measurer, store):
     with pytest.raises(MissingError):
         profile(measurer, store, points=0)
-
-
-def test_observations_are_kept_if_the_device_fails(measurer, store):
-    def disturb(progress):
-        if progress.points == 5:
-            measurer.runtime.simulated.disturb("stuck", 1e9)
-
-    with pytest.raises(ContaminatedError):
-        profile(measurer, store, points=20, on_progress=disturb)
-    assert len(list_measured(store, find_profile_key(measurer))) == 5

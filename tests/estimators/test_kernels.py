@@ -197,9 +197,8 @@ def test_batch_size_and_loss_do_not_tell_setups_of_inference_apart():
 
 
 def test_only_whole_steps_with_a_duration_are_read(trial):
-    seen = make_observation(trial, 1.0)
     graph = make_observation(Trial(trial.network, SETUP, Execution(mode="graph")), 1.0)
-    some = seen, Observation(trial, energy_j=1.0), graph
+    some = make_observation(trial, 1.0), Observation(trial, energy_j=1.0), graph
     assert [ESTIMATOR.uses(one) for one in some] == [True, False, False]
     assert ESTIMATOR.fit(some).observation_count == 1
 

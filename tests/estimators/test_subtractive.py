@@ -198,15 +198,13 @@ def test_bounds_are_proposed_first_in_the_order_of_subtraction():
 
 
 def test_uncertainty_decreases_until_every_curve_is_known(additive):
-    keys = [seen.trial.key for seen in additive]
-    assert len(set(keys)) == len(keys), "nothing is proposed twice"
+    assert len({seen.trial.key for seen in additive}) == len(additive), "nothing comes twice"
     early, late = (SubtractiveEstimator().propose(TARGET, additive[:n]) for n in (20, None))
     assert late.uncertainty_share < early.uncertainty_share
     assert (early.points, late.points) == (20, len(additive))
-    easy = replace(TARGET, uncertainty_share=0.6)
-    proposal = SubtractiveEstimator().propose(easy, additive)
-    assert proposal.trial is None and proposal.uncertainty_share < 0.6
-    assert "known within 60 %" in proposal.reason
+    easy = SubtractiveEstimator().propose(replace(TARGET, uncertainty_share=0.6), additive)
+    assert easy.trial is None and easy.uncertainty_share < 0.6
+    assert "known within 60 %" in easy.reason
 
 
 def follow_proposals(target, measure, limit):
@@ -257,15 +255,13 @@ def test_only_whole_eager_steps_of_variants_are_used():
 
 def test_energy_of_many_steps_counts_per_step():
     seen = make_observations()[4]
-    many = replace(
-        seen,
-        trial=replace(seen.trial, execution=Execution(steps=10)),
-        energy_j=10 * seen.energy_j,
-        energy_sd_j=10 * seen.energy_sd_j,
+    trial = replace(seen.trial, execution=Execution(steps=10))
+    energies = {"energy_j": 10 * seen.energy_j, "energy_sd_j": 10 * seen.energy_sd_j}
+    one, ten = (
+        read_point(seen, "energy"),
+        read_point(replace(seen, trial=trial, **energies), "energy"),
     )
-    one, ten = read_point(seen, "energy"), read_point(many, "energy")
-    assert ten.value == pytest.approx(one.value)
-    assert ten.variance == pytest.approx(one.variance)
+    assert (ten.value, ten.variance) == pytest.approx((one.value, one.variance))
 
 
 def test_what_was_not_profiled_is_estimated_from_rates(fitted):
