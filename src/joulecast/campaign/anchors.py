@@ -109,7 +109,6 @@ class DeviceScale:
             precisions that are measured.
         bytes_per_s: Bytes moved per second.
         launch_s: Time of an empty launch.
-        longest_step_s: A trial whose step takes longer is left out.
         most_copies: Copies of a layer side by side. They hide launches, which a processor has none
             of: there, more copies only take more time.
     """
@@ -118,7 +117,6 @@ class DeviceScale:
     flops_per_s: Mapping[str, float]
     bytes_per_s: float
     launch_s: float
-    longest_step_s: float = 0.1
     most_copies: int = 32
 
     def duration_s(self, work: Work, precision: str) -> float:

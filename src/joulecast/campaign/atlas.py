@@ -107,6 +107,8 @@ _LARGEST_BATCH = 4096
 # Networks have few blocks here, so a whole one is larger and slower by about this factor.
 _DEPTH_FACTOR = 4
 _LONGEST_NETWORK_STEP_S = 1.0
+# A layer or block whose step takes longer, as far as is assumed, is left out.
+_LONGEST_LAYER_STEP_S = 0.1
 # Batches of networks that fit no device, which matter all the same.
 _SMALL_BATCH = 4
 _ADAMW_SHARE = 0.65
@@ -432,7 +434,7 @@ def _can_run(one: AtlasBlock, scale: DeviceScale) -> bool:
         return False  # nothing would train
     if precision not in scale.flops_per_s or one.memory_bytes > scale.memory_bytes:
         return False
-    return scale.duration_s(one.work, precision) <= scale.longest_step_s
+    return scale.duration_s(one.work, precision) <= _LONGEST_LAYER_STEP_S
 
 
 def _isolate(one: AtlasBlock, scale: DeviceScale, mode: str) -> Trial:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
@@ -283,18 +283,11 @@ class CampaignRecord:
     Args:
         tables: The campaigns of the store; None records nothing, as for campaigns of an evaluation.
         key: The run.
-        now: Returns seconds; progress is stored twice a second at most.
     """
 
-    def __init__(
-        self,
-        tables: CampaignTables | None,
-        key: str = "",
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, tables: CampaignTables | None, key: str = "") -> None:
         self.key = key
         self._tables = tables
-        self._now = now
         self._due_s = -math.inf
         self._moments: list[CampaignProgress] = []
 
@@ -308,9 +301,9 @@ class CampaignRecord:
         # An atlas has no uncertainty, and calls it 0.
         known = share if share and math.isfinite(share) else None
         self._moments.append(CampaignProgress(progress.elapsed_s, progress.points, known))
-        if self._now() < self._due_s and not is_last:
+        if time.monotonic() < self._due_s and not is_last:
             return
-        self._due_s = self._now() + _LEAST_PAUSE_S
+        self._due_s = time.monotonic() + _LEAST_PAUSE_S
         self._tables.change(
             self.key,
             self._moments,
