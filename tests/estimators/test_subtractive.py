@@ -268,14 +268,19 @@ def test_what_was_not_profiled_is_estimated_from_rates(fitted):
     """A wider layer than profiled is extrapolated, one of an unknown kind costs its work."""
     network, unseen = make_family(FAMILY), make_layer("layer_norm", shape=(24,))
     more = replace(network, layers=(*network.layers[:3], unseen, *network.layers[3:]))
-    networks = (network, make_family("lenet5:4,6,24,64"), more)
+    far = make_family("lenet5:40,60,24,16")
+    networks = (network, make_family("lenet5:4,6,24,64"), more, far)
     found = predict(fitted, *networks, joint=True, per_layer=True)
     seen = [[row.seen for row in rows] for rows in found.layers]
-    assert seen[1:] == [[True, True, True, False, True], [True, True, True, False, True, True]]
+    assert seen[1:3] == [[True, True, True, False, True], [True, True, True, False, True, True]]
     own_j = found.layers[2][3].energy_j
     assert own_j > 0 and found.energy_j[2] == pytest.approx(found.energy_j[0] + own_j)
     assert found.energy_j[1] > found.energy_j[0] and 0 < found.unseen_share[1] < 1
     assert min(np.diag(found.energy_cov)[1:]) > found.energy_cov[0, 0]
+    # Rates are worth less the more of an estimate rests on them.
+    assert (
+        found.energy_sd_j[3] / found.energy_j[3] > 0.15 > found.energy_sd_j[0] / found.energy_j[0]
+    )
 
 
 def test_networks_that_share_layers_have_correlated_errors(fitted):
