@@ -1,7 +1,9 @@
 """A log of observations that keeps them in a list."""
 
+from joulecast.campaign import ObservationLog
 
-class MemoryLog:
+
+class MemoryLog(ObservationLog):
     def __init__(self):
         self.observations = []
 

@@ -33,7 +33,7 @@ def score(lab: Lab, family: str, kernel: str) -> float:
     """Return the MAPE over the random test networks of a family."""
     plan = lab.settings.plan_family(family)
     measured_j = {net.name: net.measured_j for net in lab.evaluate(family).nets}
-    fitted = SubtractiveEstimator(kernel).fit(lab.find_training(family, AMPERE).campaign)
+    fitted = SubtractiveEstimator(kernel=kernel).fit(lab.find_training(family, AMPERE).campaign)
     networks = [net for net in plan.drawn.test if net.name in measured_j]
     estimates_j = fitted.predict(networks, [plan.setup] * len(networks)).energy_j.tolist()
     return compute_mape(list_errors(estimates_j, [measured_j[net.name] for net in networks]))

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.estimators.base import Floats, Json
+from joulecast.estimators.base import Floats
 from joulecast.estimators.kernels import (
+    REGRESSIONS,
     KernelProcessEstimator,
     KernelRegression,
     WorkMean,
-    fit_mean,
+    fit_kind_mean,
     list_features,
     name_features,
 )
@@ -70,11 +71,14 @@ class ForestRegression(Record):
         return grow_forest(self.points, self.residuals)
 
 
+REGRESSIONS["log_sd"] = ForestRegression
+
+
 def fit_forest(
     kernels: Sequence[FusedKernel], costs: Floats, sd_shares: Floats, by_work: bool = True
 ) -> ForestRegression:
     """Grow a random forest on the costs of kernels of one kind."""
-    names, mean = name_features(kernels), fit_mean(kernels, costs, by_work)
+    names, mean = name_features(kernels), fit_kind_mean(kernels, costs, by_work)
     points, residuals = list_features(kernels, names), np.log(costs) - mean.log_costs(kernels)
     errors = grow_forest(points, residuals).oob_prediction_ - residuals
     log_sd = max(MIN_LOG_SD, float(np.sqrt(np.mean(errors**2))))
@@ -104,8 +108,3 @@ class KernelForestEstimator(KernelProcessEstimator):
     ) -> KernelRegression:
         """Grow the forest of one kind of kernel."""
         return fit_forest(kernels, costs, sd_shares, by_work)
-
-    @staticmethod
-    def load_kind(data: Json) -> KernelRegression:
-        """Restore the forest of one kind from its JSON."""
-        return ForestRegression.from_dict(data)

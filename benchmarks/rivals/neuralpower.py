@@ -27,7 +27,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ from joulecast.estimators.base import (
     ALL_SETUPS,
     FitComponent,
     Fitted,
+    FittedBySetup,
     Floats,
     Json,
     Prediction,
@@ -45,7 +46,6 @@ from joulecast.estimators.base import (
     decline_probes,
     equicorrelated_covariance,
     fit_work_rates,
-    predict_by_setup,
     setup_key,
     split_energy_by_bytes,
 )
@@ -166,24 +166,12 @@ class NeuralPowerEstimator:
 
 
 @dataclass(frozen=True)
-class FittedNeuralPower:
+class FittedNeuralPower(FittedBySetup):
     """A fit: polynomials by stage type, and rates by setup for types without."""
 
     regressions: Mapping[str, StageRegression]
     rates: Mapping[str, StageRates]
     observation_count: int
-
-    def predict(
-        self,
-        networks: Sequence[Network],
-        setups: Sequence[Setup],
-        *,
-        joint: bool = False,
-        per_layer: bool = False,
-    ) -> Prediction:
-        """Sum over the stages of all layers."""
-        predict = partial(self._predict_setup, joint=joint, per_layer=per_layer)
-        return predict_by_setup(predict, networks, setups)
 
     def describe(self) -> tuple[FitComponent, ...]:
         """Return the stage types."""
@@ -199,7 +187,7 @@ class FittedNeuralPower:
             "rates": {key: one.to_dict() for key, one in self.rates.items()},
         }
 
-    def _predict_setup(
+    def predict_setup(
         self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
     ) -> Prediction:
         counted = [list(count_stages(network, setup)) for network in networks]

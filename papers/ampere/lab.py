@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from joulecast.campaign import Progress, run_campaign
+from joulecast.campaign import ObservationLog, Progress, run_campaign
 from joulecast.campaign.trial_log import TrialLog
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator, Target
@@ -83,8 +83,8 @@ def _read(path: Path) -> bytes:
     return data
 
 
-class ObservationFile:
-    """Observations of one device in a file of lines, as the ``ObservationLog`` of a campaign.
+class ObservationFile(ObservationLog):
+    """Observations of one device in a file of lines; every campaign starts afresh.
 
     A process that is killed while it writes leaves at most one incomplete line at the end, which is
     removed when the file is opened again. Raises FileError if a complete line is damaged.
@@ -131,13 +131,6 @@ class ObservationFile:
             raise FileError(f"cannot write {self.path} ({error}): give another --out") from error
         self._found.append(observation)
         self.check_time()
-
-    def load_fit(self, profile_key: str, estimator: str) -> Json | None:
-        """Return nothing: every campaign of an experiment starts afresh."""
-        return None
-
-    def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
-        """Discard the fit: the observations are what is kept."""
 
 
 @dataclass(frozen=True)

@@ -383,7 +383,7 @@ def _list_hidden(settings: Settings) -> dict[tuple[int, ...], CurveRange]:
     """Return the hidden convolutions of the family by their image, the largest first."""
     partition = settings.paper_options.partition
     widest = settings.plan_family("cnn5").drawn.widest
-    curves = plan_curves(widest, partition.split, partition.make_variant)
+    curves = plan_curves(widest, partition)
     hidden = {tuple(c.block.layers[0].sizes["space"]): c for c in curves if len(c.lows) == 2}
     return dict(sorted(hidden.items(), key=lambda one: -math.prod(one[0])))
 
@@ -422,15 +422,12 @@ def _list_tests(
     tests: dict[str, dict[tuple[float, ...], float]] = {}
     for one in lab.list_role("fig11"):
         point = paper.read_point(one, "energy", lab.settings.paper_options.partition)
-        others = point.other_locations if point else ()
-        costs = paper.predict_locations(curves, others)
-        if point is None or len(costs) < len(set(others)):
-            continue
-        value_j = point.value - sum(costs[location][0] for location in others)
-        # A difference within the noise has no relative error.
-        if value_j > 2 * math.sqrt(point.variance):
-            widths = tuple(map(float, variants.block_widths(point.block)))
-            tests.setdefault(variants.curve_key(point.block, point.setup), {})[widths] = value_j
+        for left in paper.subtract_others([point], curves, False) if point else ():
+            # A difference within the noise has no relative error.
+            if left.value > 2 * math.sqrt(left.variance):
+                key = variants.curve_key(left.block, left.setup)
+                widths = tuple(map(float, variants.block_widths(left.block)))
+                tests.setdefault(key, {})[widths] = left.value
     return tests
 
 

@@ -108,17 +108,14 @@ def test_atlas_covers_the_work_of_real_networks(model, config, sizes, blocks):
 # Members and their layers
 
 
-def test_fewer_members_are_the_first_ones(members):
-    assert draw_members(40) == members[:40]
-
-
 def test_batches_reach_from_one_to_what_fills_a_card(members):
     batches = [member.setup.batch for member in members]
-    assert min(batches) == 1
-    assert max(batches) > 500
+    assert min(batches) == 1 and max(batches) > 500
     small = draw_members(111, assume_scale(is_gpu=False, memory_bytes=16 * GIB))
     assert sum(member.setup.batch for member in small) < sum(batches)
     assert {member.setup.precision for member in small} == {"fp32", "bf16"}
+    # Fewer members are the first ones.
+    assert draw_members(40) == members[:40]
 
 
 def test_half_of_the_inferences_run_one_sample():
@@ -162,29 +159,17 @@ def test_isolated_layers_train(blocks):
 # Trials
 
 
-def test_trials_are_reproducible_and_distinct(blocks, trials):
-    assert list_trials(blocks, SCALE, MODES) == trials
-    keys = [one.trial.key for one in trials if one.reason != "anchor"]
-    assert len(set(keys)) == len(keys)
-
-
-def test_order_of_trials_never_changes(trials):
+def test_order_of_trials_never_changes(blocks, trials):
     """Campaigns on a device continue each other, and profiles rest on these trials."""
-    assert [one.trial.key for one in trials[10:14]] == [
-        "ba01d4e4dc3fa213",
-        "3247efd3fec3a665",
-        "1454728adae915cf",
-        "c20f3a370bc1df90",
-    ]
+    assert list_trials(blocks, SCALE, MODES, most=30) == trials[:30]
+    keys = [one.trial.key for one in trials[10:]]
+    first = ["ba01d4e4dc3fa213", "3247efd3fec3a665", "1454728adae915cf", "c20f3a370bc1df90"]
+    assert keys[:4] == first and len(set(keys)) == len(keys)
 
 
-def test_anchors_come_first(trials):
-    assert [one.reason for one in trials[:10]] == ["anchor"] * 10
+def test_anchors_come_first_then_every_label_within_a_third(trials):
     assert [one.with_energy for one in trials[:10]] == [False] * 5 + [True] * 5
-    assert all(one.reason != "anchor" for one in trials[10:])
-
-
-def test_every_label_comes_within_the_first_third(trials):
+    assert [one.reason == "anchor" for one in trials] == [True] * 10 + [False] * (len(trials) - 10)
     labels = {one.label for one in trials}
     assert {one.label for one in trials[: len(trials) // 3]} == labels
 
@@ -199,10 +184,9 @@ def test_about_one_trial_in_five_is_measured_with_energy(trials):
 
 def test_structures_of_blocks_are_issued_eagerly_once_beside_graphs(blocks, trials):
     hosts = [one for one in trials if one.reason == "host"]
-    assert len(hosts) > 20
-    assert all(one.trial.execution.mode == "eager" and not one.with_energy for one in hosts)
-    others = [one for one in trials if one.reason != "host"]
-    assert all(one.trial.execution.mode == "graph" for one in others)
+    assert len(hosts) > 20 and not any(one.with_energy for one in hosts)
+    for one in trials:
+        assert one.trial.execution.mode == ("eager" if one.reason == "host" else "graph")
     eager = list_trials(blocks, SCALE, ("eager",))
     assert {one.reason for one in eager} == {"anchor", "block"}
     assert {one.trial.execution.mode for one in eager} == {"eager"}
@@ -210,13 +194,10 @@ def test_structures_of_blocks_are_issued_eagerly_once_beside_graphs(blocks, tria
 
 @pytest.mark.parametrize("memory_bytes", [1 * GIB, 141 * GIB])
 def test_trials_fit_the_memory(blocks, memory_bytes):
-    found = list_trials(blocks, assume_scale(True, memory_bytes), MODES)
-    assert len(found) > 100
-    for one in found:
-        trial = one.trial
-        used_bytes = trial.execution.copies * peak_memory(trial.network, trial.setup)
-        assert used_bytes <= memory_bytes
-        assert trial.execution.copies >= 1
+    found = [one.trial for one in list_trials(blocks, assume_scale(True, memory_bytes), MODES)]
+    assert len(found) > 100 and min(trial.execution.copies for trial in found) >= 1
+    for trial in found:
+        assert trial.execution.copies * peak_memory(trial.network, trial.setup) <= memory_bytes
 
 
 def test_a_processor_gets_trials_in_its_precisions_only(blocks):
@@ -234,10 +215,6 @@ def test_what_was_observed_is_left_out(trials):
     timed, refused = Observation(wanted.trial, duration_s=1.0), Observation(wanted.trial)
     assert wanted in drop_observed(trials, [timed])
     assert wanted not in drop_observed(trials, [refused])
-
-
-def test_the_number_of_trials_is_limited(blocks):
-    assert len(list_trials(blocks, SCALE, MODES, most=30)) == 30
 
 
 # ---------------------------------------------------------------------------------------------
@@ -264,13 +241,10 @@ def test_all_points_appear_once_and_ranks_count_within_labels():
 def test_first_points_fill_space():
     """Twenty of 500 points leave no other far away; the first twenty drawn do."""
     points = make_points(500)
-    x = np.array(points)
-
-    def find_radius(taken):
-        return np.linalg.norm(x[:, None] - x[None, taken], axis=2).min(axis=1).max()
-
+    distances = np.linalg.norm(np.array(points)[:, None] - np.array(points)[None], axis=2)
     chosen = [index for index, _ in order_points(["a"] * 500, points, [1.0] * 500)[:20]]
-    assert find_radius(chosen) < 0.75 * find_radius(list(range(20)))
+    radius, drawn = (distances[taken].min(axis=0).max() for taken in (chosen, list(range(20))))
+    assert radius < 0.75 * drawn
 
 
 def test_labels_with_more_work_get_more_points_but_all_come_early():

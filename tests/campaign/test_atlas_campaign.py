@@ -5,7 +5,7 @@ import pytest
 from campaign_examples import make_simulated_measurer
 from joulecast.campaign import find_profile_key
 from joulecast.campaign.anchors import MeasuredPeaks
-from joulecast.campaign.atlas_campaign import AtlasLimits, plan_atlas, run_atlas, summarise_atlas
+from joulecast.campaign.atlas import AtlasLimits, plan_atlas, run_atlas, summarise_atlas
 from joulecast.families import make_family
 from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.simulation.runtime import SimulatedRuntime
@@ -43,10 +43,14 @@ def list_trials_of(store, key, *, refused=False):
 
 
 def test_every_trial_is_measured_once_and_the_idle_device_too(measurer, store):
-    run = run_atlas(measurer, store, AtlasLimits(**SMALL))
+    announced = []
+    run = run_atlas(measurer, store, AtlasLimits(**SMALL), on_trial=announced.append)
     assert run.stopped == "every trial of the atlas was tried"
     refused = list_trials_of(store, run.profile_key, refused=True)
-    assert run.new + len(refused) == SMALL["most_trials"]
+    assert run.new + len(refused) == SMALL["most_trials"] == len(announced)
+    assert all(one.duration_s is None and one.device.name == "simulated-5" for one in announced)
+    measured = list_trials_of(store, run.profile_key)
+    assert {one.trial for one in announced} >= set(measured)
     seen = store.load_observations(run.profile_key)
     assert any(not one.trial.network.layers for one in seen)
     assert any(one.energy_j for one in seen if one.trial.network.layers)
@@ -74,11 +78,14 @@ def test_atlas_that_was_interrupted_resumes_where_it_stopped(measurer, store):
     assert [planned.count(trial) for trial in measured] == [measured.count(t) for t in measured]
 
 
-def test_limits_of_time_and_trials_are_kept(measurer, store):
+def test_limits_are_kept_and_requests_to_stop_heeded(measurer, store):
     run = run_atlas(measurer, store, AtlasLimits(seconds=10.0, **SMALL))
     assert "10 s" in run.stopped
     # The last trial may take longer than the others did.
     assert 5 < run.elapsed_s <= 12
+    asked = iter([False, False, True])
+    run = run_atlas(measurer, store, AtlasLimits(**SMALL), is_stop_requested=lambda: next(asked))
+    assert (run.stopped, run.new) == ("it was stopped by request", 2)
     run = run_atlas(measurer, store, AtlasLimits(points=30, **SMALL))
     assert run.stopped == "30 trials are done"
 
@@ -107,30 +114,17 @@ def test_refused_trials_are_remembered_and_can_be_retried(store):
 
 
 def test_trial_that_loses_the_device_is_remembered(store):
-    seen = []
+    announced = []
     with make_simulated_measurer(runtime=FragileRuntime, rounds=1) as measurer:
         for _ in range(100):
             try:
-                run = run_atlas(
-                    measurer,
-                    store,
-                    AtlasLimits(**SMALL),
-                    on_trial=lambda one: seen.append(one.trial),
-                )
+                run = run_atlas(measurer, store, AtlasLimits(**SMALL), on_trial=announced.append)
                 break
             except DeviceLostError as error:
-                assert "misaligned address" in str(error)
-                assert "\n" not in str(error)
+                assert "misaligned address" in str(error) and "\n" not in str(error)
     refused = list_trials_of(store, run.profile_key, refused=True)
+    seen = [one.trial for one in announced]
     assert refused and all(seen.count(trial) == 1 for trial in refused)
-
-
-def test_trial_is_announced_before_it_is_measured(measurer, store):
-    told = []
-    run = run_atlas(measurer, store, AtlasLimits(**SMALL), on_trial=told.append)
-    assert len(told) == SMALL["most_trials"]
-    assert all(one.duration_s is None and one.device.name == "simulated-5" for one in told)
-    assert {one.trial for one in told} >= set(list_trials_of(store, run.profile_key))
 
 
 def test_disturbed_trial_is_no_refusal_and_constant_disturbance_ends_the_atlas(store):
@@ -157,9 +151,7 @@ def test_time_probes_do_not_hide_a_device_that_is_shared(store):
 
 
 def test_trials_that_would_take_too_long_are_left_out(measurer, store, monkeypatch):
-    monkeypatch.setattr(
-        "joulecast.campaign.atlas_campaign._LONGEST_STEP_S", {True: 0.01, False: 0.01}
-    )
+    monkeypatch.setattr("joulecast.campaign.atlas._LONGEST_STEP_S", {True: 0.01, False: 0.01})
     limits = AtlasLimits(networks=6)
     planned = [one for one in plan_atlas(measurer, limits) if one.reason != "anchor"]
     costs_s = {
@@ -200,10 +192,3 @@ def test_trials_energies_refusals_and_idle_power_are_counted():
     assert found.peaks.flops_per_s == {"fp32": 1e12}
     nothing = summarise_atlas([], MeasuredPeaks({}))
     assert (nothing.trials, nothing.refused, nothing.idle_power_w) == (0, {}, None)
-
-
-def test_atlas_ends_by_request(measurer, store):
-    asked = iter([False, False, True])
-    limits = AtlasLimits(networks=4)
-    done = run_atlas(measurer, store, limits, is_stop_requested=lambda: next(asked))
-    assert (done.stopped, done.new) == ("it was stopped by request", 2)

@@ -79,11 +79,7 @@ def test_campaign_continues_where_it_stopped(store):
 def test_store_that_cannot_be_written_is_known_before_measuring(measurer, tmp_path, monkeypatch):
     path = tmp_path / "store.sqlite"
     open_store(path).close()
-
-    def refuse(self, trial):
-        raise AssertionError("measured in vain")
-
-    monkeypatch.setattr(SimulatedRuntime, "prepare", refuse)
+    monkeypatch.setattr(SimulatedRuntime, "prepare", None)
     with (
         open_store(f"sqlite:///file:{path}?mode=ro&uri=true") as store,
         pytest.raises(StoreError, match="read but not written"),
@@ -156,66 +152,65 @@ def test_peaks_are_measured_first_and_once_for_estimators_that_use_them(measurer
     assert (again.new, len(list_measured(store, again.profile_key))) == (2, len(anchors) + 6)
 
 
-def spoil(store, key, factor=4.0):
-    """Return a measured step that one slow window made far too slow, and all observations."""
-    seen = list(store.load_observations(key))
+@pytest.fixture
+def spoilt(measurer, store):
+    """Yield a profile's key, a step that one slow window made far too slow, and its store."""
+    first = profile(measurer, store, points=12)
+    seen = list(store.load_observations(first.profile_key))
     place = next(at for at, one in enumerate(seen) if one.trial.network.layers)
     one = seen[place]
     seen[place] = replace(
         one,
-        duration_s=factor * one.duration_s,
-        energy_j=factor * one.energy_j,
-        duration_sd_s=0.5 * factor * one.duration_s,
+        duration_s=4.0 * one.duration_s,
+        energy_j=4.0 * one.energy_j,
+        duration_sd_s=2.0 * one.duration_s,
     )
-    return seen[place], seen
+    with open_store(":memory:") as opened:
+        for other in seen:
+            opened.add_observation(other)
+        yield first.profile_key, seen[place], opened
 
 
-def test_running_a_campaign_again_repairs_a_wrong_observation(measurer, store, tmp_path):
-    first = profile(measurer, store, points=12)
-    wrong, seen = spoil(store, first.profile_key)
-    with open_store(tmp_path / "spoilt.sqlite") as spoilt:
-        for one in seen:
-            spoilt.add_observation(one)
-        again = profile(measurer, spoilt, points=12)
-        assert (again.new, again.repeated) == (0, 1)
-        assert profile(measurer, spoilt, points=12).repeated == 0
-        believed = drop_contradicted(spoilt.load_observations(first.profile_key))
-        repaired = spoilt.load_profile(first.profile_key)
+def test_running_a_campaign_again_repairs_a_wrong_observation(measurer, store, spoilt):
+    key, wrong, opened = spoilt
+    again = profile(measurer, opened, points=12)
+    assert (again.new, again.repeated) == (0, 1)
+    assert profile(measurer, opened, points=12).repeated == 0
+    believed = drop_contradicted(opened.load_observations(key))
     own = [one for one in believed if one.trial == wrong.trial]
     assert wrong not in own
     assert own[0].duration_s == pytest.approx(wrong.duration_s / 4.0, rel=0.1)
     network = make_family("lenet5:3,4,16,8")
-    right = estimate_network(
-        store.load_profile(first.profile_key), network, SMALL.setup, "subtractive"
+    right, found = (
+        estimate_network(one.load_profile(key), network, SMALL.setup, "subtractive").energy_j
+        for one in (store, opened)
     )
-    found = estimate_network(repaired, network, SMALL.setup, "subtractive")
-    assert found.energy_j == pytest.approx(right.energy_j, rel=0.1)
+    assert found == pytest.approx(right, rel=0.1)
 
 
-def test_probe_repairs_nothing(measurer, store):
+def test_probe_repairs_nothing(measurer, spoilt):
     """It is short, and its user waits for it."""
     target = replace(SMALL, acquisition="probe")
-    first = profile(measurer, store, points=12)
-    _, seen = spoil(store, first.profile_key)
-    with open_store(":memory:") as spoilt:
-        for one in seen:
-            spoilt.add_observation(one)
-        assert profile(measurer, spoilt, target).repeated == 0
+    assert profile(measurer, spoilt[2], target).repeated == 0
 
 
 class Killed(BaseException):
     """An interruption that nothing catches."""
 
 
-def test_observations_survive_an_interruption(measurer, store):
+def test_observations_survive_an_interruption_and_a_device_that_fails(measurer, store):
     def interrupt(progress):
-        if progress.points == 7:
+        if progress.points == 5:
             raise Killed
 
-    with pytest.raises(Killed):
-        profile(measurer, store, points=20, on_progress=interrupt)
-    assert len(list_measured(store, find_profile_key(measurer))) == 7
-    assert profile(measurer, store, points=20).new == 13
+    def disturb(progress):
+        if progress.points == 7:
+            measurer.runtime.simulated.disturb("stuck", 1e9)
+
+    for tell, error, points in ((interrupt, Killed, 5), (disturb, ContaminatedError, 7)):
+        with pytest.raises(error):
+            profile(measurer, store, points=20, on_progress=tell)
+        assert len(list_measured(store, find_profile_key(measurer))) == points
 
 
 def test_points_of_another_network_do_not_count(measurer, store):
@@ -223,19 +218,15 @@ def test_points_of_another_network_do_not_count(measurer, store):
     assert profile(measurer, store, SMALL, points=12).new == 12
 
 
-def test_campaign_stops_when_every_curve_is_known(measurer, store):
-    target = Target(SMALL.network, SMALL.setup, uncertainty_share=0.9)
-    result = profile(measurer, store, target, points=500)
-    assert result.stopped == "every curve is known within 90 %"
-    assert result.uncertainty_share < 0.9
-    assert result.new < 100
-
-
-def test_campaign_stops_before_its_time_is_over(measurer, store):
+def test_campaign_stops_when_every_curve_is_known_or_before_its_time_is_over(measurer, store):
     result = profile(measurer, store, seconds=30.0)
     assert "30 s" in result.stopped
     assert 10 < result.elapsed_s <= 30
     assert result.new > 3
+    result = profile(measurer, store, replace(SMALL, uncertainty_share=0.9), points=500)
+    assert result.stopped == "every curve is known within 90 %"
+    assert result.uncertainty_share < 0.9
+    assert result.new < 100
 
 
 def test_progress_reports_points_uncertainty_and_time_left(measurer, store):
@@ -262,38 +253,24 @@ def test_trial_that_does_not_fit_is_skipped_and_the_range_decreases(store):
     assert len(set(result.skipped)) == len(result.skipped)
 
 
-def test_campaign_ends_if_nothing_can_be_built(measurer, store, monkeypatch):
+@pytest.mark.parametrize("error", [NetError, NotTrainingError])
+def test_device_that_refuses_everything_ends_a_campaign(measurer, store, monkeypatch, error):
     def refuse(self, trial):
-        raise NetError("no such layer here")
+        raise error("no such layer here")
 
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedRuntime, "prepare", refuse)
+        with pytest.raises(MeasurementError, match="no such layer here") as caught:
+            profile(measurer, store, points=30)
+        assert "\n" not in str(caught.value)
     profile(measurer, store, points=2)
     monkeypatch.setattr(SimulatedRuntime, "prepare", refuse)
+    # With observations of an earlier run there is something to fit.
     result = profile(measurer, store, points=30)
-    assert result.new == 0
-    assert result.stopped
+    assert result.new == 0 and result.stopped
     assert "no such layer here" in result.skipped[0]
-
-
-def test_first_refusal_is_raised_if_everything_is_refused(measurer, store, monkeypatch):
-    def refuse(self, trial):
-        raise NotTrainingError("no weight of the net moved")
-
-    monkeypatch.setattr(SimulatedRuntime, "prepare", refuse)
-    with pytest.raises(MeasurementError, match="no weight of the net moved") as caught:
-        profile(measurer, store, points=30)
-    assert "\n" not in str(caught.value)
 
 
 def test_fitting_nothing_is_an_error(measurer, store):
     with pytest.raises(MissingError):
         profile(measurer, store, points=0)
-
-
-def test_observations_are_kept_if_the_device_fails(measurer, store):
-    def disturb(progress):
-        if progress.points == 5:
-            measurer.runtime.simulated.disturb("stuck", 1e9)
-
-    with pytest.raises(ContaminatedError):
-        profile(measurer, store, points=20, on_progress=disturb)
-    assert len(list_measured(store, find_profile_key(measurer))) == 5

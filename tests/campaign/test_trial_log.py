@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import pytest
 from campaign_examples import SMALL, make_simulated_measurer
 from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.campaign.trial_log import (
-    TimeGuidedLog,
     TrialLog,
     add_stand_in,
     describe_profile,
@@ -102,23 +102,18 @@ def test_trial_is_not_blamed_for_an_agent_or_meter_that_is_gone(measurer, monkey
     assert trials.measure(TRIAL, True, "conv2d fp32").energy_j > 0
 
 
-def test_error_that_loses_the_device_is_stored_and_raised(measurer, monkeypatch):
+@pytest.mark.parametrize(
+    ("message", "is_lost"), [("an illegal access", True), ("out of memory", False)]
+)
+def test_error_that_loses_the_device_is_stored_and_raised(measurer, monkeypatch, message, is_lost):
     def fail(self, trial):
-        raise RuntimeError("forward() fails") from RuntimeError("CUDA error: an illegal access")
+        raise RuntimeError("forward() fails") from RuntimeError(f"CUDA error: {message}")
 
     monkeypatch.setattr(SimulatedRuntime, "prepare", fail)
     trials = TrialLog(measurer, MemoryLog(), [])
-    with pytest.raises(DeviceLostError, match="run the same command again"):
-        trials.measure(TRIAL, True, "conv2d fp32")
-    assert [one.trial for one in trials.log.observations] == [TRIAL]
-
-
-def test_lack_of_memory_does_not_lose_the_device(measurer, monkeypatch):
-    def fail(self, trial):
-        raise RuntimeError("CUDA error: out of memory")
-
-    monkeypatch.setattr(SimulatedRuntime, "prepare", fail)
-    assert TrialLog(measurer, MemoryLog(), []).measure(TRIAL, True, "large") is None
+    with pytest.raises(DeviceLostError) if is_lost else nullcontext():
+        assert trials.measure(TRIAL, True, "conv2d fp32") is None
+    assert [one.trial for one in trials.log.observations] == [TRIAL] * is_lost
 
 
 # ---------------------------------------------------------------------------------------------
@@ -133,38 +128,37 @@ def stores(tmp_path):
         yield one, other
 
 
-def test_trial_that_another_campaign_measured_is_taken_over(measurer, stores):
-    first, second = (TrialLog(measurer, store, []) for store in stores)
-    seen = first.measure(TRIAL, with_energy=True, reason="first")
-    assert second.measure(TRIAL, with_energy=True, reason="second") == seen
-    assert (first.new, second.new) == (1, 0)
-    assert second.stored == second.believed == [seen]
+@pytest.fixture
+def logs(measurer, stores):
+    """Two campaigns with one store."""
+    return [TrialLog(measurer, store, []) for store in stores]
+
+
+def test_trial_that_another_campaign_measured_is_taken_over(logs):
+    first, second = logs
+    timed = first.measure(TRIAL, with_energy=False, reason="time")
+    metered = first.measure(TRIAL, with_energy=True, reason="energy")
+    assert second.measure(TRIAL, with_energy=False, reason="time") == timed
+    assert second.measure(TRIAL, with_energy=True, reason="energy") == metered
+    assert (first.new, second.new) == (2, 0)
+    assert second.stored == second.believed == [timed, metered]
     # A trial that is known is repeated on request.
-    assert second.measure(TRIAL, with_energy=True, reason="again") != seen
+    assert second.measure(TRIAL, with_energy=True, reason="again") != metered
     assert second.new == 1
 
 
-def test_time_of_another_campaign_is_no_energy(measurer, stores):
-    first, second = (TrialLog(measurer, store, []) for store in stores)
+def test_time_of_another_campaign_is_no_energy(logs):
+    first, second = logs
     timed = first.measure(TRIAL, with_energy=False, reason="first")
     seen = second.measure(TRIAL, with_energy=True, reason="second")
     assert seen.energy_j is not None
     assert second.believed == [timed, seen]
 
 
-def test_time_and_energy_of_another_campaign_are_both_taken_over(measurer, stores):
-    first, second = (TrialLog(measurer, store, []) for store in stores)
-    timed = first.measure(TRIAL, with_energy=False, reason="time")
-    metered = first.measure(TRIAL, with_energy=True, reason="energy")
-    assert second.measure(TRIAL, with_energy=False, reason="time") == timed
-    assert second.measure(TRIAL, with_energy=True, reason="energy") == metered
-    assert second.new == 0
-
-
-def test_refusal_of_another_campaign_is_taken_over(measurer, stores):
-    first, second = (TrialLog(measurer, store, []) for store in stores)
+def test_refusal_of_another_campaign_is_taken_over(measurer, logs):
+    first, second = logs
     refusal = measurer.make_refusal(TRIAL, "it needs 9 GiB")
-    stores[0].add_observation(refusal)
+    first.log.add_observation(refusal)
     assert second.measure(TRIAL, with_energy=True, reason="second") is None
     assert second.refused == [refusal]
     assert second.believed == second.skipped == first.refused == []
@@ -204,14 +198,17 @@ def observations(measurer):
     return [measurer.time(trial) for trial in trials]
 
 
-def test_undisturbed_observations_are_not_doubted(observations):
-    assert list_doubtful(observations, "") == []
+def change_one(observations, **change):
+    """Return the observations, one of which is six times as slow, or what else is asked for."""
+    slow = {"duration_s": 6 * observations[7].duration_s}
+    odd = replace(observations[7], **(change or slow))
+    return [*observations[:7], odd, *observations[8:]]
 
 
 def test_slow_observation_is_repaired_and_not_doubted_again(measurer, observations):
     true = observations[7]
-    observations[7] = replace(true, duration_s=6 * true.duration_s)
-    trials = TrialLog(measurer, MemoryLog(), observations)
+    assert list_doubtful(observations, "") == []
+    trials = TrialLog(measurer, MemoryLog(), change_one(observations))
     assert repeat_doubtful(trials) == 1
     believed = [one for one in trials.believed if one.trial == true.trial]
     assert len(believed) == 2
@@ -221,21 +218,17 @@ def test_slow_observation_is_repaired_and_not_doubted_again(measurer, observatio
 
 
 def test_windows_that_disagreed_are_doubted(observations):
-    unsure = replace(observations[3], duration_sd_s=0.5 * observations[3].duration_s, count=3)
-    assert list_doubtful([*observations[:3], unsure], "") == [unsure]
+    sd_s = 0.5 * observations[7].duration_s
+    unsure = change_one(observations, duration_sd_s=sd_s, count=3)[:8]
+    assert list_doubtful(unsure, "") == [unsure[7]]
 
 
-def test_trial_that_is_implausible_but_right_is_repeated_once(measurer, observations):
+def test_slow_observations_that_agree_or_are_of_another_unit_are_not_doubted(observations):
     """Two measurements that agree are believed, whatever their neighbours say."""
-    odd = replace(observations[7], duration_s=6 * observations[7].duration_s)
-    both = [*observations[:7], odd, odd, *observations[8:]]
-    assert list_doubtful(both, "") == []
-
-
-def test_observations_of_another_unit_are_not_repeated_here(observations):
-    true = observations[7]
-    observations[7] = replace(true, duration_s=6 * true.duration_s, device=Device("x", unit="b"))
-    assert list_doubtful(observations, "") == []
+    slow = change_one(observations)
+    assert list_doubtful([*slow, slow[7]], "") == []
+    slow[7] = replace(slow[7], device=Device("x", unit="b"))
+    assert list_doubtful(slow, "") == []
 
 
 def test_number_of_repeats_is_limited(measurer, observations):
@@ -301,7 +294,7 @@ def test_error_that_ends_a_campaign_is_recorded(store, error, state, reason):
 
 def test_campaign_of_another_storage_is_not_recorded():
     profile = describe_profile(make_simulated_measurer())
-    with record_campaign(object(), profile, "net") as record:
+    with record_campaign(MemoryLog(), profile, "net") as record:
         assert record.key == "" and not record.is_stop_requested()
         assert not record.is_stop_requested()
 
@@ -315,12 +308,11 @@ OPTIONS = MeasureOptions(on="simulated:7", meter="later")
 
 def run_guided(store, points):
     with open_any_measurer(OPTIONS, allows_later=True) as measurer:
-        log, estimator = TimeGuidedLog(store), find_estimator("additive")
-        result = run_campaign(measurer, log, estimator, TARGET, points=points)
+        result = run_campaign(measurer, store, find_estimator("additive"), TARGET, points=points)
         return result, find_profile_key(measurer)
 
 
-def test_campaign_stores_windows_and_neither_energies_nor_fits(store):
+def test_campaign_stores_windows_and_neither_energies_nor_fits_and_resumes(store):
     result, key = run_guided(store, 12)
     profile = store.load_profile(key)
     recorded = [one for one in profile.observations if one.is_pending]
@@ -329,20 +321,9 @@ def test_campaign_stores_windows_and_neither_energies_nor_fits(store):
     assert all(one.energy_j is None for one in profile.observations)
     assert all(one.pulses for one in recorded if one.trial.network.layers)
     assert dict(profile.fits) == {}
-
-
-def test_campaign_resumes_and_measures_nothing_again(store):
-    first, key = run_guided(store, 6)
-    known = len(store.load_observations(key))
-    again, _ = run_guided(store, 6)
-    assert first.new == 6
-    assert again.new == 0
-    assert again.points == 6
-    assert len(store.load_observations(key)) >= known
-
-
-def test_stand_in_energy_is_as_uncertain_as_the_time(store):
-    _, key = run_guided(store, 6)
+    again, _ = run_guided(store, 12)
+    assert (again.new, again.points) == (0, result.points)
+    # The energy that stands in is as uncertain as the time.
     one = next(one for one in store.load_observations(key) if one.pulses)
     guided = add_stand_in(one)
     assert guided.energy_sd_j / guided.energy_j == one.duration_sd_s / one.duration_s

@@ -214,7 +214,7 @@ ATLAS = ("profile", "--atlas", "--on", "simulated:7")
 @pytest.fixture
 def small_atlas(monkeypatch):
     """Draw few networks, so that planning takes no time."""
-    monkeypatch.setattr("joulecast.campaign.atlas_campaign._NETWORKS", {True: 3, False: 3})
+    monkeypatch.setattr("joulecast.campaign.atlas._NETWORKS", {True: 3, False: 3})
 
 
 def test_an_atlas_is_measured_summarised_and_resumed(shell, small_atlas, monkeypatch):

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 from joulecast.estimators.base import (
+    FittedBySetup,
     Prediction,
     equicorrelated_covariance,
     fit_work_rates,
-    predict_by_setup,
-    predict_means,
     split_energy_by_bytes,
 )
 from joulecast.estimators.plausibility import (
-    FIT_Z,
     agree,
     drop_contradicted,
     list_implausible,
@@ -51,18 +49,24 @@ def make_networks(*sizes):
     return [Network(layers[:size]) for size in sizes]
 
 
+class ToyFit(FittedBySetup):
+    """A fit that knows energies of the device and sentences of one setup alone."""
+
+    def __init__(self, known):
+        self.calls, self.known = [], known
+
+    def predict_setup(self, networks, setup, joint, per_layer):
+        self.calls.append(setup)
+        notes = (("far",),) * len(networks) if setup not in self.known else ()
+        return replace(make_prediction(networks, setup, setup in self.known), notes=notes)
+
+
 def test_predictions_by_setup_come_in_the_given_order():
-    calls = []
-
-    def predict(networks, setup):
-        calls.append(setup)
-        notes = (("far",),) * len(networks) if setup == TWO else ()
-        return replace(make_prediction(networks, setup, with_device=setup == ONE), notes=notes)
-
-    networks = make_networks(1, 2, 3)
-    found = predict_by_setup(predict, networks, [ONE, TWO, ONE])
+    networks, setups = make_networks(1, 2, 3), [ONE, TWO, ONE]
+    fit = ToyFit({ONE})
+    found = fit.predict(networks, setups)
     expected = np.array([11.0, 22.0, 31.0])
-    assert calls == [ONE, TWO]
+    assert fit.calls == [ONE, TWO]
     assert (found.energy_j == expected).all() and (found.duration_s == 2 * expected).all()
     assert found.unseen_share == tuple(expected)
     assert [list(shares) for shares in found.uncertainty_sources] == [[str(e)] for e in expected]
@@ -71,22 +75,8 @@ def test_predictions_by_setup_come_in_the_given_order():
     assert (found.energy_cov == [[121, 0, 341], [0, 484, 0], [341, 0, 961]]).all()
     # Values that one setup lacks are unknown for all.
     assert found.device_energy_j is None and found.duration_sd_s is not None
-    every = predict_by_setup(make_prediction, networks, [ONE, TWO, ONE])
+    every = ToyFit({ONE, TWO}).predict(networks, setups)
     assert (every.device_energy_j == 0.5 * expected).all() and every.notes == ()
-
-
-def test_fast_means_are_used_if_a_fit_has_them():
-    class Fitted:
-        def predict(self, networks, setups):
-            return make_prediction(networks, setups[0])
-
-    class FastFitted(Fitted):
-        def predict_means(self, networks, setups):
-            return np.array([7.0])
-
-    networks = make_networks(3)
-    assert predict_means(Fitted(), networks, [ONE]) == pytest.approx([31.0])
-    assert predict_means(FastFitted(), networks, [ONE]) == pytest.approx([7.0])
 
 
 def test_half_of_the_variance_is_common_and_equal_queries_are_equal():
@@ -110,7 +100,7 @@ def test_rates_are_recovered_although_they_differ_by_orders_of_magnitude():
     assert error_share == pytest.approx(0.0, abs=1e-6)
 
 
-# Durations far from those of similar trials are implausible, unless a fit judges.
+# Durations far from those of similar trials are implausible.
 
 DEVICE = make_simulated_device(3, noise=0.0)
 
@@ -127,26 +117,13 @@ def observe_linears(count=40, slower=()):
     return found
 
 
-def test_slow_observations_stand_out_and_the_worst_comes_first():
+def test_slow_observations_stand_out_among_enough_others_and_the_worst_comes_first():
     assert not list_implausible(observe_linears())
     observations = observe_linears(slower={5: 4.0, 30: 9.0})
     assert list_implausible(observations) == [observations[30], observations[5]]
-
-
-def test_few_similar_trials_tell_nothing():
     untimed = [replace(one, duration_s=None) for one in observe_linears()]
-    for observations in (observe_linears(5, {2: 100.0}), untimed):
-        assert not score_by_neighbours(observations).any()
-
-
-def test_fit_that_judges_is_asked():
-    class Judge:
-        def score_observations(self, observations):
-            return np.array([0.0, 2 * FIT_Z, 3 * FIT_Z])
-
-    observations = observe_linears(count=3)
-    assert list_implausible(observations, Judge()) == [observations[2], observations[1]]
-    assert list_implausible(observations, object()) == []
+    for few in (observe_linears(5, {2: 100.0}), untimed):
+        assert not score_by_neighbours(few).any()
 
 
 TRIAL = Trial(make_family("lenet5:4,6,24,16"), Setup(batch=10))

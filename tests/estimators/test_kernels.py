@@ -13,11 +13,9 @@ from joulecast.estimators.kernels import (
     KernelProcessEstimator,
     RunOverhead,
     count_kernels,
+    fit_mean,
     fit_process,
     fit_setup,
-    fit_work_mean,
-    group_by_setup,
-    is_readable,
     make_overhead_trial,
     name_setup,
     read_points,
@@ -131,13 +129,17 @@ def fit_convs(count=60):
     return fit_process(kernels, find_durations(kernels), np.full(count, 0.01))
 
 
-def test_unseen_kernels_are_predicted():
+def test_unseen_kernels_are_predicted_and_similar_ones_err_alike():
     others = draw_convs(40, seed=1)
     means, cov = fit_convs().predict(others)
     errors = np.log(find_durations(others)) - means
     assert np.abs(errors).mean() < 0.05
     assert (np.abs(errors) < 1.96 * np.sqrt(np.diag(cov))).mean() > 0.85
     assert np.linalg.eigvalsh(cov).min() > -1e-9
+    similar = [make_conv(300, 300, 90), make_conv(301, 300, 90), make_conv(3, 4, 5)]
+    _, cov = fit_convs(12).predict(similar)
+    correlation = cov / np.sqrt(np.outer(np.diag(cov), np.diag(cov)))
+    assert correlation[0, 1] > 0.5 > correlation[0, 2]
 
 
 def test_powers_are_not_proportional_to_work():
@@ -147,19 +149,12 @@ def test_powers_are_not_proportional_to_work():
     assert np.exp(means) == pytest.approx(12.0, rel=0.05)
 
 
-def test_errors_of_similar_kernels_are_correlated():
-    fitted = fit_convs(12)
-    _, cov = fitted.predict([make_conv(300, 300, 90), make_conv(301, 300, 90), make_conv(3, 4, 5)])
-    correlation = cov / np.sqrt(np.outer(np.diag(cov), np.diag(cov)))
-    assert correlation[0, 1] > 0.5 > correlation[0, 2]
-
-
 def test_costs_of_kernels_that_ran_together_are_divided():
     kernels = draw_convs(40)
     rates = np.array([2e-12, 3e-10, 0.0, 5e-6])
     groups = [kernels[at : at + 2] for at in range(0, 40, 2)]
     costs = np.array([(count_kernels(group) @ rates).sum() for group in groups])
-    assert fit_work_mean(groups, costs).rates == pytest.approx(rates, rel=1e-3, abs=1e-20)
+    assert fit_mean(groups, costs).rates == pytest.approx(rates, rel=1e-3, abs=1e-20)
 
 
 def make_observation(trial, duration_s, energy_j=None, **more):
@@ -171,10 +166,14 @@ def trial():
     return make_isolated_trial(Block(REPEATED, make_conv(8, 16, 10).network.layers), SETUP)
 
 
-def test_kernel_costs_what_is_left_of_a_run_divided_by_its_copies(trial):
+def test_kernels_cost_what_is_left_of_a_run(trial):
     copies = trial.execution.copies
     empty = make_observation(make_overhead_trial(SETUP), 1e-3, 2e-3)
     seen = make_observation(trial, 1e-3 + copies * 4e-3, 2e-3 + copies * 12e-3)
+    network = make_observation(Trial(make_family("resnet18", (3, 32, 32)), SETUP), 1.0)
+    _, (point,) = read_points([network], TABLE)
+    assert not point.is_single
+    assert sum(kernel.count for kernel in point.kernels) > len(point.kernels)
     overhead, (point,) = read_points([seen, empty], TABLE)
     assert overhead.duration_s == 1e-3 and overhead.energy_j == 2e-3
     assert point.is_single and point.kernels[0].count == copies
@@ -191,13 +190,6 @@ def test_kernel_costs_what_is_left_of_a_run_divided_by_its_copies(trial):
         assert point.duration_s == pytest.approx(duration_s) and point.power_w is None
 
 
-def test_networks_have_all_their_kernels():
-    network = make_family("resnet18", (3, 32, 32))
-    _, (point,) = read_points([make_observation(Trial(network, SETUP), 1.0)], TABLE)
-    assert not point.is_single
-    assert sum(kernel.count for kernel in point.kernels) > len(point.kernels)
-
-
 def test_batch_size_and_loss_do_not_tell_setups_of_inference_apart():
     assert name_setup(SETUP) == name_setup(Setup(8, "inference", optimizer="adam", loss="mse"))
     assert name_setup(SETUP) != name_setup(replace(SETUP, threads=2))
@@ -205,11 +197,10 @@ def test_batch_size_and_loss_do_not_tell_setups_of_inference_apart():
 
 
 def test_only_whole_steps_with_a_duration_are_read(trial):
-    seen = make_observation(trial, 1.0)
     graph = make_observation(Trial(trial.network, SETUP, Execution(mode="graph")), 1.0)
-    some = seen, Observation(trial, energy_j=1.0), graph
-    assert [is_readable(one) for one in some] == [True, False, False]
-    assert list(group_by_setup(some).values()) == [[seen]]
+    some = make_observation(trial, 1.0), Observation(trial, energy_j=1.0), graph
+    assert [ESTIMATOR.uses(one) for one in some] == [True, False, False]
+    assert ESTIMATOR.fit(some).observation_count == 1
 
 
 def test_compiled_setups_run_other_kernels_than_eager_ones():
@@ -245,17 +236,12 @@ def fit_points(*points):
     return fit_setup(RunOverhead(), points, fit_process)
 
 
-def test_kinds_and_main_operators_have_regressions():
-    model = fit_points(*make_points(draw_convs(20)))
+def test_kinds_and_main_operators_have_regressions_and_others_cost_their_work():
+    model = fit_points(*make_points([*draw_convs(20), make_linear(100, 100)]))
     assert set(model.duration.regressions) == {"conv+relu", "conv+..."}
     assert model.duration.find_regression("conv+bn+add") is not None
     assert model.duration.find_regression("fc") is None
     assert model.power.mean.rates[-1] == pytest.approx(10.0)
-
-
-def test_kind_with_few_kernels_costs_what_its_work_costs():
-    model = fit_points(*make_points([*draw_convs(20), make_linear(100, 100)]))
-    assert "fc" not in model.duration.regressions
     log_costs, cov = model.duration.predict([make_linear(200, 200), make_linear(300, 300)])
     assert np.isfinite(log_costs).all()
     # One rate for all of them: their errors are the same.

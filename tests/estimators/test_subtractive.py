@@ -11,20 +11,18 @@ import pytest
 
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
-from joulecast.estimators.subtractive.curves import fit_curves, read_point
+from joulecast.estimators.subtractive.curves import (
+    VariantPoint,
+    estimate_block,
+    fit_curves,
+    fit_rates,
+    read_point,
+)
 from joulecast.estimators.subtractive.estimator import (
-    BlockSubtractiveEstimator,
-    PaperEstimator,
     SubtractiveEstimator,
     _compare_with_data,
     _fit_process,
     list_candidates,
-)
-from joulecast.estimators.subtractive.network_sums import (
-    ProfiledBlock,
-    estimate_block,
-    estimate_update_share,
-    fit_rates,
 )
 from joulecast.estimators.subtractive.options import (
     DEVIATIONS,
@@ -53,6 +51,7 @@ from joulecast.variants.curves import plan_curves
 
 TARGET = Target(make_family(FAMILY), SETUP)
 ORDER = ["output", "input", "hidden"]
+PAPER_ESTIMATOR = SubtractiveEstimator("ampere")
 
 
 class AdditiveDevice:
@@ -89,7 +88,7 @@ def fitted():
 @pytest.fixture(scope="module")
 def campaign(device):
     """Return the whole campaign of the paper's method on a device without noise."""
-    return run_short_campaign(PaperEstimator(), TARGET, 300, device)
+    return run_short_campaign(PAPER_ESTIMATOR, TARGET, 300, device)
 
 
 def predict(fitted, *networks, **options):
@@ -107,20 +106,20 @@ def change_layer(network, at, **change):
 
 
 class TestSubtractive(EstimatorContract):
-    estimator = SubtractiveEstimator
+    name = "subtractive"
 
     def make_estimator(self):
         # Every fit of the contract is made anew.
         _fit_process.cache_clear()
-        return self.estimator()
+        return SubtractiveEstimator(self.name)
 
 
 class TestBlockSubtractive(TestSubtractive):
-    estimator = BlockSubtractiveEstimator
+    name = "subtractive-blocks"
 
 
 class TestPaper(TestSubtractive):
-    estimator = PaperEstimator
+    name = "ampere"
 
 
 def test_blocks_need_fewer_measurements_and_err_less(device):
@@ -130,7 +129,7 @@ def test_blocks_need_fewer_measurements_and_err_less(device):
     networks = [draw_family("transformer", lambda low, high: rng.randint(low, min(high, 16)))]
     networks += [make_family(f"transformer:width={width},depth=2") for width in (12, 28, 48, 60)]
     truth, errors = true_energies(device, networks, setup), {}
-    for estimator in (SubtractiveEstimator(), BlockSubtractiveEstimator()):
+    for estimator in (SubtractiveEstimator(), SubtractiveEstimator("subtractive-blocks")):
         fitted = estimator.fit(run_short_campaign(estimator, target, 20, device))
         found = fitted.predict(networks, [setup] * len(networks), per_layer=True)
         assert [len(rows) for rows in found.layers] == [len(one.layers) for one in networks]
@@ -154,39 +153,30 @@ def test_intervals_cover_networks_on_a_simulated_device(fitted, device):
     assert (np.abs(found.energy_j - truth) < 1.96 * found.energy_sd_j).mean() > 0.85
 
 
-def test_setups_are_fitted_separately(fitted):
-    target = replace(TARGET, setup=Setup(batch=64))
-    other = run_short_campaign(SubtractiveEstimator(), target, 20, make_simulated_device(11))
-    both = SubtractiveEstimator().fit([*make_observations(), *other])
-    networks = draw_networks(3)
-    assert predict(both, *networks).energy_j == pytest.approx(predict(fitted, *networks).energy_j)
-
-
 TOTALS = StepTotals(1.0, 1.0, 1)
+
+
+def change_seen(network=(), setup=(), **change):
+    """Return an observation whose network, setup or other values are changed."""
+    seen = make_observations()[0]
+    network = replace(seen.trial.network, **dict(network))
+    trial = replace(seen.trial, network=network, setup=replace(SETUP, **dict(setup)))
+    return replace(seen, trial=trial, energy_j=50 * seen.energy_j, **change)
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"source": "own net"},
-        {"totals": replace(TOTALS, unattributed_flops_share=0.02)},
-        {"totals": replace(TOTALS, unattributed_bytes_share=0.02)},
-        {"buildable": False},
-        {"loss": "own"},
+        {"network": {"totals": replace(TOTALS, unattributed_flops_share=0.02)}},
+        {"network": {"totals": replace(TOTALS, unattributed_bytes_share=0.02)}},
+        {"network": {"buildable": False}},
+        {"setup": {"loss": "own"}},
     ],
     ids=str,
 )
 def test_networks_whose_energy_is_not_that_of_their_layers_are_not_used(fitted, change):
-    seen, estimator = make_observations()[0], SubtractiveEstimator()
-    wrong = replace(seen, energy_j=50 * seen.energy_j, duration_s=50 * seen.duration_s)
-    trial = wrong.trial
-    if "source" in change:
-        wrong = replace(wrong, **change)
-    elif "loss" in change:
-        wrong = replace(wrong, trial=replace(trial, setup=replace(trial.setup, **change)))
-    else:
-        wrong = replace(wrong, trial=replace(trial, network=replace(trial.network, **change)))
-    networks = draw_networks(3)
+    wrong, estimator, networks = change_seen(**change), SubtractiveEstimator(), draw_networks(3)
     after = estimator.fit([*make_observations(), wrong])
     assert not estimator.uses(wrong)
     assert (predict(after, *networks).energy_j == predict(fitted, *networks).energy_j).all()
@@ -208,15 +198,13 @@ def test_bounds_are_proposed_first_in_the_order_of_subtraction():
 
 
 def test_uncertainty_decreases_until_every_curve_is_known(additive):
-    keys = [seen.trial.key for seen in additive]
-    assert len(set(keys)) == len(keys), "nothing is proposed twice"
+    assert len({seen.trial.key for seen in additive}) == len(additive), "nothing comes twice"
     early, late = (SubtractiveEstimator().propose(TARGET, additive[:n]) for n in (20, None))
     assert late.uncertainty_share < early.uncertainty_share
     assert (early.points, late.points) == (20, len(additive))
-    easy = replace(TARGET, uncertainty_share=0.6)
-    proposal = SubtractiveEstimator().propose(easy, additive)
-    assert proposal.trial is None and proposal.uncertainty_share < 0.6
-    assert "known within 60 %" in proposal.reason
+    easy = SubtractiveEstimator().propose(replace(TARGET, uncertainty_share=0.6), additive)
+    assert easy.trial is None and easy.uncertainty_share < 0.6
+    assert "known within 60 %" in easy.reason
 
 
 def follow_proposals(target, measure, limit):
@@ -267,43 +255,39 @@ def test_only_whole_eager_steps_of_variants_are_used():
 
 def test_energy_of_many_steps_counts_per_step():
     seen = make_observations()[4]
-    many = replace(
-        seen,
-        trial=replace(seen.trial, execution=Execution(steps=10)),
-        energy_j=10 * seen.energy_j,
-        energy_sd_j=10 * seen.energy_sd_j,
+    trial = replace(seen.trial, execution=Execution(steps=10))
+    energies = {"energy_j": 10 * seen.energy_j, "energy_sd_j": 10 * seen.energy_sd_j}
+    one, ten = (
+        read_point(seen, "energy"),
+        read_point(replace(seen, trial=trial, **energies), "energy"),
     )
-    one, ten = read_point(seen, "energy"), read_point(many, "energy")
-    assert ten.value == pytest.approx(one.value)
-    assert ten.variance == pytest.approx(one.variance)
+    assert (ten.value, ten.variance) == pytest.approx((one.value, one.variance))
 
 
-def test_layer_wider_than_profiled_is_extrapolated_and_unseen(fitted):
-    narrow, wide = make_family(FAMILY), make_family("lenet5:4,6,24,64")
-    found = predict(fitted, narrow, wide, joint=True, per_layer=True)
-    assert [row.seen for row in found.layers[1]] == [True, True, True, False, True]
-    assert found.energy_j[1] > found.energy_j[0]
-    assert found.energy_cov[1, 1] > found.energy_cov[0, 0]
-    assert 0 < found.unseen_share[1] < 1
-
-
-def test_unseen_kind_is_estimated_from_rates(fitted):
+def test_what_was_not_profiled_is_estimated_from_rates(fitted):
+    """A wider layer than profiled is extrapolated, one of an unknown kind costs its work."""
     network, unseen = make_family(FAMILY), make_layer("layer_norm", shape=(24,))
-    layers = (*network.layers[:3], unseen, *network.layers[3:])
-    found = predict(fitted, network, replace(network, layers=layers), joint=True, per_layer=True)
-    rows = found.layers[1]
-    assert [row.seen for row in rows] == [True, True, True, False, True, True]
-    assert rows[3].energy_j > 0
-    assert found.energy_j[1] == pytest.approx(found.energy_j[0] + rows[3].energy_j)
-    assert found.energy_cov[1, 1] > found.energy_cov[0, 0]
+    more = replace(network, layers=(*network.layers[:3], unseen, *network.layers[3:]))
+    far = make_family("lenet5:40,60,24,16")
+    networks = (network, make_family("lenet5:4,6,24,64"), more, far)
+    found = predict(fitted, *networks, joint=True, per_layer=True)
+    seen = [[row.seen for row in rows] for rows in found.layers]
+    assert seen[1:3] == [[True, True, True, False, True], [True, True, True, False, True, True]]
+    own_j = found.layers[2][3].energy_j
+    assert own_j > 0 and found.energy_j[2] == pytest.approx(found.energy_j[0] + own_j)
+    assert found.energy_j[1] > found.energy_j[0] and 0 < found.unseen_share[1] < 1
+    assert min(np.diag(found.energy_cov)[1:]) > found.energy_cov[0, 0]
+    # Rates are worth less the more of an estimate rests on them.
+    assert (
+        found.energy_sd_j[3] / found.energy_j[3] > 0.15 > found.energy_sd_j[0] / found.energy_j[0]
+    )
 
 
 def test_networks_that_share_layers_have_correlated_errors(fitted):
     names = ("lenet5:4,6,24,10", "lenet5:4,6,24,11", "lenet5:1,1,2,2")
     cov = predict(fitted, *map(make_family, names), joint=True).energy_cov
     sds = np.sqrt(np.diag(cov))
-    correlation = cov / np.outer(sds, sds)
-    assert correlation[0, 1] > correlation[0, 2]
+    assert (cov / np.outer(sds, sds))[0, 1] > (cov / np.outer(sds, sds))[0, 2]
 
 
 def blur(fitted, energy):
@@ -354,31 +338,24 @@ def make_points(blocks=BLOCKS, setup=SETUP, j_per_byte=2e-9):
     points = []
     for block in blocks:
         size = sum(layer_work(layer, setup).total.size_bytes for layer in block.layers)
-        points.append(ProfiledBlock(block, setup, j_per_byte * size, 0.0))
+        points.append(VariantPoint(block, (), setup, j_per_byte * size, 0.0))
     return points
 
 
-def test_rates_recover_costs_proportional_to_bytes():
-    points = make_points()
+def test_rates_of_the_most_specific_group_recover_costs_proportional_to_bytes():
+    other, linear = Setup(batch=20), [one for one in BLOCKS if one.layers[0].kind == "linear"]
+    points = [*make_points(), *make_points(linear * 4), *make_points(linear * 4, other, 8e-9)]
     rates = fit_rates(points)
     for point in points:
-        found = estimate_block(rates, point.block, SETUP)
-        assert found.value == pytest.approx(point.value, rel=1e-3)
+        found = estimate_block(rates, point.block, point.setup)
+        if point.block in linear:
+            assert found.value == pytest.approx(point.value, rel=1e-3)
         assert 0 < found.sd_share < 1
+    assert estimate_block(rates, linear[0], Setup(batch=40)).group.startswith("kind:")
     # The update takes a share of the cost.
-    assert 0 < estimate_update_share(rates, BLOCKS[2], SETUP) < 1
-    assert estimate_update_share(rates, BLOCKS[2], replace(SETUP, phase="inference")) == 0.0
-
-
-def test_most_specific_row_is_used():
-    own, other = Setup(batch=10), Setup(batch=20)
-    blocks = [block for block in BLOCKS if block.layers[0].kind == "linear"]
-    cheap, dear = make_points(blocks * 4, own), make_points(blocks * 4, other, j_per_byte=8e-9)
-    rates = fit_rates([*cheap, *dear])
-    assert estimate_block(rates, blocks[0], own).value == pytest.approx(cheap[0].value, rel=1e-3)
-    assert estimate_block(rates, blocks[0], other).value == pytest.approx(dear[0].value, rel=1e-3)
-    unseen = estimate_block(rates, blocks[0], Setup(batch=40))
-    assert unseen.group.startswith("kind:")
+    for setup, has_update in ((SETUP, True), (replace(SETUP, phase="inference"), False)):
+        share = estimate_block(rates, BLOCKS[2], setup).update_share
+        assert (0 < share < 1) == has_update and (share == 0.0) != has_update
 
 
 def list_points(observations, options=PAPER):
@@ -389,10 +366,10 @@ def test_the_paper_has_none_of_our_deviations():
     for name in DEVIATIONS:
         assert getattr(OURS, name) != getattr(PAPER, name), name
     assert {field.name for field in fields(SubtractiveOptions)} == {"kernel", *DEVIATIONS}
-    assert SubtractiveEstimator().options == OURS and PaperEstimator().options == PAPER
+    assert SubtractiveEstimator().options == OURS and PAPER_ESTIMATOR.options == PAPER
     assert change_options(OURS, DEVIATIONS) == PAPER
     assert change_options(PAPER, DEVIATIONS) == OURS
-    assert SubtractiveEstimator().repeats_doubtful and not PaperEstimator().repeats_doubtful
+    assert SubtractiveEstimator().repeats_doubtful and not PAPER_ESTIMATOR.repeats_doubtful
 
 
 def test_single_deviations_are_part_of_the_name():
@@ -419,17 +396,12 @@ def test_one_curve_is_finished_before_the_next_begins(campaign):
 def test_a_curve_starts_at_both_bounds_and_has_a_limited_number_of_points(campaign):
     curves = {}
     for point in list_points(campaign):
-        layer = point.block.layers[0]
-        key = point.block.role, layer.kind, layer.sizes.get("space")
-        sizes = tuple(layer.sizes[name] for name in ("cin", "cout") if name in layer.sizes)
-        curves.setdefault(key, []).append(sizes)
-    planned = plan_curves(TARGET.network, PAPER.partition.split, PAPER.partition.make_variant)
-    assert len(curves) == len(planned)
-    for sizes in curves.values():
-        assert len(sizes) <= PAPER.limit
-        low, high = sizes[:2]
+        curves.setdefault(curve_key(point.block, SETUP), []).append(block_widths(point.block))
+    assert len(curves) == len(plan_curves(TARGET.network, PAPER.partition))
+    for low, high, *others in curves.values():
+        assert len(others) <= PAPER.limit - 2
         assert all(a <= b for a, b in zip(low, high, strict=True))
-    final = PaperEstimator().propose(TARGET, campaign)
+    final = PAPER_ESTIMATOR.propose(TARGET, campaign)
     assert final.trial is None and "every curve is known within 5 %" in final.reason
 
 
@@ -445,14 +417,10 @@ def test_mixed_corners_are_ours():
 
 def test_the_variance_is_compared_with_the_data_as_numbers():
     """500 batches of 1 J with a standard deviation of 1 %: 25 J² are 5 % of 500 J."""
-
-    class Curve:
-        mean_abs_value = 1.0
-        process = type("Process", (), {"values": np.array([0.5, 1.5])})
-
-    assert _compare_with_data(0.01, Curve, "sd") == pytest.approx(0.01)
-    assert _compare_with_data(0.01, Curve, "variance") == pytest.approx(0.05)
-    assert _compare_with_data(0.1, Curve, "variance share") == pytest.approx(0.04)
+    values = np.array([0.5, 1.5])
+    assert _compare_with_data(0.01, values, "sd") == pytest.approx(0.01)
+    assert _compare_with_data(0.01, values, "variance") == pytest.approx(0.05)
+    assert _compare_with_data(0.1, values, "variance share") == pytest.approx(0.04)
 
 
 def test_candidates_are_every_channel_count():
@@ -478,7 +446,7 @@ def test_variance_of_what_is_subtracted_is_carried_over():
         fit_curves(seen, "energy", fit_gaussian_process, OURS.partition, carried)
         for carried in (True, False)
     )
-    key = next(key for key, curve in with_it.items() if curve.block.role == "hidden")
+    key = next(key for key, curve in with_it.items() if curve.points[0].block.role == "hidden")
     assert (with_it[key].process.variances > without[key].process.variances).all()
     # Curves that were subtracted from others differ a little too.
     assert with_it[key].process.values == pytest.approx(without[key].process.values, rel=0.01)
@@ -507,5 +475,5 @@ def test_beyond_the_profiled_widths_the_process_itself_counts(fitted):
 def test_the_papers_method_estimates_within_its_10_percent(campaign, device):
     """On a device whose costs nearly add up."""
     networks = [make_family("lenet5:2,3,9,7"), make_family("lenet5:4,5,20,9")]
-    found = predict(PaperEstimator().fit(campaign), *networks)
+    found = predict(PAPER_ESTIMATOR.fit(campaign), *networks)
     assert found.energy_j == pytest.approx(true_energies(device, networks), rel=0.1)

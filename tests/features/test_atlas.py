@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.campaign.atlas_campaign import AtlasLimits
+from joulecast.campaign.atlas import AtlasLimits
 from joulecast.families import make_family
 from joulecast.features.atlas import (
     WORKER_COMMAND,

@@ -348,7 +348,7 @@ def test_profile_keeps_its_sources(place):
 
 
 def test_atlas_may_start_from_others(place, monkeypatch):
-    monkeypatch.setattr("joulecast.campaign.atlas_campaign._NETWORKS", {True: 3, False: 3})
+    monkeypatch.setattr("joulecast.campaign.atlas._NETWORKS", {True: 3, False: 3})
     options = {"on": "simulated:6", "store": place, "atlas": True, "points": 8}
     joulecast.profile(from_=["simulated-7", "simulated-8"], **options)
     estimate = joulecast.estimate(NET, device="simulated-6", store=place, batch=8)

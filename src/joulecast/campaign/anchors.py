@@ -109,7 +109,6 @@ class DeviceScale:
             precisions that are measured.
         bytes_per_s: Bytes moved per second.
         launch_s: Time of an empty launch.
-        longest_step_s: A trial whose step takes longer is left out.
         most_copies: Copies of a layer side by side. They hide launches, which a processor has none
             of: there, more copies only take more time.
     """
@@ -118,7 +117,6 @@ class DeviceScale:
     flops_per_s: Mapping[str, float]
     bytes_per_s: float
     launch_s: float
-    longest_step_s: float = 0.1
     most_copies: int = 32
 
     def duration_s(self, work: Work, precision: str) -> float:
@@ -163,50 +161,50 @@ def make_anchor_trials(
     for precision in scale.flops_per_s:
         width = _find_width(scale, precision)
         setup = Setup(width, phase=phase, precision=precision)
-        trials.append(_isolate(make_layer("linear", cin=width, cout=width, bias=0), setup, modes))
+        trials.append(
+            _isolate(make_layer("linear", cin=width, cout=width, bias=0), setup, modes, scale)
+        )
     wanted = scale.bytes_per_s * TARGET_S / _COPY_BYTES
     most = scale.memory_bytes * _MEMORY_SHARE / _COPY_BYTES
     elements = max(1, int(min(wanted, most)) // _COPY_BATCH)
     copy = make_layer("elementwise", fn="copy", shape=(elements,))
     tiny = make_layer("linear", cin=_TINY_WIDTH, cout=_TINY_WIDTH)
-    trials.append(_isolate(copy, Setup(_COPY_BATCH, phase=phase), modes))
-    trials.append(_isolate(tiny, Setup(1, phase=phase), modes))
-    return _limit_copies(trials, scale)
+    trials.append(_isolate(copy, Setup(_COPY_BATCH, phase=phase), modes, scale))
+    trials.append(_isolate(tiny, Setup(1, phase=phase), modes, scale))
+    return tuple(trials)
 
 
-def make_shape_trials(
-    scale: DeviceScale, modes: tuple[str, ...] = ("eager",), phase: str = "train"
-) -> tuple[Trial, ...]:
+def make_shape_trials(scale: DeviceScale, modes: tuple[str, ...]) -> tuple[Trial, ...]:
     """Return further products in each precision: tall, wide, and many small ones at once."""
     trials = []
     for precision in scale.flops_per_s:
-        width, setup = _find_width(scale, precision), Setup(phase=phase, precision=precision)
+        width, setup = _find_width(scale, precision), Setup(precision=precision)
         for row_scale, width_scale in _OTHER_SHAPES:
             own, rows = int(width_scale * width), replace(setup, batch=int(row_scale * width))
-            trials.append(_isolate(make_layer("linear", cin=own, cout=own, bias=0), rows, modes))
+            trials.append(
+                _isolate(make_layer("linear", cin=own, cout=own, bias=0), rows, modes, scale)
+            )
         # Queries by keys of attention, over sequences of half the width.
         half = width // 2
         batch = max(1, 4 * width // (_HEADS * _HEAD_WIDTH))
         layer = replace(
             make_layer("matmul", count=_HEADS, m=half, k=_HEAD_WIDTH, n=half), reads=(1, 2)
         )
-        trials.append(_isolate(layer, replace(setup, batch=batch), modes))
-    return _limit_copies(trials, scale)
+        trials.append(_isolate(layer, replace(setup, batch=batch), modes, scale))
+    return tuple(trials)
 
 
-def make_layer_trials(
-    scale: DeviceScale, modes: tuple[str, ...] = ("eager",), phase: str = "train"
-) -> tuple[Trial, ...]:
+def make_layer_trials(scale: DeviceScale, modes: tuple[str, ...]) -> tuple[Trial, ...]:
     """Return layers of ordinary sizes in each precision, one of every frequent kind."""
     trials = []
     for precision in scale.flops_per_s:
-        setup = Setup(_LAYER_BATCH, phase=phase, precision=precision)
+        setup = Setup(_LAYER_BATCH, precision=precision)
         layers = _PRODUCT_LAYERS + (() if precision == "tf32" else _OTHER_LAYERS)
-        trials += [_isolate(layer, setup, modes) for layer in layers]
-    return _limit_copies(trials, scale)
+        trials += [_isolate(layer, setup, modes, scale) for layer in layers]
+    return tuple(trials)
 
 
-def make_host_trials(modes: tuple[str, ...] = ("eager",)) -> tuple[Trial, ...]:
+def make_host_trials(modes: tuple[str, ...]) -> tuple[Trial, ...]:
     """Return eager training steps that show the host; none where layers are timed with it."""
     if "graph" not in modes:
         return ()
@@ -221,13 +219,10 @@ def _find_width(scale: DeviceScale, precision: str) -> int:
     return max(_SMALLEST, width)
 
 
-def _isolate(layer: Layer, setup: Setup, modes: tuple[str, ...]) -> Trial:
+def _isolate(layer: Layer, setup: Setup, modes: tuple[str, ...], scale: DeviceScale) -> Trial:
     mode = "graph" if "graph" in modes else "eager"
-    return make_isolated_trial(Block("hidden", (layer,)), setup, mode)
-
-
-def _limit_copies(trials: Iterable[Trial], scale: DeviceScale) -> tuple[Trial, ...]:
-    return tuple(limit_copies(trial, scale.most_copies) for trial in trials)
+    trial = make_isolated_trial(Block("hidden", (layer,)), setup, mode)
+    return limit_copies(trial, scale.most_copies)
 
 
 def limit_copies(trial: Trial, most: int) -> Trial:

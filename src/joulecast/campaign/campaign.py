@@ -27,12 +27,12 @@ from joulecast.campaign.trial_log import (
     ObservationLog,
     Progress,
     TrialLog,
+    add_stand_ins,
     describe_profile,
     record_campaign,
     repeat_doubtful,
 )
-from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
-from joulecast.estimators.plausibility import JudgingFit
+from joulecast.estimators.base import Estimator, Fitted, Proposal, Target, restore_fit
 from joulecast.measurer import TrialMeasurer
 from joulecast.records import Observation
 from joulecast.system.errors import MeasurementError, MissingError
@@ -85,8 +85,12 @@ def run_campaign(
     target = replace(target, modes=measurer.runtime.modes, runtime=measurer.runtime.name)
     with record_campaign(log, own, target.network.name) as record:
         started_s = measurer.now()
-        trials = TrialLog(measurer, log, list(log.load_observations(own.key)))
-        fitted = _load_fit(log, own.key, estimator)
+        trials = TrialLog(measurer, log, add_stand_ins(measurer, log.load_observations(own.key)))
+        # What is stored was fitted to other energies than those that stand in for them.
+        is_recorder = measurer.meter.is_recorder
+        fitted = (
+            None if is_recorder else restore_fit(estimator, log.load_fit(own.key, estimator.name))
+        )
         if estimator.uses_anchors:
             measure_anchors(trials, target.setup.precision, target.setup.phase)
         while True:
@@ -109,9 +113,12 @@ def run_campaign(
             if stopped or proposal.trial is None:
                 break
             _measure_proposed(trials, proposal, started_s + seconds if seconds else math.inf)
-        repair_s = _find_repair_time(estimator, target, seconds or elapsed_s)
-        fitted, repeated = _repair_and_fit(estimator, trials, repair_s, fitted)
-        log.save_fit(own.key, estimator.name, fitted.to_dict())
+        repeated, repair_s = 0, _find_repair_time(estimator, target, seconds or elapsed_s)
+        if repair_s:
+            repeated = repeat_doubtful(trials, until_s=measurer.now() + repair_s)
+        fitted = fit_estimator(estimator, trials.believed, trials.skipped, fitted)
+        if not is_recorder:
+            log.save_fit(own.key, estimator.name, fitted.to_dict())
         result = CampaignResult(
             own.key,
             proposal.points,
@@ -144,13 +151,6 @@ def fit_estimator(
         ) from error
 
 
-def _load_fit(log: ObservationLog, profile_key: str, estimator: Estimator) -> Fitted | None:
-    data = log.load_fit(profile_key, estimator.name)
-    if data is None or data.get("version", 1) != estimator.version:
-        return None
-    return estimator.load(data)
-
-
 def _find_repair_time(estimator: Estimator, target: Target, campaign_s: float) -> float:
     """Return how long doubtful trials are measured again; a probe's user waits for it."""
     if target.acquisition == "probe" or not getattr(estimator, "repeats_doubtful", True):
@@ -171,22 +171,6 @@ def _measure_proposed(trials: TrialLog, proposal: Proposal, until_s: float) -> N
     if before < trials.new == 1:
         # After the first load, when clock rates are up as they are between steps.
         trials.measure_idle()
-
-
-def _repair_and_fit(
-    estimator: Estimator, trials: TrialLog, repair_s: float, fitted: Fitted | None
-) -> tuple[Fitted, int]:
-    """Measure again what looks wrong, and fit; count what was. A fit that judges may doubt more."""
-    if not repair_s:
-        return fit_estimator(estimator, trials.believed, trials.skipped, fitted), 0
-    until_s = trials.measurer.now() + repair_s
-    repeated = repeat_doubtful(trials, until_s=until_s)
-    fitted = fit_estimator(estimator, trials.believed, trials.skipped, fitted)
-    if isinstance(fitted, JudgingFit):
-        doubted = repeat_doubtful(trials, fitted, until_s=until_s)
-        if doubted:
-            return fit_estimator(estimator, trials.believed, (), fitted), repeated + doubted
-    return fitted, repeated
 
 
 def _find_stop_reason(

@@ -2,7 +2,6 @@
 
     TrialLog         claims, measures and stores trials, and repeats what contradicts or looks wrong
     CampaignRecord   how far a campaign is, for other processes, and their request to stop it
-    TimeGuidedLog    a store whose energies are read later, from a power trace
 
 A trial is claimed before it is measured: another campaign with the same store, on this machine or
 on another one, does not measure it too, and what it has measured meanwhile is taken over.
@@ -10,18 +9,22 @@ A trial that contradicts an earlier observation of the same trial is measured ag
 A trial that the device refuses (it cannot be built, does not fit into memory, does not train) is
 noted. After some CUDA errors a process can no longer use the device: the trial that caused one is
 stored as refused, so that the next process does not try it again.
+
+Where energies are read later, from a power trace, time guides a campaign: estimators choose trials
+by the uncertainty of energies, and at a constant power that is the uncertainty of durations, which
+the paper uses where energy cannot be read live. Windows are stored, and no energies.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
-from joulecast.estimators.base import Fitted, Json
+from joulecast.estimators.base import Json
 from joulecast.estimators.plausibility import (
     agree,
     drop_contradicted,
@@ -43,7 +46,6 @@ from joulecast.system.errors import (
 )
 
 if TYPE_CHECKING:
-    from joulecast.store import Store
     from joulecast.store.campaigns import CampaignProgress, CampaignTables
 
 STOPPED_BY_REQUEST = "it was stopped by request"
@@ -62,7 +64,15 @@ _LONGEST_CLAIM_S = 600.0
 
 
 class ObservationLog(Protocol):
-    """Storage that a campaign reads from and writes to; ``store.Store`` is one."""
+    """Storage that a campaign reads from and writes to; ``store.Store`` is one.
+
+    A class that inherits it, and nothing else, keeps no fits and serves one campaign alone.
+    """
+
+    @property
+    def campaigns(self) -> CampaignTables | None:
+        """How far campaigns are; None if that is not kept."""
+        return None
 
     def load_observations(self, profile_key: str) -> Sequence[Observation]:
         """Return all observations of a profile, in the order they were added."""
@@ -72,22 +82,21 @@ class ObservationLog(Protocol):
 
     def load_fit(self, profile_key: str, estimator: str) -> Json | None:
         """Return an estimator's fit to a profile, from which a campaign may start."""
+        return None
 
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Store an estimator's fit to a profile."""
-
-
-@runtime_checkable
-class SharedLog(Protocol):
-    """Storage that several campaigns write to at once."""
+        return
 
     def check_writable(self, profile: Profile) -> None:
         """Raise an error if observations of a profile cannot be stored."""
+        return
 
     def claim_trial(
         self, planned: Observation, wait_s: float
     ) -> AbstractContextManager[Sequence[Observation] | None]:
         """Claim a trial; yield what is stored of it, or None if another campaign has claimed it."""
+        return nullcontext(())
 
 
 @dataclass(frozen=True)
@@ -144,8 +153,7 @@ class TrialLog:
 
     def __post_init__(self) -> None:
         # Known before anything is measured in vain.
-        if isinstance(self.log, SharedLog):
-            self.log.check_writable(describe_profile(self.measurer))
+        self.log.check_writable(describe_profile(self.measurer))
         self.believed = list(drop_contradicted(self.stored))
         self.refused = [one for one in self.stored if one.refusal]
         self._taken_over: list[Observation] = []
@@ -172,10 +180,11 @@ class TrialLog:
             DeviceLostError: The process can no longer use the device.
             MeterLostError: The meter can no longer be read.
         """
-        with self._claim(trial, waits) as stored:
+        planned = self.measurer.make_refusal(trial, "")
+        with self.log.claim_trial(planned, _LONGEST_CLAIM_S if waits else 0.0) as stored:
             if stored is None and not waits:
                 return None
-            for one in stored or ():
+            for one in add_stand_ins(self.measurer, stored or ()):
                 self._take_over(one)
             found = self._find_taken_over(trial, with_energy)
             if found is None:
@@ -189,17 +198,10 @@ class TrialLog:
         self.add(self.measurer.measure_idle())
 
     def add(self, observation: Observation) -> None:
-        """Store an observation."""
-        self.log.add_observation(observation)
+        """Store an observation, without an energy that only stands in for one."""
+        is_recorder = self.measurer.meter.is_recorder
+        self.log.add_observation(drop_energy(observation) if is_recorder else observation)
         self._believe(observation)
-
-    def _claim(
-        self, trial: Trial, waits: bool
-    ) -> AbstractContextManager[Sequence[Observation] | None]:
-        if not isinstance(self.log, SharedLog):
-            return nullcontext(())
-        planned = self.measurer.make_refusal(trial, "")
-        return self.log.claim_trial(planned, _LONGEST_CLAIM_S if waits else 0.0)
 
     def _take_over(self, observation: Observation) -> None:
         """Add an observation of another campaign unless it is known."""
@@ -275,33 +277,17 @@ class TrialLog:
             ) from error
 
 
-@runtime_checkable
-class RecordingLog(Protocol):
-    """Storage that keeps how far campaigns are; ``store.Store`` is one."""
-
-    @property
-    def campaigns(self) -> CampaignTables:
-        """The campaigns of the store."""
-
-
 class CampaignRecord:
     """A run of a campaign in the store.
 
     Args:
         tables: The campaigns of the store; None records nothing, as for campaigns of an evaluation.
         key: The run.
-        now: Returns seconds; progress is stored twice a second at most.
     """
 
-    def __init__(
-        self,
-        tables: CampaignTables | None,
-        key: str = "",
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, tables: CampaignTables | None, key: str = "") -> None:
         self.key = key
         self._tables = tables
-        self._now = now
         self._due_s = -math.inf
         self._moments: list[CampaignProgress] = []
 
@@ -315,9 +301,9 @@ class CampaignRecord:
         # An atlas has no uncertainty, and calls it 0.
         known = share if share and math.isfinite(share) else None
         self._moments.append(CampaignProgress(progress.elapsed_s, progress.points, known))
-        if self._now() < self._due_s and not is_last:
+        if time.monotonic() < self._due_s and not is_last:
             return
-        self._due_s = self._now() + _LEAST_PAUSE_S
+        self._due_s = time.monotonic() + _LEAST_PAUSE_S
         self._tables.change(
             self.key,
             self._moments,
@@ -341,14 +327,14 @@ class CampaignRecord:
 
 
 @contextmanager
-def record_campaign(log: object, profile: Profile, name: str) -> Iterator[CampaignRecord]:
+def record_campaign(log: ObservationLog, profile: Profile, name: str) -> Iterator[CampaignRecord]:
     """Record a campaign in the store while a block runs, and an error that leaves it."""
-    if not isinstance(log, RecordingLog):
+    tables = log.campaigns
+    if tables is None:
         yield CampaignRecord(None)
         return
     from joulecast.store.campaigns import FAILED, INTERRUPTED
 
-    tables = log.campaigns
     with tables.add(name, profile.device.name, profile.key, profile.provenance) as key:
         try:
             yield CampaignRecord(tables, key)
@@ -362,19 +348,16 @@ def record_campaign(log: object, profile: Profile, name: str) -> Iterator[Campai
             raise
 
 
-def list_doubtful(
-    observations: Sequence[Observation], unit: str, fitted: Fitted | None = None
-) -> list[Observation]:
+def list_doubtful(observations: Sequence[Observation], unit: str) -> list[Observation]:
     """Return observations that look wrong, the worst first.
 
     An observation is doubted if its windows disagreed, if another one of the same trial contradicts
-    it and no third decides, or if it is implausible beside similar trials or under the fit. A trial
-    that was repeated is believed as ``drop_contradicted`` says, and is not doubted again.
+    it and no third decides, or if it is implausible beside similar trials. A trial that was
+    repeated is believed as ``drop_contradicted`` says, and is not doubted again.
 
     Args:
         observations: Everything stored about a device.
         unit: The unit of the device at hand; those of other units are not repeated on it.
-        fitted: A fit to them, which judges them if it can.
     """
     own = [
         one
@@ -388,20 +371,17 @@ def list_doubtful(
         for sd, value in ((one.duration_sd_s, one.duration_s), (one.energy_sd_j, one.energy_j))
         if sd and value and sd > _WIDE_SHARE * value
     ]
-    implausible = [one for one in list_implausible(observations, fitted) if id(one) in places]
+    implausible = [one for one in list_implausible(observations) if id(one) in places]
     doubted = list(dict.fromkeys([*unsure, *implausible]))
     return [one for one in doubted if not _is_settled(one, own)][:MOST_REPEATED]
 
 
 def repeat_doubtful(
-    trials: TrialLog,
-    fitted: Fitted | None = None,
-    most: int = MOST_REPEATED,
-    until_s: float | None = None,
+    trials: TrialLog, most: int = MOST_REPEATED, until_s: float | None = None
 ) -> int:
     """Measure doubtful trials again; return how many were."""
     unit, before, count = trials.measurer.runtime.device.unit, trials.new, 0
-    for one in list_doubtful(trials.stored, unit, fitted)[:most]:
+    for one in list_doubtful(trials.stored, unit)[:most]:
         if until_s is not None and trials.measurer.now() > until_s:
             break
         try:
@@ -431,6 +411,14 @@ def drop_energy(observation: Observation) -> Observation:
     return replace(observation, energy_j=None, energy_sd_j=None, unchecked=())
 
 
+def add_stand_ins(
+    measurer: TrialMeasurer, observations: Sequence[Observation]
+) -> list[Observation]:
+    """Return observations, with energies of a constant power if the measurer reads none."""
+    is_recorder = measurer.meter.is_recorder
+    return [add_stand_in(one) if is_recorder else one for one in observations]
+
+
 def add_stand_in(observation: Observation) -> Observation:
     """Return a recorded observation with the energy of a constant power."""
     from joulecast.meters.file import STAND_IN_W
@@ -443,49 +431,3 @@ def add_stand_in(observation: Observation) -> Observation:
         energy_j=STAND_IN_W * observation.duration_s,
         energy_sd_j=None if spread_s is None else STAND_IN_W * spread_s,
     )
-
-
-@dataclass(frozen=True)
-class TimeGuidedLog:
-    """A store as seen by a campaign that is guided by time, because energies are read later.
-
-        store ── durations ──▶ energies at a constant power ──▶ campaign
-          ◀── windows, no energy ── observation ◀──────────────────┘
-
-    The estimators of a campaign choose trials by the uncertainty of energies. At a constant power
-    that is the uncertainty of durations, which the paper uses where energy cannot be read live.
-    """
-
-    store: Store
-
-    @property
-    def campaigns(self) -> CampaignTables:
-        """The campaigns of the store."""
-        return self.store.campaigns
-
-    def load_observations(self, profile_key: str) -> Sequence[Observation]:
-        """Return all observations of a profile, with the energies of a constant power."""
-        return [add_stand_in(one) for one in self.store.load_observations(profile_key)]
-
-    def add_observation(self, observation: Observation) -> None:
-        """Store an observation without its energy."""
-        self.store.add_observation(drop_energy(observation))
-
-    def load_fit(self, profile_key: str, estimator: str) -> Json | None:
-        """Return no fit: what is stored was fitted to other energies."""
-        return None
-
-    def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
-        """Store no fit: it was made from energies that stand in for real ones."""
-
-    def check_writable(self, profile: Profile) -> None:
-        """Raise an error if observations of a profile cannot be stored."""
-        self.store.check_writable(profile)
-
-    @contextmanager
-    def claim_trial(
-        self, planned: Observation, wait_s: float
-    ) -> Iterator[Sequence[Observation] | None]:
-        """Claim a trial; yield what is stored of it, or None if another campaign has claimed it."""
-        with self.store.claim_trial(planned, wait_s) as stored:
-            yield None if stored is None else [add_stand_in(one) for one in stored]

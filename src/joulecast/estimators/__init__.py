@@ -18,7 +18,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from joulecast.estimators.base import Estimator as Estimator
-from joulecast.estimators.base import FitComponent, Fitted
+from joulecast.estimators.base import FitComponent, Fitted, restore_fit
 from joulecast.estimators.fitted_profile import (
     STARTS_FROM_SHEETS,
     find_starting_sheet,
@@ -26,8 +26,9 @@ from joulecast.estimators.fitted_profile import (
 )
 from joulecast.estimators.fitted_profile import Estimates as Estimates
 from joulecast.estimators.fitted_profile import FittedProfile as FittedProfile
+from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.gp.lognormal import interval_log_sd, normal_quantile
-from joulecast.records import Estimate, Network, Observation, Profile, Setup, find_fit_count
+from joulecast.records import Estimate, Network, Profile, Setup, find_fit_count
 from joulecast.system.errors import InputError, MissingError
 
 DEFAULT = "additive"
@@ -38,20 +39,15 @@ AUTO = "auto"
 _BY_RUNTIME = {"onnxruntime": "kernel-gp", "torch_compile": "kernel-gp"}
 
 
+_PAPER_METHODS = ("subtractive", "subtractive-blocks", "ampere")
+_BASELINES = ("flops", "flops-linear", "work-linear", "constant")
 # Module and class: importing all of them takes longer than an estimate with one.
 ESTIMATORS = {
     "additive": f"{__name__}.additive.estimator:AdditiveEstimator",
-    "subtractive": f"{__name__}.subtractive.estimator:SubtractiveEstimator",
-    "subtractive-blocks": f"{__name__}.subtractive.estimator:BlockSubtractiveEstimator",
-    "ampere": f"{__name__}.subtractive.estimator:PaperEstimator",
+    **dict.fromkeys(_PAPER_METHODS, f"{__name__}.subtractive.estimator:SubtractiveEstimator"),
     "kernel-gp": f"{__name__}.kernels:KernelProcessEstimator",
-    "flops": f"{__name__}.whole_networks:FlopsEstimator",
-    "flops-linear": f"{__name__}.whole_networks:LinearFlopsEstimator",
-    "work-linear": f"{__name__}.whole_networks:LinearWorkEstimator",
-    "constant": f"{__name__}.whole_networks:ConstantEstimator",
+    **dict.fromkeys(_BASELINES, f"{__name__}.whole_networks:WholeNetworkEstimator"),
 }
-
-_WITH_DEVIATIONS = ("subtractive", "subtractive-blocks", "ampere")
 
 FIRST_STEPS = "the rest of the run may differ from its beginning"
 """Name of the uncertainty source that remains after the first steps of a run."""
@@ -70,9 +66,9 @@ def find_estimator(name: str = DEFAULT) -> Estimator:
     """
     base, *changes = name.split(":")
     estimator: Estimator
-    if base in ESTIMATORS and (not changes or base in _WITH_DEVIATIONS):
+    if base in ESTIMATORS and (not changes or base in _PAPER_METHODS):
         make = resolve_name(ESTIMATORS[base])
-        estimator = make(changes=tuple(changes)) if changes else make()
+        estimator = make(name) if base in (*_PAPER_METHODS, *_BASELINES) else make()
         return estimator
     plugins = _load_plugins()
     if name not in plugins:
@@ -124,7 +120,7 @@ def fit_profile(profile: Profile, estimator: str = AUTO) -> FittedProfile:
             if not is_current:
                 # Without that number, or where it counts a store's own observations alone, they
                 # must be parsed.
-                count = sum(map(method.uses, _list_believed(profile)))
+                count = sum(map(method.uses, drop_contradicted(profile.observations)))
                 is_current = count in (0, stored.observation_count)
             if is_current:
                 return FittedProfile(profile, method, stored)
@@ -133,9 +129,13 @@ def fit_profile(profile: Profile, estimator: str = AUTO) -> FittedProfile:
                 f"the profile of {profile.device.name} holds nothing that {name} can learn from: "
                 "run `joulecast profile NET` on that device first"
             )
-        return FittedProfile(profile, method, method.fit(_list_believed(profile), stored))
+        return FittedProfile(
+            profile, method, method.fit(drop_contradicted(profile.observations), stored)
+        )
     method = make_starting_estimator(name, sheet)
-    return FittedProfile(profile, method, method.fit(_list_believed(profile)), sheet)
+    return FittedProfile(
+        profile, method, method.fit(drop_contradicted(profile.observations)), sheet
+    )
 
 
 def describe_fits(profile: Profile) -> dict[str, tuple[FitComponent, ...]]:
@@ -183,16 +183,6 @@ def _load_plugins() -> Mapping[str, Any]:
     return load_plugins(ESTIMATOR_GROUP, frozenset(ESTIMATORS))
 
 
-def _list_believed(profile: Profile) -> tuple[Observation, ...]:
-    """Return the observations of a profile without those that others contradict."""
-    from joulecast.estimators.plausibility import drop_contradicted
-
-    return drop_contradicted(profile.observations)
-
-
 def load_fit(profile: Profile, method: Estimator) -> Fitted | None:
     """Return a profile's stored fit of an estimator; None if there is none of its version."""
-    data = profile.fits.get(method.name)
-    if data is None or data.get("version", 1) != method.version:
-        return None
-    return method.load(data)
+    return restore_fit(method, profile.fits.get(method.name))

@@ -122,11 +122,7 @@ class FitComponent(Record):
 
 
 class Fitted(Protocol):
-    """An estimator fitted to observations.
-
-    A fit may also offer ``predict_means(networks, setups)``, which returns the mean energies alone,
-    if it can compute them faster than ``predict`` does.
-    """
+    """An estimator fitted to observations."""
 
     @property
     def observation_count(self) -> int:
@@ -198,30 +194,40 @@ class Estimator(Protocol):
         """Restore a fit from its JSON."""
 
 
-def predict_means(fitted: Fitted, networks: Sequence[Network], setups: Sequence[Setup]) -> Floats:
-    """Return the mean energy of a step of each network, the fast way if the fit has one."""
-    fast: Callable[[Sequence[Network], Sequence[Setup]], Floats] | None
-    fast = getattr(fitted, "predict_means", None)
-    return fast(networks, setups) if fast else fitted.predict(networks, setups).energy_j
+def restore_fit(estimator: Estimator, data: Json | None) -> Fitted | None:
+    """Return a stored fit; None if there is none, or if it is of another version."""
+    if data is None or data.get("version", 1) != estimator.version:
+        return None
+    return estimator.load(data)
 
 
-def predict_by_setup(
-    predict: Callable[[Sequence[Network], Setup], Prediction],
-    networks: Sequence[Network],
-    setups: Sequence[Setup],
-) -> Prediction:
-    """Predict the networks of each setup together and return them in the given order.
+class FittedBySetup:
+    """Base of fits that predict every setup separately: errors of setups are independent."""
 
-    For estimators that fit every setup separately: errors of different setups are independent.
-    """
-    groups: dict[Setup, list[int]] = {}
-    for at, setup in enumerate(setups):
-        groups.setdefault(setup, []).append(at)
+    def predict(
+        self,
+        networks: Sequence[Network],
+        setups: Sequence[Setup],
+        *,
+        joint: bool = False,
+        per_layer: bool = False,
+    ) -> Prediction:
+        """Predict the networks of each setup together; return them in the given order."""
+        groups: dict[Setup, list[int]] = {}
+        for at, setup in enumerate(setups):
+            groups.setdefault(setup, []).append(at)
 
-    def predict_group(places: Sequence[int]) -> Prediction:
-        return predict([networks[at] for at in places], setups[places[0]])
+        def predict_group(places: Sequence[int]) -> Prediction:
+            own = [networks[at] for at in places]
+            return self.predict_setup(own, setups[places[0]], joint, per_layer)
 
-    return predict_groups(predict_group, list(groups.values()))
+        return predict_groups(predict_group, list(groups.values()))
+
+    def predict_setup(
+        self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
+    ) -> Prediction:
+        """Predict networks under one setup."""
+        raise NotImplementedError
 
 
 def predict_groups(
@@ -243,10 +249,17 @@ def split_energy_by_bytes(
     """Split the energy of a block among its layers in proportion to the bytes they move."""
     sizes = [layer_work(layer, setup).total.size_bytes for layer in layers]
     shares = [size / sum(sizes) if sum(sizes) else 1.0 / len(sizes) for size in sizes]
-    return [
-        LayerEstimate(layer.name or layer.kind, layer.kind, energy_j * share, layer.calls, seen)
-        for layer, share in zip(layers, shares, strict=True)
-    ]
+    return list(list_layers(layers, [energy_j * share for share in shares], seen))
+
+
+def list_layers(
+    layers: Sequence[Layer], energies_j: Sequence[float], seen: bool
+) -> tuple[LayerEstimate, ...]:
+    """Return the energy of each layer, all of which were measured or none."""
+    return tuple(
+        LayerEstimate(layer.name or layer.kind, layer.kind, energy_j, layer.calls, seen)
+        for layer, energy_j in zip(layers, energies_j, strict=True)
+    )
 
 
 def setup_key(setup: Setup) -> str:

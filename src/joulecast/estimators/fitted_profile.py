@@ -33,7 +33,6 @@ from joulecast.estimators.base import (
     Fitted,
     Floats,
     Prediction,
-    predict_means,
 )
 from joulecast.gp import lognormal
 from joulecast.gp.lognormal import lognormal_interval
@@ -150,8 +149,8 @@ class FittedProfile:
         return distinct.select([numbers[key] for key in keys])
 
     def predict_means(self, networks: Sequence[Network], setups: Setup | Sequence[Setup]) -> Floats:
-        """Return the mean energies of ``estimate``, faster if the estimator can."""
-        return predict_means(self.fitted, networks, self._list_setups(networks, setups))
+        """Return the mean energies of ``estimate``."""
+        return self.fitted.predict(networks, self._list_setups(networks, setups)).energy_j
 
     def _list_setups(
         self, networks: Sequence[Network], setups: Setup | Sequence[Setup]

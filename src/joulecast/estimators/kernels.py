@@ -31,15 +31,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from statistics import median_high
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from joulecast.estimators.base import (
     FitComponent,
     Fitted,
+    FittedBySetup,
     Floats,
     Json,
     Prediction,
@@ -47,7 +48,7 @@ from joulecast.estimators.base import (
     Target,
     decline_probes,
     fit_work_rates,
-    predict_by_setup,
+    list_layers,
     setup_key,
 )
 from joulecast.gp.regression import ResidualProcess, fit_residual_process
@@ -61,7 +62,7 @@ from joulecast.onnx_nets.fusion import (
 )
 from joulecast.operators import make_layer, output_shape
 from joulecast.records import Input, LayerEstimate, Network, Observation, Setup, Trial
-from joulecast.records.codec import Record
+from joulecast.records.codec import Record, add_codec, always_stored
 from joulecast.system.errors import MissingError
 from joulecast.variants import REPEATED, Block, make_isolated_trial, unfold_blocks
 
@@ -93,6 +94,7 @@ _LARGEST_ALIGNMENT = 8
 # Without any error to learn from, a linear function of work is off by about this much.
 _UNKNOWN_LOG_SD = 0.5
 _LEAST_LOG_SD = 0.2
+_LEAST_LEVEL_LOG_SD = 0.1
 
 
 # Measurements repeat to about this much at best, whatever their rounds say.
@@ -110,7 +112,9 @@ class KernelProcessEstimator:
 
     def uses(self, observation: Observation) -> bool:
         """Return whether an observation is a whole eager step whose duration was measured."""
-        return is_readable(observation)
+        trial = observation.trial
+        is_step = trial.execution.stage == "step" and trial.execution.mode == "eager"
+        return is_step and bool(trial.network.layers and observation.duration_s)
 
     def propose(
         self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
@@ -125,7 +129,9 @@ class KernelProcessEstimator:
         self, observations: Sequence[Observation], fitted: Fitted | None = None
     ) -> FittedKernels:
         """Fit the kernels of every setup."""
-        groups = group_by_setup(observations)
+        groups: dict[str, list[Observation]] = {}
+        for seen in filter(self.uses, observations):
+            groups.setdefault(name_setup(seen.trial.setup), []).append(seen)
         if not groups:
             raise MissingError(
                 f"no step was observed on this device that {self.name} can learn from: profile a "
@@ -141,25 +147,13 @@ class KernelProcessEstimator:
             raise MissingError("only empty graphs were observed on this device: profile a net")
         order = sorted(points, key=lambda key: (-len(points[key][1]), key))
         models = {key: fit_setup(*points[key], self.fit_kind) for key in order}
-        seen = sum(map(len, groups.values()))
+        count = sum(map(len, groups.values()))
         table = find_fusion_table(runtime, Setup())
-        return FittedKernels(table.name, models, seen, self.version)
+        return FittedKernels(table.name, models, count, self.version)
 
     def load(self, data: Json) -> FittedKernels:
         """Restore a fit from its JSON."""
-
-        def load_cost(cost: Json) -> CostModel:
-            kinds = {key: self.load_kind(one) for key, one in cost["kinds"].items()}
-            factor = SumFactor.from_dict(cost["factor"])
-            return CostModel(kinds, WorkMean.from_dict(cost["mean"]), factor)
-
-        models = {
-            key: SetupModel(
-                RunOverhead(*one["overhead"]), load_cost(one["duration"]), load_cost(one["power"])
-            )
-            for key, one in data["setups"].items()
-        }
-        return FittedKernels(data["table"], models, data["seen"], data["version"])
+        return FittedKernels.from_dict(data)
 
     @staticmethod
     def fit_kind(
@@ -167,11 +161,6 @@ class KernelProcessEstimator:
     ) -> KernelRegression:
         """Fit the regression of one kind of kernel."""
         return fit_process(kernels, costs, sd_shares, by_work)
-
-    @staticmethod
-    def load_kind(data: Json) -> KernelRegression:
-        """Restore the regression of one kind from its JSON."""
-        return ProcessRegression.from_dict(data)
 
 
 def fit_setup(overhead: RunOverhead, points: Sequence[CostPoint], fit: FitRegression) -> SetupModel:
@@ -211,14 +200,9 @@ def _fit_cost(
             regressions[kind] = _fit_cached(fit, kernels, tuple(own), sds, by_work)
     # The mean is that of kernels that ran alone; of whole networks if none did.
     places = single or list(range(len(costs)))
-    if not places:
-        mean = WorkMean((0.0, 0.0, 0.0, 1.0), 0.5, 0)
-    elif by_work:
-        mean = fit_work_mean([points[at].kernels for at in places], costs[places])
-    else:
-        logs = np.log(costs[places])
-        level, log_sd = float(np.exp(logs.mean())), float(max(0.1, logs.std()))
-        mean = WorkMean((0.0, 0.0, 0.0, level), log_sd, len(places))
+    mean = WorkMean((0.0, 0.0, 0.0, 1.0), 0.5, 0)
+    if places:
+        mean = fit_mean([points[at].kernels for at in places], costs[places], by_work)
     return CostModel(regressions, mean, NO_FACTOR)
 
 
@@ -242,17 +226,11 @@ def _add_factors(model: SetupModel, points: Sequence[CostPoint]) -> SetupModel:
     bare = replace(model, overhead=RunOverhead())
     costs = predict_sums(bare, KernelSums.of_networks([point.kernels for point in networks]))
     durations = np.array([point.duration_s for point in networks])
-    own_variance = costs.duration_variance / costs.duration_s**2
-    common = model.duration.factor.log_variance + model.duration.factor.scatter_variance
-    variance = np.maximum(own_variance - common, 0.0)
-    duration = _fit_factor(np.log(durations / costs.duration_s), variance)
     powers = np.array([point.power_w or np.nan for point in networks])
-    ratios = np.log(powers / (costs.energy_j / costs.duration_s))
-    has_power = np.isfinite(ratios)
-    power = model.power.factor
-    if has_power.any():
-        spread = np.maximum(costs.power_log_variance - common, 0.0)
-        power = _fit_factor(ratios[has_power], spread[has_power])
+    variances = costs.duration_variance / costs.duration_s**2
+    duration = _fit_factor(np.log(durations / costs.duration_s), variances)
+    ratios = np.log(powers * costs.duration_s / costs.energy_j)
+    power = _fit_factor(ratios, costs.power_log_variance)
     return replace(
         model,
         duration=replace(model.duration, factor=duration),
@@ -261,15 +239,23 @@ def _add_factors(model: SetupModel, points: Sequence[CostPoint]) -> SetupModel:
 
 
 def _fit_factor(log_ratios: Floats, variances: Floats) -> SumFactor:
-    """Return the posterior of the factor: networks vary around it, and their kernels are unsure."""
-    scatter = _SCATTER_LOG_SD**2
+    """Return the posterior of the factor: networks vary around it, and their kernels are unsure.
+
+    Ratios may be NaN. Variances contain those of the factor's prior.
+    """
+    is_known = np.isfinite(log_ratios)
+    if not is_known.any():
+        return NO_FACTOR
+    common = NO_FACTOR.log_variance + NO_FACTOR.scatter_variance
+    log_ratios, variances = log_ratios[is_known], np.maximum(variances[is_known] - common, 0.0)
+    scatter = NO_FACTOR.scatter_variance
     for _ in range(3):
         precisions = 1.0 / (variances + scatter)
-        variance = 1.0 / (1.0 / _FACTOR_LOG_SD**2 + precisions.sum())
+        variance = 1.0 / (1.0 / NO_FACTOR.log_variance + precisions.sum())
         mean = variance * (precisions * log_ratios).sum()
         squares = np.maximum((log_ratios - mean) ** 2 - variances, 0.0)
         weight = _SCATTER_WEIGHT + len(log_ratios)
-        scatter = (_SCATTER_WEIGHT * _SCATTER_LOG_SD**2 + squares.sum()) / weight
+        scatter = (_SCATTER_WEIGHT * NO_FACTOR.scatter_variance + squares.sum()) / weight
     return SumFactor(float(mean), float(variance), float(scatter), len(log_ratios))
 
 
@@ -292,7 +278,7 @@ NO_FACTOR = SumFactor(0.0, _FACTOR_LOG_SD**2, _SCATTER_LOG_SD**2)
 
 
 @dataclass(frozen=True)
-class CostModel:
+class CostModel(Record):
     """A cost of kernels, duration or power, under one setup.
 
     Attributes:
@@ -301,9 +287,9 @@ class CostModel:
         factor: What whole networks cost more than their kernels.
     """
 
-    regressions: Mapping[str, KernelRegression]
-    mean: WorkMean
-    factor: SumFactor
+    regressions: Mapping[str, KernelRegression] = always_stored(json_name="kinds")
+    mean: WorkMean = always_stored()
+    factor: SumFactor = always_stored()
 
     def find_regression(self, kind: str) -> KernelRegression | None:
         """Return the regression of a kind, or that of kinds with the same main operator."""
@@ -333,8 +319,11 @@ class RunOverhead(NamedTuple):
     energy_j: float = 0.0
 
 
+add_codec(RunOverhead, list, lambda values: RunOverhead(*values))
+
+
 @dataclass(frozen=True)
-class SetupModel:
+class SetupModel(Record):
     """Durations and powers under one setup."""
 
     overhead: RunOverhead
@@ -348,7 +337,7 @@ class SetupModel:
 
 
 @dataclass(frozen=True)
-class FittedKernels:
+class FittedKernels(FittedBySetup, Record):
     """Regressions of kernels by setup.
 
     Attributes:
@@ -357,24 +346,9 @@ class FittedKernels:
     """
 
     table: str
-    models: Mapping[str, SetupModel]
-    observation_count: int
-    version: int
-
-    def predict(
-        self,
-        networks: Sequence[Network],
-        setups: Sequence[Setup],
-        *,
-        joint: bool = False,
-        per_layer: bool = False,
-    ) -> Prediction:
-        """Predict the energy and duration of one step of each network.
-
-        Energies are NaN where only durations were measured with a setup.
-        """
-        predict = partial(self._predict_setup, joint=joint, per_layer=per_layer)
-        return predict_by_setup(predict, networks, setups)
+    models: Mapping[str, SetupModel] = always_stored(json_name="setups")
+    observation_count: int = always_stored(json_name="seen")
+    version: int = always_stored()
 
     def describe(self) -> tuple[FitComponent, ...]:
         """Return the kinds of kernels with their numbers of data points."""
@@ -387,27 +361,6 @@ class FittedKernels:
                 found[kind] = (powers, before[1] + one.count, getattr(one, "names", ()))
         return tuple(FitComponent(kind, *counts) for kind, counts in sorted(found.items()))
 
-    def to_dict(self) -> Json:
-        """Return JSON from which the estimator restores the fit."""
-
-        def write(cost: CostModel) -> Json:
-            kinds = {kind: one.to_dict() for kind, one in cost.regressions.items()}
-            return {"kinds": kinds, "mean": cost.mean.to_dict(), "factor": cost.factor.to_dict()}
-
-        return {
-            "version": self.version,
-            "table": self.table,
-            "seen": self.observation_count,
-            "setups": {
-                key: {
-                    "overhead": list(model.overhead),
-                    "duration": write(model.duration),
-                    "power": write(model.power),
-                }
-                for key, model in self.models.items()
-            },
-        }
-
     def find_model(self, setup: Setup) -> tuple[SetupModel, bool]:
         """Return the model of a setup, and whether that setup was measured."""
         key = name_setup(setup)
@@ -415,7 +368,7 @@ class FittedKernels:
             return self.models[key], True
         return next(iter(self.models.values())), False
 
-    def _predict_setup(
+    def predict_setup(
         self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
     ) -> Prediction:
         table = find_fusion_table(self.table, setup)
@@ -425,16 +378,14 @@ class FittedKernels:
         costs = predict_sums(model, sums)
         # Without a measured power, kernels count by their time.
         known = 1.0 if model.has_powers else np.nan
-        is_unseen = np.array(
-            [model.duration.find_regression(one.kind) is None for one in sums.kernels], bool
-        )
-        unseen = {one.kind for one, flag in zip(sums.kernels, is_unseen, strict=True) if flag}
+        kinds = {kernel.kind for kernel in sums.kernels}
+        unseen = {kind for kind in kinds if model.duration.find_regression(kind) is None}
+        is_unseen = np.array([kernel.kind in unseen for kernel in sums.kernels], bool)
         notes = []
         for kernels in own:
-            kinds = ", ".join(sorted(unseen.intersection(kernel.kind for kernel in kernels)))
-            notes.append(
-                (f"kernels that were never measured on this device: {kinds}",) * bool(kinds)
-            )
+            named = ", ".join(sorted(unseen.intersection(kernel.kind for kernel in kernels)))
+            note = f"kernels that were never measured on this device: {named}"
+            notes.append((note,) * bool(named))
         kernel_j = sums.counts * costs.kernel_energy_j
         shares = kernel_j @ is_unseen / np.maximum(kernel_j.sum(axis=1), 1e-30)
         unseen_shares = np.minimum(shares, 1.0) if is_seen else np.ones(len(networks))
@@ -557,10 +508,7 @@ def _list_layers(
             energies[owners[layer]] += energy_j
     total = energies.sum()
     energies = energies * (costs.energy_j[row] / total) if total else energies
-    return tuple(
-        LayerEstimate(layer.name or layer.kind, layer.kind, energy_j, layer.calls, is_seen)
-        for layer, energy_j in zip(network.layers, energies.tolist(), strict=True)
-    )
+    return list_layers(network.layers, energies.tolist(), is_seen)
 
 
 class KernelRegression(Protocol):
@@ -594,6 +542,17 @@ class ProcessRegression(Record):
         return self.mean.log_costs(kernels) + mean, cov
 
 
+REGRESSIONS: dict[str, type[Record]] = {"process": ProcessRegression}
+"""Classes of regressions, each by a field that only it has."""
+
+
+def _load_regression(data: Json) -> Any:
+    return next(one for name, one in REGRESSIONS.items() if name in data).from_dict(data)
+
+
+add_codec(KernelRegression, lambda regression: regression.to_dict(), _load_regression)
+
+
 def fit_process(
     kernels: Sequence[FusedKernel], costs: Floats, sd_shares: Floats, by_work: bool = True
 ) -> ProcessRegression:
@@ -601,7 +560,7 @@ def fit_process(
 
     Costs are durations, powers or energies; ``by_work`` says whether they grow with the work.
     """
-    names, mean = name_features(kernels), fit_mean(kernels, costs, by_work)
+    names, mean = name_features(kernels), fit_kind_mean(kernels, costs, by_work)
     residuals = np.log(costs) - mean.log_costs(kernels)
     points = list_log_features(kernels, names)
     return ProcessRegression(names, mean, fit_residual_process(points, residuals, sd_shares**2))
@@ -630,12 +589,9 @@ def list_log_features(kernels: Sequence[FusedKernel], names: Sequence[str]) -> F
     return np.asarray(np.hstack([logs, aligned]))
 
 
-def fit_mean(kernels: Sequence[FusedKernel], costs: Floats, by_work: bool) -> WorkMean:
-    """Return the cost of the kernels' work; without ``by_work`` their geometric mean."""
-    if by_work:
-        return fit_work_mean([(replace(kernel, count=1),) for kernel in kernels], costs)
-    level = math.exp(float(np.log(costs).mean()))
-    return WorkMean((0.0, 0.0, 0.0, level), 0.0, len(costs))
+def fit_kind_mean(kernels: Sequence[FusedKernel], costs: Floats, by_work: bool) -> WorkMean:
+    """Return the mean of one kind, from the cost of each of its kernels."""
+    return fit_mean([(replace(kernel, count=1),) for kernel in kernels], costs, by_work)
 
 
 @dataclass(frozen=True)
@@ -665,17 +621,26 @@ def count_kernels(kernels: Sequence[FusedKernel]) -> Floats:
     return np.array(rows)
 
 
-def fit_work_mean(groups: Sequence[Sequence[FusedKernel]], costs: Floats) -> WorkMean:
-    """Fit the costs of groups of kernels that ran together, each by its count."""
+def fit_mean(
+    groups: Sequence[Sequence[FusedKernel]], costs: Floats, by_work: bool = True
+) -> WorkMean:
+    """Return what groups of kernels that ran together cost by their work, each by its count.
+
+    Without ``by_work`` it is the geometric mean of the costs.
+    """
+    if not by_work:
+        logs = np.log(costs)
+        rates = 0.0, 0.0, 0.0, float(np.exp(logs.mean()))
+        return WorkMean(rates, max(_LEAST_LEVEL_LOG_SD, float(logs.std())), len(costs))
     counts = [np.array([one.count for one in group], float) for group in groups]
     pairs = zip(counts, map(count_kernels, groups), strict=True)
     work = np.array([own @ kernels for own, kernels in pairs])
-    rates, error_share = fit_work_rates(work, costs, costs)
-    freedom = len(costs) - int((rates > 0).sum())
+    fitted, error_share = fit_work_rates(work, costs, costs)
+    freedom = len(costs) - int((fitted > 0).sum())
     log_sd = _UNKNOWN_LOG_SD
     if freedom > 0:
         log_sd = max(_LEAST_LOG_SD, error_share * (len(costs) / freedom) ** 0.5)
-    return WorkMean(tuple(rates.tolist()), log_sd, len(costs))
+    return WorkMean(tuple(fitted.tolist()), log_sd, len(costs))
 
 
 @dataclass(frozen=True)
@@ -699,27 +664,11 @@ class CostPoint:
         return len(self.kernels) == 1
 
 
-def is_readable(observation: Observation) -> bool:
-    """Return whether an observation is a whole eager step whose duration was measured."""
-    trial = observation.trial
-    is_step = trial.execution.stage == "step" and trial.execution.mode == "eager"
-    return is_step and bool(trial.network.layers and observation.duration_s)
-
-
 def make_overhead_trial(setup: Setup) -> Trial:
     """Return the trial that shows the overhead of a run: one ReLU of one number."""
     relu = make_layer("elementwise", fn="relu", shape=(1,))
     layer = replace(relu, trains=False, input_grad=False)
     return Trial(Network((layer,), Input((1,))), replace(setup, batch=1))
-
-
-def group_by_setup(observations: Iterable[Observation]) -> dict[str, list[Observation]]:
-    """Return readable observations by the key of their setup."""
-    groups: dict[str, list[Observation]] = {}
-    for seen in observations:
-        if is_readable(seen):
-            groups.setdefault(name_setup(seen.trial.setup), []).append(seen)
-    return groups
 
 
 def name_setup(setup: Setup) -> str:
@@ -831,19 +780,16 @@ def _list_first(
 ) -> Iterable[tuple[Trial, str]]:
     """Yield what is measured before anything is known, and why."""
     yield make_overhead_trial(target.setup), "the overhead of a run"
-    first = [
-        (number, make_kernel_trial(kernel, target), _describe(kernel))
-        for kernel, number in _spread_kinds(sums)
-    ]
-    for number, trial, name in first:
-        if number < _BEFORE_NETWORKS:
-            yield trial, f"{name}, {number + 1} of the first of its kind"
-    for network in [one for one in networks if one.buildable][:_WHOLE_NETWORKS]:
-        reason = f"{network.name or 'a network'}, to compare with the sum of its kernels"
-        yield Trial(network, target.setup), reason
-    for number, trial, name in first:
-        if number >= _BEFORE_NETWORKS:
-            yield trial, f"{name}, {number + 1} of the first of its kind"
+    kernels = _spread_kinds(sums)
+    buildable = [one for one in networks if one.buildable][:_WHOLE_NETWORKS]
+    for is_early in (True, False):
+        for kernel, number in kernels:
+            if (number < _BEFORE_NETWORKS) == is_early:
+                reason = f"{_describe(kernel)}, {number + 1} of the first of its kind"
+                yield make_kernel_trial(kernel, target), reason
+        for network in buildable if is_early else ():
+            reason = f"{network.name or 'a network'}, to compare with the sum of its kernels"
+            yield Trial(network, target.setup), reason
 
 
 def _spread_kinds(sums: KernelSums) -> list[tuple[FusedKernel, int]]:

@@ -7,8 +7,7 @@
 
 Similar trials run the same kinds of layers in the same precision and mode. The standard deviation
 is that of the same difference over all similar trials, by the median absolute deviation, and at
-least 0.15: the cost of a layer is jagged in its sizes. A fit that can score observations itself
-knows more, and is asked instead.
+least 0.15: the cost of a layer is jagged in its sizes.
 
 A store only grows: a wrong observation stays, and measuring the trial again adds a right one. Two
 observations of a trial contradict each other if their durations or energies differ by more than a
@@ -20,7 +19,6 @@ measurement is outvoted, and running the campaign again repairs a profile.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,10 +26,8 @@ from joulecast.estimators.base import Floats
 from joulecast.operators import network_work
 from joulecast.records import Observation, Trial
 
-FIT_Z = 6.0
-"""Score under a fit above which an observation is implausible."""
-NEIGHBOUR_Z = 4.0
-"""Score among neighbours above which an observation is implausible.
+IMPLAUSIBLE_Z = 4.0
+"""Score above which an observation is implausible.
 
 H200, 1,292 layers with enough neighbours: 3 % are above; of durations that were made 4 times as
 long, 38 %, and 10 times as long, 74 %.
@@ -42,14 +38,6 @@ _LEAST_SD = 0.15
 _MAD_TO_SD = 1.4826
 _FLOPS_PER_BYTE = 100.0
 _LAUNCH_BYTES = 1e6
-
-
-@runtime_checkable
-class JudgingFit(Protocol):
-    """A fit that can say how implausible the observations are that it was fitted to."""
-
-    def score_observations(self, observations: Sequence[Observation]) -> Floats:
-        """Return |z| of each observation under the fit without it; 0 if it cannot tell."""
 
 
 def score_by_neighbours(observations: Sequence[Observation]) -> Floats:
@@ -68,18 +56,11 @@ def score_by_neighbours(observations: Sequence[Observation]) -> Floats:
     return scores
 
 
-def list_implausible(
-    observations: Sequence[Observation], fitted: object = None
-) -> list[Observation]:
-    """Return implausible observations, the worst first.
-
-    A fit to the observations judges them itself if it can.
-    """
-    if isinstance(fitted, JudgingFit):
-        ratios = fitted.score_observations(observations) / FIT_Z
-    else:
-        ratios = score_by_neighbours(observations) / NEIGHBOUR_Z
-    return [observations[at] for at in np.argsort(-ratios, kind="stable") if ratios[at] > 1.0]
+def list_implausible(observations: Sequence[Observation]) -> list[Observation]:
+    """Return implausible observations, the worst first."""
+    scores = score_by_neighbours(observations)
+    order = np.argsort(-scores, kind="stable")
+    return [observations[at] for at in order if scores[at] > IMPLAUSIBLE_Z]
 
 
 def _score_group(group: Sequence[Observation]) -> Floats:

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar
 
 import numpy as np
 
@@ -25,6 +23,7 @@ from joulecast.estimators.base import (
     ALL_SETUPS,
     FitComponent,
     Fitted,
+    FittedBySetup,
     Floats,
     Json,
     Prediction,
@@ -34,17 +33,23 @@ from joulecast.estimators.base import (
     decline_probes,
     equicorrelated_covariance,
     fit_work_rates,
-    predict_by_setup,
+    list_layers,
     setup_key,
 )
-from joulecast.operators import Work, layer_work, network_work
+from joulecast.operators import layer_work, network_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
 from joulecast.records.codec import Record, always_stored
 from joulecast.system.errors import MissingError
 from joulecast.variants.curves import read_block_variant
 
-# Columns of the work of a network.
+# Columns of the work of a network, and those that have a coefficient.
 _FLOPS, _BYTES, _LAUNCHES, _ONE = range(4)
+_COLUMNS = {
+    "constant": (_ONE,),
+    "flops": (_FLOPS,),
+    "flops-linear": (_FLOPS, _ONE),
+    "work-linear": (_FLOPS, _BYTES, _LAUNCHES, _ONE),
+}
 # The error of coefficients that fit exactly is unknown; the paper found about 40 % for FLOPs.
 _UNKNOWN_SD_SHARE = 0.4
 # Whole networks to measure, if they can be chosen.
@@ -56,20 +61,22 @@ class WholeNetworkEstimator:
 
     Attributes:
         campaign: Name of the estimator whose networks all of them share in an evaluation.
-        columns: The columns of the work that have a coefficient.
     """
 
     campaign = "flops"
-    name: ClassVar[str]
-    columns: ClassVar[tuple[int, ...]]
     version = 2
     uses_anchors = False
 
+    def __init__(self, name: str) -> None:
+        """Make one of the four estimators."""
+        self.name, self._columns = name, _COLUMNS[name]
+
     def uses(self, observation: Observation) -> bool:
         """Return whether an observation is a whole eager step with energy, duration and FLOPs."""
-        if not (observation.trial.execution.is_user_step and observation.energy_j):
+        trial = observation.trial
+        if not (trial.execution.is_user_step and observation.energy_j and observation.duration_s):
             return False
-        return bool(observation.duration_s and _count_observed(observation)[_FLOPS])
+        return bool(network_work(trial.network, trial.setup).total.flops)
 
     def propose(
         self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
@@ -101,45 +108,17 @@ class WholeNetworkEstimator:
         groups: dict[str, list[Observation]] = {ALL_SETUPS: used}
         for seen in used:
             groups.setdefault(setup_key(seen.trial.setup), []).append(seen)
-        common = _fit_line(_prefer_networks(used), self.columns)
+        common = _fit_line(_prefer_networks(used), self._columns)
         lines = {}
         for key, group in sorted(groups.items()):
             networks = _prefer_networks(group)
-            has_enough = len({seen.trial.key for seen in networks}) >= len(self.columns)
-            lines[key] = _fit_line(networks, self.columns) if has_enough else common
+            has_enough = len({seen.trial.key for seen in networks}) >= len(self._columns)
+            lines[key] = _fit_line(networks, self._columns) if has_enough else common
         return FittedWorkLines(lines, len(used), self.version)
 
     def load(self, data: Json) -> FittedWorkLines:
         """Restore a fit from its JSON."""
         return FittedWorkLines.from_dict(data)
-
-
-class ConstantEstimator(WholeNetworkEstimator):
-    """The same energy for every network of a setup."""
-
-    name = "constant"
-    columns = (_ONE,)
-
-
-class FlopsEstimator(WholeNetworkEstimator):
-    """Energy proportional to FLOPs."""
-
-    name = "flops"
-    columns = (_FLOPS,)
-
-
-class LinearFlopsEstimator(WholeNetworkEstimator):
-    """A straight line over FLOPs."""
-
-    name = "flops-linear"
-    columns = (_FLOPS, _ONE)
-
-
-class LinearWorkEstimator(WholeNetworkEstimator):
-    """Energy per FLOP, byte and launch, and a constant."""
-
-    name = "work-linear"
-    columns = (_FLOPS, _BYTES, _LAUNCHES, _ONE)
 
 
 @dataclass(frozen=True)
@@ -160,36 +139,24 @@ class WorkLine(Record):
 
 
 @dataclass(frozen=True)
-class FittedWorkLines(Record):
+class FittedWorkLines(FittedBySetup, Record):
     """Linear functions of the work, by setup and for all setups."""
 
     lines: Mapping[str, WorkLine] = always_stored(json_name="rows")
     observation_count: int = always_stored(json_name="seen")
     version: int = always_stored()
 
-    def predict(
-        self,
-        networks: Sequence[Network],
-        setups: Sequence[Setup],
-        *,
-        joint: bool = False,
-        per_layer: bool = False,
-    ) -> Prediction:
-        """Evaluate the line of each setup; half of the error variance is common to networks."""
-        predict = partial(self._predict_setup, joint=joint, per_layer=per_layer)
-        return predict_by_setup(predict, networks, setups)
-
     def describe(self) -> tuple[FitComponent, ...]:
         """Return nothing: setups are stored by their hashes."""
         return ()
 
-    def _predict_setup(
+    def predict_setup(
         self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
     ) -> Prediction:
         key = setup_key(setup)
         seen = key in self.lines
         line = self.lines[key if seen else ALL_SETUPS]
-        work = np.array([_add_one(network_work(network, setup).total) for network in networks])
+        work = np.array([_count(network, setup) for network in networks])
         energy_j = work @ np.array(line.energy)
         sds_j = line.sd_share * energy_j
         return Prediction(
@@ -212,7 +179,7 @@ def _prefer_networks(group: Sequence[Observation]) -> Sequence[Observation]:
 
 
 def _fit_line(group: Sequence[Observation], columns: tuple[int, ...]) -> WorkLine:
-    work = np.array([_count_observed(seen) for seen in group])
+    work = np.array([_count(seen.trial.network, seen.trial.setup) for seen in group])
     energy_j = np.array([(seen.energy_j or 0.0) / seen.trial.execution.steps for seen in group])
     duration_s = np.array([(seen.duration_s or 0.0) / seen.trial.execution.steps for seen in group])
     # Sorted, so that the fit does not depend on the order of the observations.
@@ -238,14 +205,9 @@ def _fit_columns(
     return tuple(coefficients.tolist()), error_share
 
 
-def _count_observed(observation: Observation) -> Floats:
-    trial = observation.trial
-    return _add_one(network_work(trial.network, trial.setup).total)
-
-
-def _add_one(work: Work) -> Floats:
+def _count(network: Network, setup: Setup) -> Floats:
     """Return FLOPs, bytes and launches, and 1 for the constant."""
-    return np.append(count_work(work), 1.0)
+    return np.append(count_work(network_work(network, setup).total), 1.0)
 
 
 def _list_layers(
@@ -253,9 +215,5 @@ def _list_layers(
 ) -> tuple[LayerEstimate, ...]:
     """Return energies by the work of each layer; the constant is divided equally."""
     rates, share_j = np.array(line.energy[:_ONE]), line.energy[_ONE] / len(network.layers)
-    rows = []
-    for layer in network.layers:
-        energy_j = float(count_work(layer_work(layer, setup).total) @ rates) + share_j
-        name = layer.name or layer.kind
-        rows.append(LayerEstimate(name, layer.kind, energy_j, layer.calls, seen))
-    return tuple(rows)
+    work = np.array([count_work(layer_work(layer, setup).total) for layer in network.layers])
+    return list_layers(network.layers, (work @ rates + share_j).tolist(), seen)

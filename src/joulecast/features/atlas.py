@@ -48,7 +48,7 @@ from joulecast.campaign.anchors import (
     read_peaks,
     run_anchors,
 )
-from joulecast.campaign.atlas_campaign import AtlasLimits, AtlasRun, run_atlas, summarise_atlas
+from joulecast.campaign.atlas import AtlasLimits, AtlasRun, run_atlas, summarise_atlas
 from joulecast.campaign.trial_log import (
     ATLAS_NAME,
     CampaignRecord,

@@ -40,7 +40,7 @@ from joulecast.features.progress_report import ProgressReport, ReportProgress
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.measurer import TrialMeasurer
 from joulecast.operators import network_work
-from joulecast.records import Json, Network, Observation, Profile, Setup, Trial, stable_hash
+from joulecast.records import Network, Observation, Profile, Setup, Trial, stable_hash
 from joulecast.system.errors import (
     InputError,
     MeasurementError,
@@ -390,8 +390,8 @@ def _list_modes(observations: Iterable[Observation]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class CampaignObservations:
-    """The observations of one campaign of an evaluation, as an ``ObservationLog``."""
+class CampaignObservations(ObservationLog):
+    """The observations of one campaign of an evaluation, which starts afresh and keeps no fit."""
 
     log: EvaluationLog
     role: str
@@ -401,13 +401,6 @@ class CampaignObservations:
 
     def add_observation(self, observation: Observation) -> None:
         self.log.add(observation)
-
-    def load_fit(self, profile_key: str, estimator: str) -> Json | None:
-        """Return nothing: each campaign of an evaluation starts afresh."""
-        return None
-
-    def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
-        """Discard the fit: a fit to a part of the observations must not replace the profile's."""
 
 
 # ---------------------------------------------------------------------------------------------

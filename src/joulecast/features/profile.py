@@ -241,7 +241,7 @@ def run_profiling(
         MeasurementError: The device could not be measured, or another campaign runs on it.
     """
     from joulecast.campaign import run_campaign
-    from joulecast.campaign.trial_log import TimeGuidedLog, describe_profile
+    from joulecast.campaign.trial_log import describe_profile
     from joulecast.estimators.base import Target
     from joulecast.store import open_store
 
@@ -265,7 +265,7 @@ def run_profiling(
         with open_store(store) as opened:
             result = run_campaign(
                 measurer,
-                TimeGuidedLog(opened) if measurer.meter.is_recorder else opened,
+                opened,
                 estimator,
                 target,
                 points=profiling.points,

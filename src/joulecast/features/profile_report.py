@@ -29,7 +29,7 @@ from joulecast.views.words import (
 if TYPE_CHECKING:
     from joulecast.campaign import CampaignResult
     from joulecast.campaign.anchors import AnchorRun, MeasuredPeaks
-    from joulecast.campaign.atlas_campaign import AtlasRun, AtlasSummary
+    from joulecast.campaign.atlas import AtlasRun, AtlasSummary
     from joulecast.features.nets import NetRequest
 
 Json = dict[str, Any]

@@ -35,7 +35,6 @@ from typing import Any, Protocol, cast
 
 from joulecast.agent.client import RemoteMeasurer
 from joulecast.campaign import CampaignResult, Progress, find_profile_key, run_campaign
-from joulecast.campaign.trial_log import TimeGuidedLog
 from joulecast.estimators import AUTO, choose_estimator, find_estimator
 from joulecast.estimators.base import Target
 from joulecast.fleet.fleet_devices import FleetDevice, OpenDevice, open_device
@@ -206,7 +205,7 @@ def _measure(store: Store, measurer: RemoteMeasurer, campaign: StoredCampaign) -
 
     result = run_campaign(
         measurer,
-        TimeGuidedLog(store) if measurer.meter.is_recorder else store,
+        store,
         find_estimator(choose_estimator(request.estimator, measurer.runtime.name)),
         Target(
             request.network,

@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from joulecast.estimators.base import Estimator, Fitted, Floats, Target, predict_means
+from joulecast.estimators.base import Estimator, Fitted, Floats, Target
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import draw_family, make_family
 from joulecast.operators import layer_work
@@ -173,13 +173,6 @@ class EstimatorContract:
             variance = together.energy_sd_j[at] ** 2
             assert alone.energy_sd_j[0] ** 2 == pytest.approx(variance, rel=1e-6)
             assert alone.unseen_share[0] == pytest.approx(together.unseen_share[at])
-
-    def test_mean_energies_alone_are_those_of_the_prediction(self) -> None:
-        """An estimator may have a faster way to compute them."""
-        networks = draw_networks(4)
-        setups = [SETUP] * len(networks)
-        expected = self.fit().predict(networks, setups).energy_j
-        assert predict_means(self.fit(), networks, setups) == pytest.approx(expected, rel=1e-9)
 
     def test_fit_may_start_from_an_earlier_one(self) -> None:
         """A campaign fits after every measurement; the result is about that of a fit from scratch.

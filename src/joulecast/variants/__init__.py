@@ -11,8 +11,8 @@ A variant is a network of one, two or three layers or blocks. Subtracting the ot
 
 ``blocks.py`` splits any network into layers in their roles, or whole repeated blocks, and separates
 the widths of one from what identifies its curve. It splits variants too, so an observation needs no
-label to say what it shows. ``variant_networks.py`` makes variants and isolated trials,
-``curves.py``, imported by name, finds all curves of a network.
+label to say what it shows. ``curves.py`` makes variants and isolated trials, and finds all curves
+of a network.
 Only the standard library is needed, so this package also runs on devices.
 """
 
@@ -34,10 +34,9 @@ from joulecast.variants.blocks import (
     unfold_blocks,
     width_names,
 )
-from joulecast.variants.variant_networks import (
+from joulecast.variants.curves import (
     make_isolated_network,
     make_isolated_trial,
-    make_paper_variant,
     make_variant,
     read_isolated_block,
     read_variant,

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import median
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -53,6 +53,9 @@ from joulecast.system.errors import MissingError
 from joulecast.system.units import format_share
 from joulecast.variants import Block, describe_block, make_isolated_trial, read_isolated_block
 
+if TYPE_CHECKING:
+    from joulecast.estimators.additive.estimator import FittedAdditive
+
 MEASUREMENTS_PER_KIND = 2
 # Networks that are measured as a whole in any case: the longest, the shortest and a middle one.
 HOST_NETWORKS = 3
@@ -70,14 +73,7 @@ _HALF_WIDTH_SDS = 1.96
 _ALL_TIMED = "every layer of the network was timed"
 
 
-class FittedModel(Fitted, Protocol):
-    """A fit with the model that proposals need."""
-
-    def for_phase(self, phase: str) -> AdditiveModel:
-        """Return the model that predicts ``train`` or ``inference``."""
-
-
-FitModel = Callable[[Sequence[Observation], Fitted | None], FittedModel]
+FitModel = Callable[[Sequence[Observation], Fitted | None], "FittedAdditive"]
 
 
 @dataclass(frozen=True)
@@ -121,8 +117,7 @@ class TargetLayers:
         return Proposal(self.isolate(key), uncertainty, reason, count, with_energy)
 
 
-@dataclass(frozen=True)
-class _Measurement:
+class _Measurement(NamedTuple):
     """A measurement that could be made of an isolated layer.
 
     Attributes:
@@ -144,35 +139,47 @@ def propose_trial(
 ) -> Proposal:
     """Return the most useful trial, or the reason why there is none."""
     layers = read_target(target, observations)
-    if target.acquisition == "probe":
-        probe = _propose_probe(layers, observations)
-        if probe.trial:
-            return replace(probe, fitted=fitted)
-        return _propose_after_probes(layers, lambda: fit(observations, fitted))
-    # Eager steps of whole networks that were not timed yet.
+    is_probe = target.acquisition == "probe"
+    # Eager steps of whole networks: those that every campaign times, and the others.
     tried = _list_eager_keys(observations)
     hosts = _list_host_trials(target)
-    required = [trial for trial in hosts[:HOST_NETWORKS] if trial.key not in tried]
-    optional = (trial for trial in hosts[HOST_NETWORKS:] if trial.key not in tried)
-    count = layers.observation_count
+    required, optional = (
+        [trial for trial in own if trial.key not in tried]
+        for own in (hosts[:HOST_NETWORKS], hosts[HOST_NETWORKS:])
+    )
+    first = None
+    if not is_probe:
+        first = _propose_required(layers, required, len(hosts[:HOST_NETWORKS]))
+    if first is None and target.acquisition in ("probe", "missing"):
+        first = _propose_probe(layers, observations)
+    if first is not None and (first.trial or not is_probe):
+        return replace(first, fitted=fitted)
+    try:
+        found = fit(observations, fitted)
+    except MissingError as error:
+        return first or Proposal(None, 1.0, str(error), layers.observation_count)
+    model = found.for_phase(target.setup.phase)
+    totals = predict_totals(model, layers.networks, model.sum_error_sd_share)
+    if is_probe:
+        proposal = _propose_energy(layers, model, totals)
+    else:
+        costs_s, host = _read_costs(observations), next(iter(optional), None)
+        proposal = _propose_best(layers, model, totals, costs_s, host)
+    return replace(proposal, fitted=found)
+
+
+def _propose_required(
+    layers: TargetLayers, hosts: Sequence[Trial], host_count: int
+) -> Proposal | None:
+    """Propose what is measured in any case: layers of every kind, then the host."""
     for turn in range(MEASUREMENTS_PER_KIND):
         key = _find_new_kind(layers, turn)
         if key is not None:
             return layers.propose(key, True, 1.0, "few measurements of its kind")
         # One network early: host time is then known however short the campaign is. The rest later.
-        if len(required) > (max(len(hosts[:HOST_NETWORKS]) - 1, 0) if turn == 0 else 0):
-            return _propose_host(required[0], 1.0, count, with_energy=True)
-    if target.acquisition == "missing":
-        return _propose_probe(layers, observations)
-    try:
-        found = fit(observations, fitted)
-    except MissingError as error:
-        return Proposal(None, 1.0, str(error), count)
-    model = found.for_phase(target.setup.phase)
-    totals = predict_totals(model, layers.networks, model.sum_error_sd_share)
-    costs_s = _read_costs(observations)
-    proposal = _propose_best(layers, model, totals, costs_s, next(optional, None))
-    return replace(proposal, fitted=found)
+        if len(hosts) > (max(host_count - 1, 0) if turn == 0 else 0):
+            return _propose_host(hosts[0], 1.0, layers.observation_count, with_energy=True)
+    return None
 
 
 def read_target(target: Target, observations: Iterable[Observation]) -> TargetLayers:
@@ -260,30 +267,20 @@ def _propose_probe(layers: TargetLayers, observations: Sequence[Observation]) ->
     return Proposal(None, 0.0, _ALL_TIMED, count)
 
 
-def _propose_after_probes(layers: TargetLayers, fit: Callable[[], FittedModel]) -> Proposal:
+def _propose_energy(layers: TargetLayers, model: AdditiveModel, totals: NetworkTotals) -> Proposal:
     """Propose the energy of a layer whose duration left the totals uncertain, if it helps."""
-    target = layers.target
-    stop = Proposal(None, 0.0, _ALL_TIMED, layers.observation_count)
-    try:
-        fitted = fit()
-    except MissingError:
-        return stop
-    model = fitted.for_phase(target.setup.phase)
-    totals = predict_totals(model, layers.networks, model.sum_error_sd_share)
-    uncertainty = _measure_uncertainty(totals)
+    uncertainty, variance = _measure_uncertainty(totals), _mean_relative_variance(totals)
     largest = _find_largest_unmetered(layers, totals)
     if largest is not None:
         key, share = largest
-        why = f"{format_share(share)} of the energy"
-        return replace(layers.propose(key, True, uncertainty, why), fitted=fitted)
+        return layers.propose(key, True, uncertainty, f"{format_share(share)} of the energy")
     measurements = _list_measurements("target", layers, model, totals, (1.0, 1.0))
     best = max(measurements, key=lambda one: one.reduction, default=None)
-    variance = _mean_relative_variance(totals)
-    is_done = uncertainty <= target.uncertainty_share
+    is_done = uncertainty <= layers.target.uncertainty_share
     if best is None or is_done or best.reduction < _MIN_REDUCTION_AFTER_PROBES * variance:
-        return replace(stop, uncertainty_share=uncertainty, fitted=fitted)
+        return Proposal(None, uncertainty, _ALL_TIMED, layers.observation_count)
     why = f"reduces the variance by {format_share(best.reduction / variance)}"
-    return replace(layers.propose(best.key, True, uncertainty, why), fitted=fitted)
+    return layers.propose(best.key, True, uncertainty, why)
 
 
 def _find_largest_unmetered(

@@ -6,9 +6,9 @@
     Ê_hidden(C,C') ← E([input, hidden, output]) - Ê_input - Ê_output             equation 2
 
 There is one Gaussian process per curve. A curve is a layer in its role and setup, with all sizes
-but its widths. ``curves.py`` subtracts and fits, ``network_sums.py`` adds up networks and estimates
-layers without a curve. ``subtractive`` deviates from the paper in many points; ``options.py`` lists
-them, and ``ampere`` has none of them.
+but its widths. ``curves.py`` subtracts, fits, adds up networks and estimates layers without a
+curve. ``subtractive`` deviates from the paper in many points; ``options.py`` lists them, and
+``ampere`` has none of them.
 
 Profiling measures both ends of every curve, then where a curve is most uncertain:
 
@@ -39,37 +39,33 @@ from joulecast.estimators.base import (
     SUBTRACTED_SUM_ERROR_SD_SHARE,
     FitComponent,
     Fitted,
+    FittedBySetup,
+    Floats,
     Json,
     Prediction,
     Proposal,
     Target,
     decline_probes,
     equicorrelated_covariance,
-    predict_by_setup,
     split_energy_by_bytes,
 )
 from joulecast.estimators.subtractive.curves import (
     QUANTITIES,
+    BlockCost,
     Curve,
+    GroupRates,
     fit_curves,
+    fit_rates,
     read_point,
     read_variant_blocks,
-    width_rows,
-)
-from joulecast.estimators.subtractive.network_sums import (
-    GroupRates,
-    PartCost,
-    ProfiledBlock,
-    fit_rates,
     sum_networks,
+    width_rows,
 )
 from joulecast.estimators.subtractive.options import (
     OURS,
-    PAPER,
     PAPER_BATCHES,
-    SEPARATOR,
     SubtractiveOptions,
-    change_options,
+    read_options,
 )
 from joulecast.gp.regression import fit_gaussian_process
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
@@ -85,27 +81,24 @@ from joulecast.variants import (
     resize_block,
     width_names,
 )
-from joulecast.variants.curves import CurveRange, Partition, plan_curves
+from joulecast.variants.curves import CurveRange, plan_curves
 
 
 class SubtractiveEstimator:
     """AMPERE: active profiling of small variants, one Gaussian process per curve."""
 
-    name = "subtractive"
     version = 1
     uses_anchors = False
-    sum_error_sd_share = SUBTRACTED_SUM_ERROR_SD_SHARE
-    options = OURS
 
-    def __init__(self, kernel: str = "matern", changes: tuple[str, ...] = ()) -> None:
+    def __init__(self, name: str = "subtractive", kernel: str = "matern") -> None:
         """Make the estimator.
 
         Args:
+            name: One of METHODS, perhaps with deviations from the paper that are switched.
             kernel: Kernel of the Gaussian processes.
-            changes: Deviations from the paper that are switched: see ``options.py``.
         """
-        self.name = SEPARATOR.join((type(self).name, *changes))
-        self.options = replace(change_options(type(self).options, changes), kernel=kernel)
+        self.name = name
+        self.options = replace(read_options(name), kernel=kernel)
         self.partition = self.options.partition
         self.repeats_doubtful = self.options.repair
         self._fit_process = partial(_fit_process, options=self.options)
@@ -139,9 +132,12 @@ class SubtractiveEstimator:
         for quantity, found in by_quantity.items():
             for key, curve in sorted(found.items()):
                 curves.setdefault(key, _describe(curve))[quantity] = curve.process.to_dict()
-        rates = {name: fit_rates(_list_profiled(found)) for name, found in by_quantity.items()}
+        rates = {
+            name: fit_rates(point for _, curve in sorted(found.items()) for point in curve.points)
+            for name, found in by_quantity.items()
+        }
         count = sum(map(self.uses, observations))
-        return FittedSubtractive(curves, rates, self.sum_error_sd_share, count, self.options)
+        return FittedSubtractive(curves, rates, SUBTRACTED_SUM_ERROR_SD_SHARE, count, self.options)
 
     def load(self, data: Json) -> FittedSubtractive:
         """Restore a fit from its JSON."""
@@ -153,25 +149,8 @@ class SubtractiveEstimator:
         )
 
 
-class BlockSubtractiveEstimator(SubtractiveEstimator):
-    """AMPERE with every repeated block as one layer, as the paper splits ResNets.
-
-    It equals ``subtractive`` on networks that repeat no block.
-    """
-
-    name = "subtractive-blocks"
-    options = replace(OURS, layers=False)
-
-
-class PaperEstimator(SubtractiveEstimator):
-    """AMPERE as the paper describes it, without the deviations of ``subtractive``."""
-
-    name = "ampere"
-    options = PAPER
-
-
 @dataclass(frozen=True)
-class FittedSubtractive(Record):
+class FittedSubtractive(FittedBySetup, Record):
     """A fit of the subtractive estimator.
 
     Attributes:
@@ -188,18 +167,6 @@ class FittedSubtractive(Record):
     observation_count: int = always_stored(json_name="seen")
     options: SubtractiveOptions = not_stored(OURS)
 
-    def predict(
-        self,
-        networks: Sequence[Network],
-        setups: Sequence[Setup],
-        *,
-        joint: bool = False,
-        per_layer: bool = False,
-    ) -> Prediction:
-        """Sum over the layers of each network, with their joint covariance."""
-        predict = partial(self._predict_setup, joint=joint, per_layer=per_layer)
-        return predict_by_setup(predict, networks, setups)
-
     def describe(self) -> tuple[FitComponent, ...]:
         """Return the curves."""
         items = [
@@ -213,7 +180,7 @@ class FittedSubtractive(Record):
         ]
         return tuple(sorted(items, key=lambda item: item.label))
 
-    def _predict_setup(
+    def predict_setup(
         self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
     ) -> Prediction:
         split = self.options.partition.split
@@ -245,30 +212,19 @@ _fit_process = lru_cache(maxsize=1024)(fit_gaussian_process)
 
 
 def _describe(curve: Curve) -> Json:
+    block, setup = curve.points[0].block, curve.points[0].setup
     return {
-        "role": curve.block.role,
-        "kind": "+".join(layer.kind for layer in curve.block.layers),
-        "label": describe_block(curve.block),
-        "features": list(width_names(curve.block)),
-        "setup": curve.setup.to_dict(),
-        "n": len(curve.process.values),
+        "role": block.role,
+        "kind": "+".join(layer.kind for layer in block.layers),
+        "label": describe_block(block),
+        "features": list(width_names(block)),
+        "setup": setup.to_dict(),
+        "n": len(curve.points),
     }
 
 
-def _list_profiled(curves: Mapping[str, Curve]) -> list[ProfiledBlock]:
-    """Return every profiled point of every curve."""
-    points = []
-    for _, curve in sorted(curves.items()):
-        process = curve.process
-        rows = zip(process.inputs, process.values, process.variances, strict=True)
-        for widths, value, variance in rows:
-            block = resize_block(curve.block, [int(width) for width in widths])
-            points.append(ProfiledBlock(block, curve.setup, float(value), float(variance) ** 0.5))
-    return points
-
-
 def _list_layers(
-    blocks: Sequence[PlacedBlock], costs: Sequence[PartCost], setup: Setup
+    blocks: Sequence[PlacedBlock], costs: Sequence[BlockCost], setup: Setup
 ) -> tuple[LayerEstimate, ...]:
     """Return one row per layer; layers of one block share its cost by the bytes they move."""
     return tuple(
@@ -295,29 +251,26 @@ def propose_point(
 
     Observations and curves are those of the target's setup.
     """
-    states = _list_states(target, observations, options.partition)
-    uncertainties = [
-        _find_uncertainty(state, curves.get(state.key), target, options) for state in states
-    ]
-    share = max((one.share for one in uncertainties), default=0.0)
-    points = sum(len(state.tried) for state in states)
-    by_use = sorted(uncertainties, key=lambda one: -one.sd * one.state.range.calls)
-    for group in [by_use] if options.order else [[one] for one in uncertainties]:
-        for one in uncertainties if options.order else group:
-            for corner in _list_corners(one.state, options):
-                trial, what = _make_trial(target, one.state, corner, options)
+    states = _list_states(target, observations, curves, options)
+    share = max((one.share for one in states), default=0.0)
+    points = sum(len(one.tried) for one in states)
+    # Of all curves at once, or of one curve after the other.
+    for group in [states] if options.order else [[one] for one in states]:
+        for one in group:
+            for corner in _list_corners(one, options):
+                trial, what = _make_trial(target, one, corner, options)
                 return Proposal(trial, share, f"{what} (bound)", points)
-        for worst in group:
+        for worst in sorted(group, key=lambda one: -one.sd * one.range.calls):
             if worst.widths is not None:
                 name = "standard deviation" if options.stop == "sd" else "variance"
-                trial, what = _make_trial(target, worst.state, worst.widths, options)
+                trial, what = _make_trial(target, worst, worst.widths, options)
                 reason = f"{what} ({name} {format_share(worst.share)})"
                 return Proposal(trial, share, reason, points)
     limit = f"{100 * target.uncertainty_share:g} %"
     reason = "nothing is left to measure"
-    if all(one.share < target.uncertainty_share for one in uncertainties):
+    if all(one.share < target.uncertainty_share for one in states):
         reason = f"every curve is known within {limit}"
-    elif any(one.state.is_full(options.limit) for one in uncertainties):
+    elif any(one.is_full(options.limit) for one in states):
         reason = f"every curve is known within {limit} or has {options.limit} points"
     return Proposal(None, share, reason, points)
 
@@ -335,12 +288,22 @@ def list_candidates(found: CurveRange, is_coarse: bool = True) -> list[Widths]:
 
 @dataclass(frozen=True)
 class _CurveState:
-    """A curve of the target, the widths that were tried and those that the device refused."""
+    """A curve of the target, and what is known of it.
 
-    key: str
+    Attributes:
+        tried: Widths that were measured.
+        refused: Widths that the device refused.
+        sd: The largest standard deviation.
+        share: What is compared with the target's, by the rule that stops profiling.
+        widths: Those worth measuring next, if any.
+    """
+
     range: CurveRange
     tried: frozenset[Widths]
     refused: frozenset[Widths]
+    sd: float = 0.0
+    share: float = 1.0
+    widths: Widths | None = None
 
     def is_open(self, widths: Widths) -> bool:
         """Return whether widths may be proposed."""
@@ -359,29 +322,16 @@ class _CurveState:
         return len(self.refused) >= _MAX_REFUSALS and not self.tried
 
 
-@dataclass(frozen=True)
-class _CurveUncertainty:
-    """A curve's largest standard deviation, and the widths worth measuring, if any.
-
-    Attributes:
-        share: What is compared with the target's, by the rule that stops profiling.
-    """
-
-    state: _CurveState
-    sd: float
-    share: float
-    widths: Widths | None = None
-
-
 def _list_states(
-    target: Target, observations: Iterable[Observation], partition: Partition
+    target: Target,
+    observations: Iterable[Observation],
+    curves: Mapping[str, Curve],
+    options: SubtractiveOptions,
 ) -> list[_CurveState]:
     tried: dict[str, set[Widths]] = {}
     refused: dict[str, set[Widths]] = {}
     for seen in observations:
-        blocks = None
-        if seen.trial.setup == target.setup:
-            blocks = read_variant_blocks(seen, partition)
+        blocks = read_variant_blocks(seen, options.partition)
         if blocks is None:
             continue
         is_refused = seen.energy_j is None and seen.duration_s is None
@@ -391,37 +341,39 @@ def _list_states(
             key = curve_key(blocks[0], target.setup)
             found.setdefault(key, set()).add(block_widths(blocks[0]))
     states = []
-    for curve_range in plan_curves(target.network, partition.split, partition.make_variant):
+    for curve_range in plan_curves(target.network, options.partition):
         key = curve_key(curve_range.block, target.setup)
         done, bad = frozenset(tried.get(key, ())), frozenset(refused.get(key, ()))
-        states.append(_CurveState(key, curve_range, done, bad))
+        state = _CurveState(curve_range, done, bad)
+        if key in curves:
+            state = _find_uncertainty(state, curves[key], target, options)
+        states.append(state)
     return states
 
 
 def _find_uncertainty(
-    state: _CurveState, curve: Curve | None, target: Target, options: SubtractiveOptions
-) -> _CurveUncertainty:
-    if curve is None:
-        return _CurveUncertainty(state, 0.0, 1.0)
+    state: _CurveState, curve: Curve, target: Target, options: SubtractiveOptions
+) -> _CurveState:
+    """Return the state with its uncertainty, and the widths where that is largest."""
     candidates = list_candidates(state.range, options.grid)
     sds = curve.process.standard_deviations(width_rows(candidates))
-    share = _compare_with_data(float(sds.max()), curve, options.stop)
+    share = _compare_with_data(float(sds.max()), curve.process.values, options.stop)
     open_places = [at for at, widths in enumerate(candidates) if state.is_open(widths)]
     is_done = share < target.uncertainty_share or state.is_full(options.limit)
     if is_done or not open_places:
-        return _CurveUncertainty(state, float(sds.max()), share)
+        return replace(state, sd=float(sds.max()), share=share)
     worst = max(open_places, key=lambda at: float(sds[at]))
-    return _CurveUncertainty(state, float(sds[worst]), share, candidates[worst])
+    return replace(state, sd=float(sds[worst]), share=share, widths=candidates[worst])
 
 
-def _compare_with_data(sd: float, curve: Curve, rule: str) -> float:
+def _compare_with_data(sd: float, values: Floats, rule: str) -> float:
     """Return the largest uncertainty of a curve as a share of its data, by a rule to stop."""
-    mean = curve.mean_abs_value or 1.0
+    mean = float(np.abs(values).mean()) or 1.0
     if rule == "variance":
         # Numbers of 500 batches, as the paper has them: (500·sd)² / (500·mean).
         return PAPER_BATCHES * sd**2 / mean
     if rule == "variance share":
-        return sd**2 / (float(curve.process.values.var()) or mean**2)
+        return sd**2 / (float(values.var()) or mean**2)
     return sd / mean
 
 

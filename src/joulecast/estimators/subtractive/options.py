@@ -36,7 +36,7 @@ from typing import Any
 
 from joulecast.gp.regression import ProcessOptions
 from joulecast.system.errors import InputError
-from joulecast.variants.curves import BLOCKS, LAYERS, Partition, adapt_partition
+from joulecast.variants.curves import Partition
 
 PAPER_BATCHES = 500
 """Steps that one measurement of the paper spans."""
@@ -94,8 +94,7 @@ class SubtractiveOptions(ProcessOptions):
     @property
     def partition(self) -> Partition:
         """How networks are split and variants made."""
-        base = LAYERS if self.layers else BLOCKS
-        return adapt_partition(base, own_ends=not self.stems, output_gradient=self.gradient)
+        return Partition(not self.layers, not self.stems, self.gradient)
 
 
 OURS = SubtractiveOptions()
@@ -108,8 +107,15 @@ _WITHOUT: dict[str, Any] = dict.fromkeys(DEVIATIONS, False)
 PAPER = SubtractiveOptions(**{**_WITHOUT, "stop": "variance", "limit": 20})
 """What the paper says."""
 
-SEPARATOR = ":"
-"""Separates the name of an estimator from deviations that are changed."""
+METHODS = {"subtractive": OURS, "subtractive-blocks": replace(OURS, layers=False), "ampere": PAPER}
+"""Estimators by name. ``subtractive-blocks`` has every repeated block as one layer, as the paper
+splits ResNets; it equals ``subtractive`` on networks that repeat no block."""
+
+
+def read_options(name: str) -> SubtractiveOptions:
+    """Return the options of an estimator, such as ``subtractive`` or ``ampere:stop:order``."""
+    method, *changes = name.split(":")
+    return change_options(METHODS[method], tuple(changes))
 
 
 def change_options(options: SubtractiveOptions, names: tuple[str, ...]) -> SubtractiveOptions:
