@@ -14,7 +14,7 @@ import pytest
 from joulecast.store import open_store
 from joulecast.store.campaigns import CampaignProgress
 from joulecast.store.claims import FileClaims
-from joulecast.store.database import Transactions
+from joulecast.store.database import Database
 from joulecast.system.errors import MissingError, StoreError
 
 KILLED = """
@@ -82,14 +82,14 @@ def test_campaign_whose_process_was_killed_is_not_called_running(place, store):
 
 def test_readers_see_a_campaign_as_running_from_its_first_moment(place, store, monkeypatch):
     """Readers look between all steps of adding it; before, one could take its claim."""
-    seen, write = [], Transactions.write
+    seen, execute = [], Database.execute
 
-    def write_and_look(self, action):
-        write(self, action)
+    def execute_and_look(self, statement):
+        execute(self, statement)
         seen.extend(one.state for one in other.campaigns.list_all())
 
     with open_store(place) as other:
-        monkeypatch.setattr(Transactions, "write", write_and_look)
+        monkeypatch.setattr(Database, "execute", execute_and_look)
         with store.campaigns.add(*RUN) as key:
             assert other.campaigns.find(key).state == "running"
             assert store.campaigns.find(key).state == "running"
@@ -175,10 +175,10 @@ def test_claims_of_a_server_share_one_connection(postgres_url):
         with ExitStack() as held:
             names = map(str, range(40))
             assert all(held.enter_context(store.fleet.claim_device(name, 0.0)) for name in names)
-            assert store._database.transactions.engine.pool.checkedout() == 1
+            assert store.database.engine.pool.checkedout() == 1
             with other.fleet.claim_device("7", 0.0) as is_held:
                 assert not is_held
-        assert store._database.transactions.engine.pool.checkedout() == 0
+        assert store.database.engine.pool.checkedout() == 0
 
 
 def test_claims_survive_restarts_of_the_server(postgres_server, postgres_url):
@@ -196,7 +196,7 @@ def test_claims_survive_restarts_of_the_server(postgres_server, postgres_url):
             with store.fleet.claim_device("b", 0.0) as second:
                 assert second and other.fleet.is_up()
         assert not other.fleet.is_up()
-        assert store._database.transactions.engine.pool.checkedout() == 0
+        assert store.database.engine.pool.checkedout() == 0
 
 
 def test_claims_of_files_are_seen_through_links_and_without_being_taken(tmp_path):
