@@ -163,11 +163,9 @@ class CampaignTables(Tables):
         with self.database.claims.hold(_name_claim(key), 0.0) as is_held:
             if not is_held:
                 raise StoreError("the campaign cannot be claimed in the store: start it again")
-            row = RecordedCampaign(
-                key, name, device, profile_key, provenance, started_at_s=self.database.now()
-            )
-            values = {**asdict(row), "changed_at_s": row.started_at_s}
-            insert = self.database.insert(CAMPAIGNS).values(**values)
+            facts, now_s = (key, name, device, profile_key, provenance), self.database.now()
+            row = RecordedCampaign(*facts, started_at_s=now_s, changed_at_s=now_s)
+            insert = self.database.insert(CAMPAIGNS).values(**asdict(row))
             self.database.execute(insert.on_conflict_do_nothing())
             yield key
 
@@ -196,21 +194,16 @@ class CampaignTables(Tables):
 
     def finish(self, key: str, state: str, reason: str) -> None:
         """Store how a run ended."""
-        values = {
-            "state": state,
-            "reason": reason,
-            "left_s": None,
-            "changed_at_s": self.database.now(),
-        }
-        self.database.execute(sa.update(CAMPAIGNS).where(CAMPAIGNS.c.key == key).values(**values))
+        ended = {"state": state, "reason": reason, "left_s": None}
+        now_s = self.database.now()
+        self.database.update(CAMPAIGNS, CAMPAIGNS.c.key == key, **ended, changed_at_s=now_s)
 
     def request_stop(self, key: str) -> RecordedCampaign:
         """Ask a run to stop after its current measurement; MissingError if it has ended."""
         found = self.find(key)
         if not found.is_running:
             raise MissingError(f"the campaign of {found.name} on {found.device} has ended")
-        statement = sa.update(CAMPAIGNS).where(CAMPAIGNS.c.key == key)
-        self.database.execute(statement.values(is_stop_requested=True))
+        self.database.update(CAMPAIGNS, CAMPAIGNS.c.key == key, is_stop_requested=True)
         return replace(found, is_stop_requested=True)
 
     def is_stop_requested(self, key: str) -> bool:
@@ -299,9 +292,9 @@ class FleetTables(Tables):
     ) -> None:
         """Store what was found out about a device; an empty profile or description is kept."""
         known = {"profile_key": profile_key, "description": description}
-        values = {key: value for key, value in known.items() if value}
-        values |= {"state": state, "reason": reason}
-        self._update(FLEET_DEVICES, FLEET_DEVICES.c.name == name, values)
+        values: Json = {key: value for key, value in known.items() if value}
+        values |= {"state": state, "reason": reason, "changed_at_s": self.database.now()}
+        self.database.update(FLEET_DEVICES, FLEET_DEVICES.c.name == name, **values)
 
     @transaction(writes=True)
     def add_request(
@@ -356,11 +349,8 @@ class FleetTables(Tables):
         """Store the progress of a campaign: fields of ``StoredCampaign``."""
         table = FLEET_CAMPAIGNS
         is_campaign = (table.c.request_key == request_key) & (table.c.device == device)
-        self._update(table, is_campaign, values)
-
-    def _update(self, table: sa.Table, where: sa.ColumnElement[bool], values: Json) -> None:
-        statement = sa.update(table).where(where).values(**values, changed_at_s=self.database.now())
-        self.database.execute(statement)
+        now_s = self.database.now()
+        self.database.update(table, is_campaign, **values, changed_at_s=now_s)
 
 
 class EvaluationTable(Tables):

@@ -218,6 +218,10 @@ class Database:
         """Run a statement that changes rows."""
         self.run(lambda connection: connection.execute(statement) and None, writes=True)
 
+    def update(self, table: sa.Table, where: sa.ColumnElement[bool], **values: Any) -> None:
+        """Change the rows of a table that fulfil a condition."""
+        self.execute(sa.update(table).where(where).values(**values))
+
     def insert(self, table: sa.Table) -> Any:
         """Return an insert of the database's own dialect, which knows what to do on conflicts."""
         return import_module(f"sqlalchemy.dialects.{self.engine.dialect.name}").insert(table)

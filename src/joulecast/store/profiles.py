@@ -137,14 +137,7 @@ class ShippedStore:
         """Return summaries of all profiles: those of the store by age, then shipped ones."""
         return tuple(map(summarise_shipped, self._shipped.values()))
 
-    def find_profile(
-        self,
-        device_name: str,
-        *,
-        runtime: str | None = None,
-        covers: str | None = None,
-        provenance: str | None = None,
-    ) -> Profile:
+    def find_profile(self, device_name: str) -> Profile:
         """Return the best profile of a device; those of the store come before shipped ones.
 
         The best profile has the strongest provenance (``PROVENANCES``), and among those the latest
@@ -152,21 +145,16 @@ class ShippedStore:
 
         Args:
             device_name: The device's name or the profile's key, or the start of either.
-            runtime: Start of the profile's runtime.
-            covers: Start of what the meter covers.
-            provenance: Start of the provenance.
 
         Raises:
             InputError: Several devices match.
             MissingError: None matches.
         """
-        given = {"runtime": runtime, "covers": covers, "provenance": provenance}
-        prefixes = {field: prefix for field, prefix in given.items() if prefix is not None}
-        return self.load_profile(match_profiles(self.list_profiles(), device_name, prefixes)[0].key)
+        return self.load_profile(self.list_matches(device_name)[0].key)
 
     def list_matches(self, device_name: str) -> list[ProfileSummary]:
         """Return all profiles of a device, starting with the one that ``find_profile`` returns."""
-        return match_profiles(self.list_profiles(), device_name, {})
+        return match_profiles(self.list_profiles(), device_name)
 
     @cached_property
     def _shipped(self) -> Mapping[str, Profile]:
@@ -221,14 +209,11 @@ class ProfileSummary(Record):
         return f"{self.key} ({', '.join(part for part in parts if part)})"
 
 
-def match_profiles(
-    known: Sequence[ProfileSummary], device_name: str, prefixes: Mapping[str, str]
-) -> list[ProfileSummary]:
+def match_profiles(known: Sequence[ProfileSummary], device_name: str) -> list[ProfileSummary]:
     """Return the profiles of one device, the best one first.
 
-    Shipped profiles are returned only if no profile of the store matches. ``prefixes`` are required
-    starts of fields (``{"runtime": "torch"}``). Several devices that match are an InputError, none
-    is a MissingError.
+    Shipped profiles are returned only if no profile of the store matches. Several devices that
+    match are an InputError, none is a MissingError.
     """
     name = device_name.lower()
     if not name:
@@ -240,13 +225,7 @@ def match_profiles(
         lambda one: len(name) >= MIN_KEY_LENGTH and one.key.startswith(name),
     ]
     choices = [
-        [
-            one
-            for one in known
-            if one.shipped == shipped
-            and all(getattr(one, field).startswith(start) for field, start in prefixes.items())
-            and is_match(one)
-        ]
+        [one for one in known if one.shipped == shipped and is_match(one)]
         for shipped in (False, True)
         for is_match in criteria
     ]
@@ -259,9 +238,8 @@ def match_profiles(
     if not matches:
         names = sorted({one.device + (" (shipped)" if one.shipped else "") for one in known})
         listed = f"known devices: {', '.join(names)}" if names else "there are no profiles yet"
-        details = "".join(f", {field} {start}" for field, start in prefixes.items())
         raise MissingError(
-            f"there is no profile of {device_name!r}{details} ({listed}): create one with "
+            f"there is no profile of {device_name!r} ({listed}): create one with "
             "`joulecast profile NET --on cpu` or `--on cuda:0`"
         )
     return sorted(matches, key=lambda one: (PROVENANCES.index(one.provenance), -one.changed_at_s))

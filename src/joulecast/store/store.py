@@ -188,38 +188,24 @@ class Store(ShippedStore, Tables):
     @transaction()
     def _list_own(self, connection: sa.Connection) -> tuple[ProfileSummary, ...]:
         """Return summaries of the profiles of the database, in the order they were created."""
-        counts = (
-            sa.select(
-                OBSERVATIONS.c.profile_key,
-                sa.func.count().label("observation_count"),
-                sa.func.max(OBSERVATIONS.c.taken_at_s).label("taken_at_s"),
-            )
-            .group_by(OBSERVATIONS.c.profile_key)
-            .subquery()
-        )
-        query = (
-            sa.select(PROFILES, counts.c.observation_count, counts.c.taken_at_s)
-            .join(counts, counts.c.profile_key == PROFILES.c.key, isouter=True)
-            .order_by(PROFILES.c.created_at_s, PROFILES.c.key)
-        )
-        fits: dict[str, list[Any]] = defaultdict(list)
+        table, at_s = OBSERVATIONS.c, sa.func.max(OBSERVATIONS.c.taken_at_s)
+        seen_query = sa.select(table.profile_key, sa.func.count(), at_s).group_by(table.profile_key)
+        seen = {key: (count, at_s) for key, count, at_s in connection.execute(seen_query)}
+        fits: dict[str, dict[str, float]] = defaultdict(dict)
         fits_query = sa.select(FITS.c.profile_key, FITS.c.estimator, FITS.c.fitted_at_s)
-        for fit in connection.execute(fits_query.order_by(FITS.c.estimator)):
-            fits[fit.profile_key].append(fit)
-        return tuple(
-            ProfileSummary(
-                row.key,
-                row.device_name,
-                row.power_mode,
-                row.runtime,
-                row.covers,
-                row.provenance,
-                row.observation_count or 0,
-                tuple(fit.estimator for fit in fits[row.key]),
-                max([row.created_at_s, row.taken_at_s or 0.0, *(f[2] for f in fits[row.key])]),
-            )
-            for row in connection.execute(query)
-        )
+        for key, estimator, fitted_at_s in connection.execute(
+            fits_query.order_by(FITS.c.estimator)
+        ):
+            fits[key][estimator] = fitted_at_s
+        found = []
+        query = sa.select(PROFILES).order_by(PROFILES.c.created_at_s, PROFILES.c.key)
+        for row in connection.execute(query):
+            count, taken_at_s = seen.get(row.key, (0, 0.0))
+            own = fits[row.key]
+            facts = (row.device_name, row.power_mode, row.runtime, row.covers, row.provenance)
+            changed_at_s = max(row.created_at_s, taken_at_s, *own.values())
+            found.append(ProfileSummary(row.key, *facts, count, tuple(own), changed_at_s))
+        return tuple(found)
 
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Store what an estimator fitted to the observations of a profile."""
