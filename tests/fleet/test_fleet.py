@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import joulecast
 from agent_processes import TOKEN, start_agent
 from fleet_examples import REQUEST, AgentHere, make_device
 from joulecast.features.fleet import follow_request, run_fleet
@@ -407,8 +406,6 @@ def test_fleet_starts_if_a_device_answers_or_campaigns_are_open(tmp_path, monkey
     monkeypatch.setattr("joulecast.fleet.fleet_campaigns.open_cluster", start)
     monkeypatch.setattr("joulecast.features.fleet._CHECK_UP_S", 0.0)
     shown = {"on_start": print, "on_event": print}
-    with pytest.raises(InputError, match="no argument 'colour'"):
-        joulecast.estimate_fleet("lenet5", steps=10, colour="red", store=place)
     with pytest.raises(InputError, match="a store that its workers share"):
         run_fleet(fleet_file, ":memory:", **shown)
     with pytest.raises(DeviceAwayError, match="no device of the fleet is ready: phone: the agent"):

@@ -3,7 +3,6 @@
 import os
 import random
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -548,19 +547,10 @@ def test_observation_that_ships_and_is_stored_counts_once(place, shipped):
         assert found.observations == (same, make_observation(1, board="H200"))
         store.save_fit(found.key, "forest", {})
         assert find_fit_count(store.load_profile(found.key).fits, "forest") == 2
-
-
-def test_imported_fit_keeps_the_number_of_its_observations(store):
-    seen = make_profile(make_observation(), make_observation(1)).add_fits({"flops": {}})
-    store.import_profile(replace(seen, observations=seen.observations[:1]))
-    assert find_fit_count(store.load_profile(seen.key).fits, "flops") == 2
-
-
-def test_profiles_of_the_package_can_be_read():
-    with open_store(":memory:") as store:
-        for one in store.list_profiles():
-            assert one.shipped and one.provenance == "measured"
-            assert store.find_profile(one.key).key == one.key
+        # An imported fit keeps the number of its observations.
+        more = replace(found, fits={}).add_fits({"flops": {}})
+        store.import_profile(replace(more, observations=more.observations[:1]))
+        assert find_fit_count(store.load_profile(found.key).fits, "flops") == 2
 
 
 def test_variable_names_another_folder(monkeypatch, tmp_path):
@@ -644,22 +634,6 @@ def test_two_processes_can_create_and_write_a_store_at_once(request, place, kind
     numbers = [one.trial.setup.batch - 1 for one in seen]
     # A stable sort: each writer's own stay in order.
     assert sorted(numbers, key=lambda number: number >= 100) == [*range(25), *range(100, 125)]
-
-
-def test_added_observations_survive_a_kill(place):
-    with start_writer(place, 0, 10**9) as writer:
-        let_write(writer)
-        reported = [int(writer.stdout.readline()) for _ in range(20)]
-        os.kill(writer.pid, signal.SIGKILL)
-        reported += [int(line) for line in writer.stdout.read().split("\n")[:-1]]
-    assert writer.returncode == -signal.SIGKILL
-    with open_bare(place) as store:
-        seen = store.load_observations(KEY)
-        # The last one may be on disk although the process could not report it.
-        assert len(seen) in (len(reported), len(reported) + 1)
-        assert seen == tuple(map(make_observation, range(len(seen))))
-        store.add_observation(make_observation(len(seen)))
-        assert len(store.load_observations(KEY)) == len(seen) + 1
 
 
 def test_slow_libraries_are_imported_only_if_they_are_needed(store, place):
