@@ -489,9 +489,7 @@ def test_memory_of_the_device_and_power_that_its_meter_does_not_see_count():
 @pytest.mark.parametrize(
     ("values", "part"),
     [
-        ({"steps": 0}, "steps is 0"),
         ({"deadline_s": 0.0}, "deadline_s"),
-        ({"confidence": 1.0}, "confidence"),
         ({"charges": {"phone": 1.5}}, "charge of phone"),
         ({"charges": {"laptop": 0.1}}, "called 'laptop'"),
         ({"charges": {"phone": 0.1}}, "phone has no battery"),

@@ -37,7 +37,7 @@ from joulecast.store.database import (
     Tables,
     transaction,
 )
-from joulecast.system.errors import MissingError, StoreError
+from joulecast.system.errors import MissingError
 
 READY, REFUSED = "ready", "refused"
 WAITING, RUNNING, AWAY, PARKED = "waiting", "running", "away", "parked"
@@ -160,9 +160,7 @@ class CampaignTables(Tables):
         """Add a run and hold its claim while a block runs; yield its key."""
         key = secrets.token_hex(8)
         # Before it is added, or readers could take it for dead.
-        with self.database.claims.hold(_name_claim(key), 0.0) as is_held:
-            if not is_held:
-                raise StoreError("the campaign cannot be claimed in the store: start it again")
+        with self.database.claims.hold(_name_claim(key), 0.0):
             facts, now_s = (key, name, device, profile_key, provenance), self.database.now()
             row = RecordedCampaign(*facts, started_at_s=now_s, changed_at_s=now_s)
             insert = self.database.insert(CAMPAIGNS).values(**asdict(row))

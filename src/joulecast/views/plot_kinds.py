@@ -96,11 +96,6 @@ class SampledCurve:
     points: tuple[CurvePoint, ...] = ()
     next_point: tuple[Widths, float] | None = None
 
-    def __post_init__(self) -> None:
-        if not 1 <= len(self.features) <= 2 or len(self.axes) != len(self.features):
-            names = ", ".join(self.features) or "none"
-            raise InputError(f"{self.label}: widths are {names}: give one or two to plot")
-
 
 def plot_curve(name: str, curve: SampledCurve, provenance: str) -> Plot:
     """Plot a curve with its points: a line with a 95 % band, or two maps over two widths."""
