@@ -128,7 +128,8 @@ class WorkQueue:
     def __init__(
         self, workers: int, most_waiting: int = _MOST_WAITING, limit_s: float = _LIMIT_S
     ) -> None:
-        self._pool = ThreadPoolExecutor(workers, "joulecast-web")
+        self._workers = workers
+        self._pool: ThreadPoolExecutor | None = None
         self._most_waiting, self._limit_s = most_waiting, limit_s
         self._lock, self._held = threading.Lock(), 0
 
@@ -148,6 +149,8 @@ class WorkQueue:
                 detail = "the server is busy: try again in a second"
                 raise HTTPException(503, detail, {"Retry-After": "1"})
             self._held += 1
+            # An application may be started again after it was closed.
+            self._pool = self._pool or ThreadPoolExecutor(self._workers, "joulecast-web")
             future = self._pool.submit(function, *args)
         future.add_done_callback(self._release)
         try:
@@ -159,7 +162,10 @@ class WorkQueue:
 
     def close(self) -> None:
         """End the threads once they are idle; forget what waits."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _release(self, _future: Future[Any]) -> None:
         with self._lock:
