@@ -205,6 +205,10 @@ def test_claims_of_files_are_seen_through_links_and_without_being_taken(tmp_path
     with linked.hold("ab", 0.0) as held:
         assert held
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.sqlite", "store.sqlite"]
+    # Another reader that looks at this moment is not taken for the campaign.
+    with (tmp_path / "store.sqlite-claim-ab").open("w") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        assert claims.is_free("ab")
 
 
 @pytest.mark.parametrize("function", ["os.open", "fcntl.flock"])
