@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,7 +18,6 @@ import psycopg
 import pytest
 
 PASSWORD = "s3cret"
-_START_S = 60.0
 
 
 @pytest.fixture(scope="session")
@@ -68,8 +66,7 @@ class PostgresServer:
     """A server on a free port, whose only user is ``joulecast``."""
 
     def __init__(self, programs, folder):
-        self._programs, self._folder = programs, folder
-        self._data, self._process, self._databases = folder / "data", None, set()
+        self._programs, self._folder, self._databases = programs, folder, set()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -85,49 +82,39 @@ class PostgresServer:
         secret = self._folder / "password"
         secret.write_text(PASSWORD)
         secret.chmod(0o644)
-        command = [
-            self._programs / "initdb", "--no-sync", "--username=joulecast", f"--pwfile={secret}",
-            "--locale=C.UTF-8", "--auth=scram-sha-256", "-D", self._data,
-        ]  # fmt: skip
-        done = subprocess.run(
-            command, cwd=self._folder, capture_output=True, text=True, check=False, **self._user
-        )
-        assert done.returncode == 0, done.stderr
+        words = ("--no-sync", "--username=joulecast", "--locale=C.UTF-8", "--auth=scram-sha-256")
+        self._run("initdb", *words, f"--pwfile={secret}")
 
     def start(self):
         """Start the server and wait until it answers."""
-        options = ("fsync=off", "listen_addresses=127.0.0.1", f"port={self.port}")
-        command = [self._programs / "postgres", "-D", self._data, "-k", self._folder]
-        for option in options:
-            command += ["-c", option]
-        with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                command, cwd=self._folder, stdout=log, stderr=log, **self._user
-            )
-        end_s = time.monotonic() + _START_S
-        while True:
-            try:
-                return psycopg.connect(self.make_url("postgres"), connect_timeout=5).close()
-            except psycopg.OperationalError:
-                assert self._process.poll() is None, (self._folder / "log").read_text()
-                assert time.monotonic() < end_s, "the server does not start"
-                time.sleep(0.05)
+        options = f"-F -h 127.0.0.1 -p {self.port} -k {self._folder}"
+        self._run("pg_ctl", "start", "-w", "-l", self._folder / "log", "-o", options)
 
     def stop(self):
-        """Stop the server at once; open connections are lost."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(_START_S)
+        """Stop the server at once, if it runs; open connections are lost."""
+        if self._pid_file.exists():
+            self._run("pg_ctl", "stop", "-m", "immediate")
 
     def restart(self):
         """Stop and start the server."""
         self.stop()
         self.start()
 
+    @property
+    def _pid_file(self):
+        return self._folder / "data" / "postmaster.pid"
+
+    def _run(self, program, *words):
+        done = subprocess.run(
+            [self._programs / program, "-D", self._folder / "data", *words],
+            cwd=self._folder, capture_output=True, text=True, check=False, **self._user,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
     @contextmanager
     def freeze(self):
         """Stop all processes of the server for a while, as a machine that hangs does."""
-        own = self._process.pid
+        own = int(self._pid_file.read_text().split()[0])
         children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
         pids = [own, *map(int, children)]
         for pid in pids:

@@ -43,6 +43,7 @@ from joulecast.records import Device, Observation, Profile, Setup, Trial
 from joulecast.store import open_store
 from joulecast.store.database import find_url
 from joulecast.store.files import read_network, read_profile, write_network, write_profile
+from joulecast.store.places import choose_place
 from joulecast.system.errors import InputError, JoulecastError
 from joulecast.system.files import read_toml
 from joulecast.system.units import (
@@ -358,7 +359,7 @@ def _draw_url(rng: random.Random) -> Read:
 
     def read() -> None:
         try:
-            find_url(url)
+            find_url(choose_place(url))
         except JoulecastError as error:
             if is_whole and SECRET in str(error):
                 raise AssertionError(f"{url!r} shows its password: {error}") from error

@@ -36,11 +36,10 @@ from joulecast.agent.messages import (
 )
 from joulecast.agent.service import AgentService, DeadlineReader, check_fits, serve_http
 from joulecast.devices.detect import detect_device, find_free_memory
-from joulecast.measurer.base import IDLE_TRIAL
 from joulecast.measurer.device_lock import hold_device
 from joulecast.meters import UnavailableError
 from joulecast.operators import peak_memory
-from joulecast.records import Device, Execution, Network, Observation, Trial
+from joulecast.records import Device, Execution, Network, Trial
 from joulecast.system import errors
 from joulecast.system.errors import (
     DeviceAwayError,
@@ -67,21 +66,11 @@ def ask(service, task="measure", trial=None, id=ID, **values):
     return decode_message(AgentAnswer, service.answer(encode_message(request)), "agent")
 
 
-def test_answer_is_an_observation_of_the_run_with_its_rounds(service):
-    answer = ask(service, trial=make_trial(), rounds=5, run="mine")
-    seen = answer.take_observation(make_trial())
-    assert (seen.count, seen.run, seen.device.name) == (5, "mine", "simulated-3")
-    assert seen.energy_j > 0 and answer.clock_s > 5.0
-    timed = ask(service, "time", make_trial(), id="1" * 8)
-    assert timed.observation.energy_j is None and timed.observation.duration_s > 0
-    idle = ask(service, "idle", id="2" * 8)
-    assert idle.take_observation(None).trial.network == Network()
-
-
 def test_same_request_gets_the_same_answer_without_measuring_again(service, monkeypatch):
     request = encode_message(AgentRequest(ID, "measure", make_trial()))
     first = service.answer(request)
-    assert service.answer(request) == first
+    # The client knows the trial.
+    assert service.answer(request) == first and len(first) < 1000
     other = ask(service, trial=make_trial(), id="f" * 8)
     assert other.clock_s > json.loads(first)["clock_s"]
     # An id that is reused for another trial gets no foreign observation.
@@ -409,29 +398,12 @@ def test_other_contents_are_not_tokens(content):
     assert content not in str(caught.value)
 
 
-def test_messages_survive_the_journey():
-    request = AgentRequest(ID, "measure", make_trial(), rounds=5, run="run")
-    assert decode_message(AgentRequest, encode_message(request), "client") == request
-    seen = Observation(make_trial(), 1.0, duration_s=0.5, device=Device("board"), run="run")
-    sent = encode_message(
-        AgentAnswer(ID, observation=replace(seen, trial=IDLE_TRIAL), disturbances={"gap": 2})
-    )
-    assert len(sent) < 1000
-    answer = decode_message(AgentAnswer, sent, "agent")
-    assert answer.take_observation(make_trial()) == seen and answer.disturbances == {"gap": 2}
-
-
-@pytest.mark.parametrize(
-    "cls", [one for one in vars(errors).values() if isinstance(one, type)], ids=lambda c: c.__name__
-)
-def test_every_error_arrives_as_itself(cls):
-    sent = encode_message(AgentAnswer(ID, error=describe_error(cls("what to do"))))
-    with pytest.raises(cls, match="what to do") as caught:
-        decode_message(AgentAnswer, sent, "agent").raise_error()
-    assert type(caught.value) is cls
-
-
-def test_other_errors_arrive_as_the_nearest_class_in_one_short_line():
+def test_errors_arrive_as_the_nearest_class_in_one_short_line():
+    for cls in (one for one in vars(errors).values() if isinstance(one, type)):
+        sent = encode_message(AgentAnswer(ID, error=describe_error(cls("what to do"))))
+        with pytest.raises(cls, match="what to do") as caught:
+            decode_message(AgentAnswer, sent, "agent").raise_error()
+        assert type(caught.value) is cls
     with pytest.raises(MissingError, match="no meter"):
         AgentAnswer(ID, error=describe_error(UnavailableError("no meter", ""))).raise_error()
     for name in ("ValueError", "make_printable", "__import__", ""):

@@ -19,7 +19,7 @@ from joulecast.features.compare import compare
 from joulecast.features.estimate import estimate_run
 from joulecast.store.files import write_network
 
-HEAVY = ("numpy", "torch", "rich", "sqlalchemy", "sklearn", "scipy", "alembic")
+HEAVY = ("numpy", "torch", "rich", "sqlalchemy", "sklearn", "scipy")
 
 
 ESTIMATE = ("--device", "nvidia-h200", "--json")

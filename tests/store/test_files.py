@@ -27,7 +27,6 @@ from joulecast.records import (
     Trial,
     find_fit_count,
     fold_blocks,
-    summarise_observations,
 )
 from joulecast.store import files
 from joulecast.store.files import read_network, read_profile, write_network, write_profile
@@ -96,18 +95,6 @@ def test_network_round_trip(path, family):
     assert read_network(path) == network
 
 
-def test_reading_a_profile_parses_no_observation(path, monkeypatch):
-    write_profile(replace(PROFILE, observations=(SEEN, replace(SEEN, energy_j=2.0))), path)
-    monkeypatch.setattr(Observation, "from_dict", Mock(side_effect=AssertionError("parsed")))
-    profile = read_profile(path)
-    assert len(profile.observations) == 2
-    assert profile.fits["flops"] == {"slope": 0.1}
-    summary = summarise_observations(profile.observations)
-    assert (summary.count, summary.setups) == (2, ((Setup(), 2),))
-    with pytest.raises(AssertionError, match="parsed"):
-        list(profile.observations)
-
-
 def test_reading_a_fit_decodes_no_other(path, monkeypatch):
     write_profile(replace(PROFILE, fits={"flops": {"slope": 0.1}, "forest": {"trees": 3}}), path)
     profile = read_profile(path)
@@ -125,17 +112,6 @@ def test_file_keeps_what_each_fit_was_made_from(path):
     assert find_fit_count(read, "forest") == 4
     # Of the fit that came without a count it is unknown.
     assert find_fit_count(read, "flops") is None
-
-
-def test_profile_of_a_campaign_is_below_two_megabytes(path):
-    network = make_family("cnn5")
-    network = replace(network, layers=network.layers[:2] + network.layers[-1:])
-    seen = tuple(
-        replace(SEEN, trial=Trial(network, Setup(batch=number)), energy_j=1 / number)
-        for number in range(1, 201)
-    )
-    write_profile(replace(PROFILE, observations=seen), path)
-    assert path.stat().st_size < 2e6
 
 
 @given(st.data())
@@ -180,14 +156,11 @@ def test_wrong_envelope_is_explained(path, fields, reason):
     "content", [b"", b"[]", b"3", b"null", b"\xff\xfe\xff", b"[" * 10**5, b"NaN"]
 )
 def test_foreign_file_is_refused(path, content):
+    assert "there is no file" in read_error(read_profile, path)
+    assert "cannot be read" in read_error(read_network, path.parent)
     path.write_bytes(content)
     read_error(read_profile, path)
     read_error(read_network, path)
-
-
-def test_missing_file_and_folder_are_named(path):
-    assert "there is no file" in read_error(read_profile, path)
-    assert "cannot be read" in read_error(read_network, path.parent)
 
 
 def read_observations(path):
@@ -315,24 +288,19 @@ BAD_LINEAR = {"kind": "linear", "sizes": {"cin": 3, "cout": "x", "lead": [], "bi
     ("place", "value", "part"),
     [
         (("layers",), [{"kind": "teleport", "sizes": {}}], "teleport"),
-        (("layers",), [{"kind": "linear", "sizes": {"cin": 3}}], "layer 1 (linear)"),
         (("layers",), [BAD_LINEAR], "layer 1"),
         (("layers",), [{"kind": "pool", "sizes": {"fn": "max"}}], "kernel"),
-        (("layers",), [{"kind": "dropout", "sizes": {"p": 0.5}}], "shape"),
         (("layers",), [{"sizes": {}}], "kind"),
         (("layers", 0, "sizes"), [7], "layers[0].sizes is [7]: give an object"),
         (("layers", 0), 3, "layers[0] is 3: give an object"),
         (("layers", 0, "sizes", "cin"), 0, "layer 1 (conv1, conv2d) is invalid: cin is 0"),
-        (("layers", 0, "sizes", "cin"), -3, "cin is -3"),
         (("layers", 0, "sizes", "cin"), 1.5, "cin is 1.5"),
-        (("layers", 0, "sizes", "cin"), None, "cin is None"),
         (("layers", 0, "sizes", "cin"), 10**30, "give at most 1,000,000,000,000"),
         (("layers", 0, "sizes", "stride"), [0, 1], "stride is 0"),
         (("layers", 0, "sizes", "stride"), 2, "stride is 2; give a list"),
         (("layers", 0, "sizes", "padding"), [-1, 0], "padding is -1"),
         (("layers", 0, "sizes", "kernel"), [5], "conv2d needs 2 numbers"),
         (("layers", 0, "sizes", "kernel"), [99, 99], "does not fit"),
-        (("layers", 0, "sizes", "groups"), 0, "groups is 0"),
         (("layers", 0, "sizes", "groups"), 4, "cin is 1; give a multiple"),
         (("layers", 0, "sizes", "bias"), 2, "bias is 2"),
         (("layers", 0, "sizes", "widht"), 2, "no size 'widht'"),
@@ -347,10 +315,8 @@ BAD_LINEAR = {"kind": "linear", "sizes": {"cin": 3, "cout": "x", "lead": [], "bi
         (("layers", 2, "sizes", "cin"), 7, "its input is [7], but it reads [400]"),
         (("layers", 3, "reads"), [1, 2], "is [120], but it reads [120], [400] (join none)"),
         (("groups",), [[0, 0]], "group [0, 0]"),
-        (("groups",), [[3, 1]], "group [3, 1]"),
         (("groups",), [[0, 6]], "group [0, 6]"),
         (("groups",), [[0, 2], [1, 3]], "group [1, 3]"),
-        (("groups",), [[2, 3], [0, 1]], "group [0, 1]"),
         (("input", "shape"), [0, 2], "input.shape[0] is 0"),
         (("input", "shape"), [1, 32, 32], "layer 1 (conv1, conv2d) is invalid: its input is"),
         (("input", "vocabulary"), -1, "vocabulary is -1"),
@@ -410,6 +376,10 @@ def test_any_content_is_read_and_counted_or_refused(data):
 
 
 def test_failed_write_leaves_only_the_old_file(path, monkeypatch):
+    for name in ("", "missing/some.json", "some.json/other.json"):
+        path.touch()
+        with refusal(FileError, "give another path"):
+            write_network(Network(), path.parent / name)
     write_profile(PROFILE, path)
     before = path.read_bytes()
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
@@ -417,14 +387,6 @@ def test_failed_write_leaves_only_the_old_file(path, monkeypatch):
         write_profile(replace(PROFILE, fits={}), path)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("name", ["", "missing/some.json", "file/some.json"])
-def test_unwritable_path_is_named(tmp_path, name):
-    (tmp_path / "file").touch()
-    with refusal(FileError, "give another path"):
-        write_network(Network(), tmp_path / name)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("token", [None, "guessed"])

@@ -65,34 +65,24 @@ def test_processor_has_a_name():
     assert isinstance(find_processor(), str)
 
 
-@pytest.fixture
-def clone(tmp_path):
+def test_commit_is_marked_by_changes_outside_results(tmp_path):
+    script = tmp_path / "run.py"
+
     def git(*arguments):
         names = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", "-C", str(tmp_path), *names, *arguments], check=True)
 
     (tmp_path / "results").mkdir()
-    for name in ("run.py", "results/kept.json"):
-        (tmp_path / name).write_text("1")
+    for file in (script, tmp_path / "results" / "kept.json"):
+        file.write_text("1")
+    assert find_commit(str(script)) == ""
     git("init", "-q")
     git("add", "-A")
     git("commit", "-qm", "first")
-    return tmp_path
-
-
-def test_clean_clone_has_a_plain_commit(clone):
-    commit = find_commit(str(clone / "run.py"))
+    commit = find_commit(str(script))
     assert len(commit) >= 7 and not commit.endswith("+")
-
-
-def test_only_changes_outside_results_are_marked(clone):
-    commit = find_commit(str(clone / "run.py"))
-    (clone / "results" / "kept.json").write_text("2")
-    (clone / "new.txt").write_text("2")
-    assert find_commit(str(clone / "run.py")) == commit
-    (clone / "run.py").write_text("2")
-    assert find_commit(str(clone / "run.py")) == commit + "+"
-
-
-def test_commit_is_empty_outside_a_clone(tmp_path):
-    assert find_commit(str(tmp_path / "run.py")) == ""
+    (tmp_path / "results" / "kept.json").write_text("2")
+    (tmp_path / "new.txt").write_text("2")
+    assert find_commit(str(script)) == commit
+    script.write_text("2")
+    assert find_commit(str(script)) == commit + "+"

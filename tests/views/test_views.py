@@ -183,8 +183,6 @@ def test_values_that_differ_much_have_a_logarithmic_axis():
 
 
 def test_what_cannot_be_plotted_is_refused():
-    with pytest.raises(InputError, match="cin, cout, k"):
-        plot_kinds.SampledCurve("x", ("cin", "cout", "k"), (AXIS,) * 3, (), ())
     with pytest.raises(InputError, match="net is 0"):
         plot_kinds.ScoredEstimate("net is 0", "additive", 0.0, 1.0, (0.0, 1.0))
 

@@ -14,6 +14,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 import joulecast
 from joulecast.families import FAMILIES, make_family
 from joulecast.features.arguments import list_arguments
+from joulecast.store.files import write_network
 from joulecast.web.app import create_app
 from joulecast.web.dashboard import WebSettings
 from onnx_models import external, make_model, node, weight
@@ -48,24 +49,18 @@ def test_the_estimate_is_that_of_the_package(client, web_store, gpus):
     assert provenance == ("modelled" if gpus else "simulated")
 
 
-def test_a_network_is_estimated_like_its_family(client):
-    named = client.post("/api/estimate", json=QUERY).json()
-    read = client.post("/api/networks", json=make_family(PROFILED).to_dict()).json()
-    assert (read["name"], read["layer_count"], read["batch"]) == (PROFILED, 5, None)
-    query = {**QUERY, "net": None, "network": read["network"]}
-    assert client.post("/api/estimate", json=query).json() == named
-
-
-def test_network_files_are_read(client, tmp_path):
-    from joulecast.store.files import write_network
-
+def test_a_network_file_is_estimated_like_its_family(client, tmp_path):
     write_network(make_family(PROFILED), tmp_path / "net.json")
     content = (tmp_path / "net.json").read_bytes()
-    answer = client.post("/api/networks", content=content, headers=JSON)
-    assert answer.json()["network"] == make_family(PROFILED).to_dict()
+    named = client.post("/api/estimate", json=QUERY).json()
+    read = client.post("/api/networks", content=content, headers=JSON).json()
+    assert client.post("/api/networks", json=make_family(PROFILED).to_dict()).json() == read
     broken = content.replace(b"conv2d", b"conv9d")
     refused = client.post("/api/networks", content=broken, headers=JSON)
     assert refused.status_code == 422 and "checksum" in refused.json()["detail"]
+    assert (read["name"], read["layer_count"], read["batch"]) == (PROFILED, 5, None)
+    query = {**QUERY, "net": None, "network": read["network"]}
+    assert client.post("/api/estimate", json=query).json() == named
 
 
 def test_onnx_files_are_read_and_open_sizes_can_be_given(client):

@@ -27,9 +27,9 @@ from joulecast.system.errors import (
 )
 from joulecast.web import dashboard, pages, results
 from joulecast.web.answers import find_status, make_problem
+from joulecast.web.dashboard import WorkQueue
 from joulecast.web.results import choose_source, list_result_files
 from joulecast.web.security import HEADERS
-from joulecast.web.work import WorkQueue
 from report_examples import PRUNING, make_plan
 from web_examples import QUERY
 
@@ -350,15 +350,15 @@ def test_work_comes_back_and_is_refused_when_it_is_too_much():
 
 
 def test_large_bodies_are_not_parsed_on_the_event_loop(client, monkeypatch):
-    from joulecast.web import work
+    from joulecast.web import answers
 
-    is_on_loop, parse = [], work.parse_json
+    is_on_loop, parse = [], answers.parse_json
 
     def note(content):
         is_on_loop.append(asyncio._get_running_loop() is not None)
         return parse(content)
 
-    monkeypatch.setattr(work, "parse_json", note)
+    monkeypatch.setattr(answers, "parse_json", note)
     for size in (10, 100_000):
         client.post("/api/plans", content=b"[" + b" " * size + b"]", headers=JSON)
     assert is_on_loop == [True, False]

@@ -149,23 +149,17 @@ def read_token(file: str = "", environ: Mapping[str, str] = os.environ) -> str:
     Raises:
         InputError: The file cannot be read, others can read it, or its content is not a token.
     """
-    file = file or environ.get(TOKEN_FILE, "")
-    if not file:
-        token = environ.get(TOKEN, "").strip()
-        return check_token(token, TOKEN) if token else ""
-    path = Path(file)
-    content = read_limited(path, _MOST_TOKEN_BYTES).decode("ascii", "replace").strip()
-    if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise InputError(f"other users can read the token in {file}: run chmod 600 {file}")
-    return check_token(content, file)
-
-
-def check_token(token: str, place: str) -> str:
-    """Return a token if it is valid; the message never contains it.
-
-    Raises:
-        InputError: It is too short, or contains spaces or characters other than ASCII.
-    """
+    place = file or environ.get(TOKEN_FILE, "")
+    if place:
+        path = Path(place)
+        token = read_limited(path, _MOST_TOKEN_BYTES).decode("ascii", "replace").strip()
+        if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise InputError(f"other users can read the token in {place}: run chmod 600 {place}")
+    else:
+        place, token = TOKEN, environ.get(TOKEN, "").strip()
+        if not token:
+            return ""
+    # Without the token itself, which a message must not contain.
     if not _TOKEN_FORM.fullmatch(token):
         raise InputError(
             f"{place} holds no token, which has 16 to 1024 characters without spaces: make one "

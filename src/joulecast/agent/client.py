@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import IO, Protocol
 
-from joulecast.agent.addresses import AgentAddress, check_token, parse_address
+from joulecast.agent.addresses import AgentAddress, parse_address
 from joulecast.agent.messages import (
     MOST_ANSWER_BYTES,
     MOST_REQUEST_BYTES,
@@ -96,8 +96,6 @@ def open_remote_measurer(
         DeviceAwayError: The agent does not answer.
     """
     parsed, limits = parse_address(address), limits or LinkLimits()
-    if token:
-        check_token(token, "the token")
     if link is None:
         is_ssh = parsed.scheme == "ssh"
         link = SshLink(parsed, limits) if is_ssh else HttpLink(parsed, token, limits)

@@ -154,7 +154,7 @@ class EstimateService:
 
     def find_profile(self, device: str) -> ProfileSummary:
         """Return the best profile of a device."""
-        return match_profiles(self.list_profiles(), device, {})[0]
+        return match_profiles(self.list_profiles(), device)[0]
 
     def find_device(self, device: str) -> ProfileSummary:
         """Return the best profile of a device, or that of a data sheet of the catalogue."""

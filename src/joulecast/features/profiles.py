@@ -193,21 +193,21 @@ def match_name(known: Sequence[ProfileSummary], name: str) -> list[ProfileSummar
     No file is read but those of the catalogue.
     """
     if any(name.lower() in (one.device.lower(), one.key) for one in known):
-        return match_profiles(known, name, {})
+        return match_profiles(known, name)
     from joulecast.devices import data_sheets
 
     # The whole name of a device of the catalogue counts more than the beginning of another.
     sheet = data_sheets.match_data_sheet(name)
     if sheet is None:
         try:
-            return match_profiles(known, name, {})
+            return match_profiles(known, name)
         except MissingError as error:
             if not data_sheets.search_data_sheets(name):
                 advice = f"the catalogue has none either: {data_sheets.suggest_devices(name)}"
                 raise MissingError(f"{error}; {advice}") from error
             sheet = data_sheets.find_data_sheet(name)
     measured = [one for one in known if data_sheets.is_named(sheet, one.device)]
-    return match_profiles(measured, measured[0].device, {}) if measured else sheet
+    return match_profiles(measured, measured[0].device) if measured else sheet
 
 
 def list_unmeasured(known: Sequence[ProfileSummary]) -> tuple[DataSheet, ...]:
@@ -249,7 +249,7 @@ def _match_device(
             f"{place}, {device.power_mode}) has no profile in this power mode, only in {seen}: "
             f"profile it with `joulecast profile NET --on {on}`, {other}"
         )
-    return match_profiles(alike, device.name, {})
+    return match_profiles(alike, device.name)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -149,6 +149,9 @@ def run_device_campaign(
                 tables.change_campaign(request_key, name, state=state, reason=reason)
                 if not isinstance(error, StoreError):
                     tables.change_device(name, state, reason)
+        except JoulecastError as error:
+            # It would fail again.
+            return tables.change_campaign(request_key, name, state=FAILED, reason=str(error))
         away_since_s = now() if away_since_s is None else away_since_s
         wait(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -157,7 +160,7 @@ def run_device_campaign(
 def _attempt(
     store: Store, device: FleetDevice, request_key: str, open_measurer: OpenDevice
 ) -> None:
-    """Run the campaign until it ends; raise one of _PASSING if it has to be tried again."""
+    """Run the campaign to its end, unless an error ends this attempt, or the campaign for good."""
     tables, name = store.fleet, device.name
     campaigns = {one.device: one for one in tables.list_campaigns(request_key)}
     if name not in campaigns or not campaigns[name].is_open:
@@ -165,21 +168,14 @@ def _attempt(
         return
     try:
         opened = open_measurer(device)
-    except DeviceAwayError:
-        raise
     except JoulecastError as error:
-        tables.change_device(name, REFUSED, str(error))
-        tables.change_campaign(request_key, name, state=FAILED, reason=str(error))
-        return
+        if not isinstance(error, _PASSING):
+            tables.change_device(name, REFUSED, str(error))
+        raise
     with opened as measurer:
         tables.change_device(name, READY, profile_key=find_profile_key(measurer))
         tables.change_campaign(request_key, name, state=RUNNING, reason="")
-        try:
-            _measure(store, measurer, campaigns[name])
-        except _PASSING:
-            raise
-        except JoulecastError as error:
-            tables.change_campaign(request_key, name, state=FAILED, reason=str(error))
+        _measure(store, measurer, campaigns[name])
 
 
 def _measure(store: Store, measurer: RemoteMeasurer, campaign: StoredCampaign) -> None:

@@ -39,12 +39,8 @@ class RunQuestion:
     charges: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise InputError(f"steps is {self.steps}: give a whole number of at least 1")
         if self.deadline_s is not None and not 0 < self.deadline_s < math.inf:
             raise InputError(f"deadline_s is {self.deadline_s}: give seconds above 0")
-        if not 0 < self.confidence < 1:
-            raise InputError(f"confidence is {self.confidence}: give a probability like 0.9")
         for name, share in self.charges.items():
             if not 0 <= share <= 1:
                 raise InputError(f"the charge of {name} is {share}: give a share from 0 to 1")

@@ -37,7 +37,7 @@ from joulecast.store.database import (
     Tables,
     transaction,
 )
-from joulecast.system.errors import MissingError, StoreError
+from joulecast.system.errors import MissingError
 
 READY, REFUSED = "ready", "refused"
 WAITING, RUNNING, AWAY, PARKED = "waiting", "running", "away", "parked"
@@ -160,15 +160,11 @@ class CampaignTables(Tables):
         """Add a run and hold its claim while a block runs; yield its key."""
         key = secrets.token_hex(8)
         # Before it is added, or readers could take it for dead.
-        with self.claims.hold(_name_claim(key), 0.0) as is_held:
-            if not is_held:
-                raise StoreError("the campaign cannot be claimed in the store: start it again")
-            row = RecordedCampaign(
-                key, name, device, profile_key, provenance, started_at_s=self.now()
-            )
-            values = {**asdict(row), "changed_at_s": row.started_at_s}
-            insert = self.transactions.insert(CAMPAIGNS).values(**values)
-            self.transactions.execute(insert.on_conflict_do_nothing())
+        with self.database.claims.hold(_name_claim(key), 0.0):
+            facts, now_s = (key, name, device, profile_key, provenance), self.database.now()
+            row = RecordedCampaign(*facts, started_at_s=now_s, changed_at_s=now_s)
+            insert = self.database.insert(CAMPAIGNS).values(**asdict(row))
+            self.database.execute(insert.on_conflict_do_nothing())
             yield key
 
     @transaction(writes=True)
@@ -184,31 +180,34 @@ class CampaignTables(Tables):
     ) -> None:
         """Store the progress of a run: the moments since the last change, at least one."""
         rows = [{"campaign_key": key, **asdict(one)} for one in moments]
-        values = {"reason": reason, "left_s": left_s, "total": total, "changed_at_s": self.now()}
+        values = {
+            "reason": reason,
+            "left_s": left_s,
+            "total": total,
+            "changed_at_s": self.database.now(),
+        }
         change = sa.update(CAMPAIGNS).where(CAMPAIGNS.c.key == key)
         connection.execute(change.values(**asdict(moments[-1]), **values))
         connection.execute(sa.insert(CAMPAIGN_PROGRESS), rows)
 
     def finish(self, key: str, state: str, reason: str) -> None:
         """Store how a run ended."""
-        values = {"state": state, "reason": reason, "left_s": None, "changed_at_s": self.now()}
-        self.transactions.execute(
-            sa.update(CAMPAIGNS).where(CAMPAIGNS.c.key == key).values(**values)
-        )
+        ended = {"state": state, "reason": reason, "left_s": None}
+        now_s = self.database.now()
+        self.database.update(CAMPAIGNS, CAMPAIGNS.c.key == key, **ended, changed_at_s=now_s)
 
     def request_stop(self, key: str) -> RecordedCampaign:
         """Ask a run to stop after its current measurement; MissingError if it has ended."""
         found = self.find(key)
         if not found.is_running:
             raise MissingError(f"the campaign of {found.name} on {found.device} has ended")
-        statement = sa.update(CAMPAIGNS).where(CAMPAIGNS.c.key == key)
-        self.transactions.execute(statement.values(is_stop_requested=True))
+        self.database.update(CAMPAIGNS, CAMPAIGNS.c.key == key, is_stop_requested=True)
         return replace(found, is_stop_requested=True)
 
     def is_stop_requested(self, key: str) -> bool:
         """Return whether a run is to stop."""
         query = sa.select(CAMPAIGNS.c.is_stop_requested).where(CAMPAIGNS.c.key == key)
-        return any(row["is_stop_requested"] for row in self.transactions.select(query))
+        return any(row["is_stop_requested"] for row in self.database.select(query))
 
     def list_all(self) -> tuple[RecordedCampaign, ...]:
         """Return the runs, the latest first."""
@@ -230,15 +229,15 @@ class CampaignTables(Tables):
             .where(table.campaign_key == key)
             .order_by(table.id)
         )
-        return tuple(CampaignProgress(**row) for row in self.transactions.select(query))
+        return tuple(CampaignProgress(**row) for row in self.database.select(query))
 
     def _select(self, query: sa.Select[Any]) -> tuple[RecordedCampaign, ...]:
-        found = [RecordedCampaign(**row) for row in self.transactions.select(query)]
+        found = [RecordedCampaign(**row) for row in self.database.select(query)]
         return tuple(map(self._notice_death, found))
 
     def _notice_death(self, one: RecordedCampaign) -> RecordedCampaign:
         """Return a run as interrupted if its process has died, which could not say so itself."""
-        if not one.is_running or not self.claims.is_free(_name_claim(one.key)):
+        if not one.is_running or not self.database.claims.is_free(_name_claim(one.key)):
             return one
         reason = "its process was killed; the same command resumes it"
         return replace(one, state=INTERRUPTED, reason=reason, left_s=None)
@@ -249,15 +248,15 @@ class FleetTables(Tables):
 
     def claim_device(self, name: str, wait_s: float) -> AbstractContextManager[bool]:
         """Claim a device, so that no other process measures on it; yield whether it succeeded."""
-        return self.claims.hold(stable_hash(["fleet device", name]), wait_s)
+        return self.database.claims.hold(stable_hash(["fleet device", name]), wait_s)
 
     def claim_fleet(self, wait_s: float = 0.0) -> AbstractContextManager[bool]:
         """Claim the whole fleet, as its coordinator does; yield whether it succeeded."""
-        return self.claims.hold(stable_hash(["fleet coordinator"]), wait_s)
+        return self.database.claims.hold(stable_hash(["fleet coordinator"]), wait_s)
 
     def renew_claims(self) -> None:
         """Claim again what a server forgot when it restarted."""
-        self.claims.renew()
+        self.database.claims.renew()
 
     def is_up(self) -> bool:
         """Return whether a coordinator is running."""
@@ -266,7 +265,7 @@ class FleetTables(Tables):
 
     def list_devices(self) -> tuple[StoredDevice, ...]:
         """Return the devices of the fleet by name."""
-        rows = self.transactions.select(sa.select(FLEET_DEVICES).order_by(FLEET_DEVICES.c.name))
+        rows = self.database.select(sa.select(FLEET_DEVICES).order_by(FLEET_DEVICES.c.name))
         return tuple(StoredDevice(**_parse_payload(row)) for row in rows)
 
     @transaction(writes=True)
@@ -276,8 +275,8 @@ class FleetTables(Tables):
         connection.execute(sa.delete(FLEET_DEVICES).where(FLEET_DEVICES.c.name.not_in(devices)))
         for name, payload in devices.items():
             row = {"name": name, "payload": json.dumps(payload)}
-            insert = self.transactions.insert(FLEET_DEVICES)
-            insert = insert.values(**row, **new, changed_at_s=self.now())
+            insert = self.database.insert(FLEET_DEVICES)
+            insert = insert.values(**row, **new, changed_at_s=self.database.now())
             connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=row))
 
     def change_device(
@@ -291,9 +290,9 @@ class FleetTables(Tables):
     ) -> None:
         """Store what was found out about a device; an empty profile or description is kept."""
         known = {"profile_key": profile_key, "description": description}
-        values = {key: value for key, value in known.items() if value}
-        values |= {"state": state, "reason": reason}
-        self._update(FLEET_DEVICES, FLEET_DEVICES.c.name == name, values)
+        values: Json = {key: value for key, value in known.items() if value}
+        values |= {"state": state, "reason": reason, "changed_at_s": self.database.now()}
+        self.database.update(FLEET_DEVICES, FLEET_DEVICES.c.name == name, **values)
 
     @transaction(writes=True)
     def add_request(
@@ -303,10 +302,10 @@ class FleetTables(Tables):
 
         What is already requested and not finished continues; what was finished starts again.
         """
-        key, insert = stable_hash(payload), self.transactions.insert
+        key, insert, now_s = stable_hash(payload), self.database.insert, self.database.now()
         start = {
             "state": WAITING, "reason": "", "points": 0, "uncertainty_share": None,
-            "elapsed_s": 0.0, "requested_at_s": self.now(), "changed_at_s": self.now(),
+            "elapsed_s": 0.0, "requested_at_s": now_s, "changed_at_s": now_s,
         }  # fmt: skip
         row = {"key": key, "name": name, "payload": json.dumps(payload)}
         connection.execute(insert(FLEET_REQUESTS).values(**row).on_conflict_do_nothing())
@@ -324,7 +323,7 @@ class FleetTables(Tables):
     def load_request(self, key: str) -> Json:
         """Return what a request says, as JSON values."""
         query = sa.select(FLEET_REQUESTS.c.payload).where(FLEET_REQUESTS.c.key == key)
-        (row,) = self.transactions.select(query)
+        (row,) = self.database.select(query)
         payload: Json = json.loads(row["payload"])
         return payload
 
@@ -342,17 +341,14 @@ class FleetTables(Tables):
             query = query.where(table.c.request_key == request_key)
         if states is not None:
             query = query.where(table.c.state.in_(states))
-        return tuple(StoredCampaign(**row) for row in self.transactions.select(query))
+        return tuple(StoredCampaign(**row) for row in self.database.select(query))
 
     def change_campaign(self, request_key: str, device: str, **values: Any) -> None:
         """Store the progress of a campaign: fields of ``StoredCampaign``."""
         table = FLEET_CAMPAIGNS
         is_campaign = (table.c.request_key == request_key) & (table.c.device == device)
-        self._update(table, is_campaign, values)
-
-    def _update(self, table: sa.Table, where: sa.ColumnElement[bool], values: Json) -> None:
-        statement = sa.update(table).where(where).values(**values, changed_at_s=self.now())
-        self.transactions.execute(statement)
+        now_s = self.database.now()
+        self.database.update(table, is_campaign, **values, changed_at_s=now_s)
 
 
 class EvaluationTable(Tables):
@@ -360,18 +356,22 @@ class EvaluationTable(Tables):
 
     def save(self, name: str, profile_key: str, payload: Json) -> None:
         """Store the result of an evaluation; it replaces another one of the same name."""
-        row = {"profile_key": profile_key, "payload": json.dumps(payload), "made_at_s": self.now()}
-        insert = self.transactions.insert(EVALUATIONS).values(name=name, **row)
+        row = {
+            "profile_key": profile_key,
+            "payload": json.dumps(payload),
+            "made_at_s": self.database.now(),
+        }
+        insert = self.database.insert(EVALUATIONS).values(name=name, **row)
         # An evaluation that is computed again with the same result stays as it is.
         is_new = EVALUATIONS.c.payload != row["payload"]
-        self.transactions.execute(
+        self.database.execute(
             insert.on_conflict_do_update(index_elements=["name"], set_=row, where=is_new)
         )
 
     def list_all(self) -> tuple[StoredEvaluation, ...]:
         """Return the evaluations, the latest first."""
         query = sa.select(EVALUATIONS).order_by(sa.desc(EVALUATIONS.c.made_at_s))
-        rows = self.transactions.select(query)
+        rows = self.database.select(query)
         return tuple(StoredEvaluation(**_parse_payload(row)) for row in rows)
 
 

@@ -7,6 +7,7 @@ outlives a campaign.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import time
@@ -19,11 +20,6 @@ from typing import IO, TypeVar
 import sqlalchemy as sa
 
 from joulecast.store.database import repeat_while_down
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where trials are not claimed
-    fcntl = None  # type: ignore[assignment]
 
 Found = TypeVar("Found")
 
@@ -178,8 +174,7 @@ def _lock_file(path: Path) -> IO[str] | None:
             return io.StringIO()
         file = os.fdopen(descriptor)
         try:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The owner before may have removed the file after it was opened here.
             if path.stat().st_ino == os.fstat(descriptor).st_ino:
                 return file
@@ -198,10 +193,9 @@ def _is_unlocked(path: Path) -> bool:
     """Return whether no process has locked a file; False where locks cannot be seen."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)) as file:
-            if fcntl is not None:
-                # Shared, so that those who look at the same time do not see each other.
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return fcntl is not None
+            # Shared, so that those who look at the same time do not see each other.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
     except FileNotFoundError:
         # A file is there as long as its lock is held.
         return True

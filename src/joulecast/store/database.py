@@ -1,15 +1,14 @@
 """Open the database of a store, and run transactions in it.
 
     find_url ──▶ open_database ──▶ schema? ─┬─ current ──▶ use
-                                            ├─ none or older ──▶ migrate ──▶ use
+                                            ├─ none or older ──▶ add missing tables ──▶ use
                                             └─ newer or foreign ──▶ refuse, unchanged
 
 With SQLite, readers begin a plain transaction and writers an IMMEDIATE one, which waits for other
 writers instead of failing half-way. A file that cannot be written is opened as immutable: SQLite
 would otherwise leave an index of its log behind that nobody can write.
 
-Its tables, as of the newest migration; one that changes a table also writes out, in the migrations
-before it, the table as they made it:
+Its tables:
 
     profiles ─┬─ observations    one row each, in the order they were added; one is replaced
               │                  only if a power trace provides its energy
@@ -28,16 +27,13 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import unquote
 
@@ -49,21 +45,18 @@ from joulecast.store.places import (
     IN_MEMORY,
     can_access,
     check_folder,
-    choose_place,
     find_default_file,
 )
 from joulecast.system.errors import InputError, StoreError
 from joulecast.system.redaction import redact_url
 
 if TYPE_CHECKING:
-    from alembic.config import Config
-
     from joulecast.store.claims import Claims
 
 Result = TypeVar("Result")
 
-HEAD = "0003"
-VERSION_TABLE = "joulecast_version"
+SCHEMAS = ("0001", "0002", "0003")
+"""Versions of the schema, the oldest first. Each has the tables of those before, and more."""
 
 # The drivers that stores are tested with, by the beginning of a URL.
 _DRIVERS = {
@@ -75,8 +68,6 @@ _DRIVERS = {
 # What a URL of a SQLite file may say about it.
 _FILE_PARAMETERS = {"mode", "uri", "cache", "immutable", "vfs"}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-# alembic keeps the running migration in global variables.
-_ALEMBIC = Lock()
 _LOG = logging.getLogger(__name__)
 
 # ---------------------------------------------------------------------------------------------
@@ -95,6 +86,9 @@ def reference(name: str, target: str, length: int = 16, **options: Any) -> sa.Co
 
 
 METADATA = sa.MetaData()
+VERSION = sa.Table(
+    "joulecast_version", METADATA, sa.Column("version_num", sa.String(32), primary_key=True)
+)
 PROFILES = sa.Table(
     "profiles",
     METADATA,
@@ -182,62 +176,62 @@ EVALUATIONS = sa.Table(
 # Transactions
 
 
-class Transactions:
-    """Transactions of a database, repeated while its server restarts.
+class Database:
+    """A database, its claims and its clock. Transactions are repeated while the server restarts.
 
     What a transaction of the store does twice has the effect of doing it once, so a transaction
     whose answer was lost can be repeated, for ``wait_s`` at most.
     """
 
-    def __init__(self, engine: sa.Engine, place: str, file: Path | None, wait_s: float) -> None:
-        self.engine = engine
+    def __init__(
+        self,
+        engine: sa.Engine,
+        place: str,
+        file: Path | None,
+        wait_s: float,
+        claims: Claims,
+        now: Callable[[], float],
+    ) -> None:
+        self.engine, self.place, self.claims, self.now = engine, place, claims, now
+        self._file, self._wait_s = file, wait_s
         self._writer = engine.execution_options(writes=True)
         self._reader = engine
         if engine.dialect.name == "postgresql":
             # All statements of a transaction see the same rows, as they do with SQLite.
             self._reader = engine.execution_options(isolation_level="REPEATABLE READ")
-        self.place = place
-        self._file = file
-        self._wait_s = wait_s
 
-    def read(self, work: Callable[[sa.Connection], Result]) -> Result:
-        """Return what ``work`` reads in one transaction."""
-        return self._run(self._reader, work)
+    def run(self, work: Callable[[sa.Connection], Result], *, writes: bool = False) -> Result:
+        """Return the result of ``work`` in one transaction; changes are on disk by then."""
 
-    def write(self, work: Callable[[sa.Connection], Result]) -> Result:
-        """Return the result of ``work``, whose changes are on disk when this returns."""
-        return self._run(self._writer, work)
-
-    def select(self, query: sa.Select[Any]) -> Sequence[sa.RowMapping]:
-        """Return the rows of a query by the names of their columns."""
-        return self.read(lambda one: one.execute(query).mappings().all())
-
-    def execute(self, statement: sa.Executable) -> None:
-        """Run a statement that changes rows."""
-        self.write(lambda connection: connection.execute(statement) and None)
-
-    def insert(self, table: sa.Table) -> Any:
-        """Return an insert of the database's own dialect, which knows what to do on conflicts."""
-        return import_module(f"sqlalchemy.dialects.{self._reader.dialect.name}").insert(table)
-
-    def _run(self, engine: sa.Engine, work: Callable[[sa.Connection], Result]) -> Result:
-        def run() -> Result:
-            with engine.begin() as connection:
+        def begin() -> Result:
+            with (self._writer if writes else self._reader).begin() as connection:
                 return work(connection)
 
         with wrap_errors(self.place, self._file):
-            return repeat_while_down(run, self._wait_s)
+            return repeat_while_down(begin, self._wait_s)
+
+    def select(self, query: sa.Select[Any]) -> Sequence[sa.RowMapping]:
+        """Return the rows of a query by the names of their columns."""
+        return self.run(lambda one: one.execute(query).mappings().all())
+
+    def execute(self, statement: sa.Executable) -> None:
+        """Run a statement that changes rows."""
+        self.run(lambda connection: connection.execute(statement) and None, writes=True)
+
+    def update(self, table: sa.Table, where: sa.ColumnElement[bool], **values: Any) -> None:
+        """Change the rows of a table that fulfil a condition."""
+        self.execute(sa.update(table).where(where).values(**values))
+
+    def insert(self, table: sa.Table) -> Any:
+        """Return an insert of the database's own dialect, which knows what to do on conflicts."""
+        return import_module(f"sqlalchemy.dialects.{self.engine.dialect.name}").insert(table)
 
 
 class Tables:
     """Rows of a store; every method of a subclass is one transaction."""
 
-    def __init__(
-        self, transactions: Transactions, claims: Claims, now: Callable[[], float]
-    ) -> None:
-        self.transactions = transactions
-        self.claims = claims
-        self.now = now
+    def __init__(self, database: Database) -> None:
+        self.database = database
 
 
 Owner = TypeVar("Owner", bound=Tables)
@@ -256,8 +250,9 @@ def transaction(
     def decorate(method: Work[Owner, P, Result]) -> Callable[Concatenate[Owner, P], Result]:
         @wraps(method)
         def run(self: Owner, /, *args: P.args, **options: P.kwargs) -> Result:
-            run_in = self.transactions.write if writes else self.transactions.read
-            return run_in(lambda connection: method(self, connection, *args, **options))
+            return self.database.run(
+                lambda connection: method(self, connection, *args, **options), writes=writes
+            )
 
         return run
 
@@ -282,17 +277,16 @@ def repeat_while_down(work: Callable[[], Result], wait_s: float) -> Result:
 # Opening
 
 
-def find_url(place: str | Path | None = None) -> sa.URL:
-    """Return the URL of the store: ``place``, else JOULECAST_STORE, else in the data folder.
+def find_url(place: str) -> sa.URL:
+    """Return the URL of the store at a path or URL.
 
     Raises:
-        InputError: It is neither a path nor a URL that a store can have.
+        InputError: It is a URL that a store cannot have.
     """
-    chosen = choose_place(place)
-    scheme, separator, rest = chosen.partition("://")
+    scheme, separator, rest = place.partition("://")
     if not separator:
-        return sa.URL.create("sqlite", database=chosen)
-    driver, shown = _DRIVERS.get(scheme.lower()), redact_url(chosen)
+        return sa.URL.create("sqlite", database=place)
+    driver, shown = _DRIVERS.get(scheme.lower()), redact_url(place)
     if driver is None:
         raise InputError(
             f"a store cannot be in {shown}: give the path of a SQLite file or a postgresql:// URL"
@@ -331,29 +325,18 @@ def open_database(url: sa.URL, *, create: bool, wait_s: float) -> sa.Engine | No
         return engine
     if file and not _prepare_file(file, create=create):
         return None
-    engine, revision = _open_engine(url, wait_s)
-    if revision is None and not create:
+    engine, schema = _open_engine(url, wait_s)
+    if schema is None and not create:
         engine.dispose()
         return None
-    if revision != HEAD:
-        # A migration may replace a table, and rows that refer to it must stay. Inside of a
-        # transaction it is too late to say so.
-        migrating = _make_engine(url, wait_s=wait_s, checks_references=False)
-        with ExitStack() as opened:
-            opened.callback(engine.dispose)
-            try:
-                _migrate(migrating, revision, file)
-            finally:
-                migrating.dispose()
-            opened.pop_all()
+    if schema != SCHEMAS[-1]:
+        with _disposing(engine):
+            _add_tables(engine, is_new=schema is None)
     return engine
 
 
-def _make_engine(url: sa.URL, *, wait_s: float = 0.0, checks_references: bool = True) -> sa.Engine:
-    """Return an engine that waits ``wait_s`` for other writers, or for an answer of the server.
-
-    With references checked, SQLite also removes the rows that refer to removed ones.
-    """
+def _make_engine(url: sa.URL, *, wait_s: float = 0.0) -> sa.Engine:
+    """Return an engine that waits ``wait_s`` for other writers, or for an answer of the server."""
     if url.get_backend_name() != "sqlite":
         from joulecast.store.postgres import make_server_engine
 
@@ -365,7 +348,8 @@ def _make_engine(url: sa.URL, *, wait_s: float = 0.0, checks_references: bool = 
 
     def prepare_connection(connection: Any, _record: object) -> None:
         connection.isolation_level = None
-        connection.execute(f"PRAGMA foreign_keys = {'ON' if checks_references else 'OFF'}")
+        # Rows that refer to removed ones are removed as well.
+        connection.execute("PRAGMA foreign_keys = ON")
 
     def begin(connection: sa.Connection) -> None:
         writes = connection.get_execution_options().get("writes", False)
@@ -395,14 +379,11 @@ def _prepare_file(file: Path, *, create: bool) -> bool:
 
 
 def _open_engine(url: sa.URL, wait_s: float) -> tuple[sa.Engine, str | None]:
-    """Return an engine and the revision of its schema, None without a schema."""
+    """Return an engine and the version of its schema, None without a schema."""
 
     def check(engine: sa.Engine) -> tuple[sa.Engine, str | None]:
-        with ExitStack() as opened:
-            opened.callback(engine.dispose)
-            revision = _find_revision(engine)
-            opened.pop_all()
-        return engine, revision
+        with _disposing(engine), engine.connect() as connection:
+            return engine, _find_schema(connection)
 
     file = find_file(url)
     # A file without a log beside it is complete, and can be read without writing anything.
@@ -433,114 +414,53 @@ def _has_log(file: Path) -> bool:
     return log.exists() and log.stat().st_size > 0
 
 
+@contextmanager
+def _disposing(engine: sa.Engine) -> Iterator[None]:
+    """Close the connections of an engine that turns out to be of no use."""
+    with ExitStack() as failed:
+        failed.callback(engine.dispose)
+        yield
+        failed.pop_all()
+
+
 # ---------------------------------------------------------------------------------------------
-# Migrations: one transaction, undone if a table has fewer rows afterwards or rows refer to missing
-# ones. A copy of a SQLite file stands beside it until the transaction has been committed. alembic
-# is slow to import, so it is imported only to create or change a schema.
+# The schema
 
 
-def make_config() -> Config:
-    """Return the configuration of alembic, which says where the migrations are."""
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", "joulecast.store:migrations")
-    config.attributes["version_table"] = VERSION_TABLE
-    return config
-
-
-def _find_revision(engine: sa.Engine) -> str | None:
-    """Return the revision of the schema; None in an empty database."""
-    with engine.connect() as connection:
-        tables = sa.inspect(connection).get_table_names()
-        if VERSION_TABLE in tables:
-            return str(connection.scalar(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")))
-    if tables:
+def _find_schema(connection: sa.Connection) -> str | None:
+    """Return the version of the schema; None in an empty database."""
+    tables = sa.inspect(connection).get_table_names()
+    if not tables:
+        return None
+    place = connection.engine.url.database
+    if VERSION.name not in tables:
         raise StoreError(
-            f"the database {engine.url.database} belongs to another program: give the path of a "
-            f"store, {ELSEWHERE}"
+            f"the database {place} belongs to another program: give the path of a store, "
+            f"{ELSEWHERE}"
         )
-    return None
-
-
-def _migrate(engine: sa.Engine, revision: str | None, file: Path | None) -> None:
-    """Create the tables, or migrate those of an older version, with an engine of no references.
-
-    Raises:
-        StoreError: The tables are those of a newer version, or a row would be lost. The database is
-            unchanged then.
-    """
-    from alembic import command
-    from alembic.script import ScriptDirectory
-
-    config = make_config()
-    known = {one.revision for one in ScriptDirectory.from_config(config).walk_revisions()}
-    if revision is not None and revision not in known:
+    schema = str(connection.scalar(sa.select(VERSION)))
+    if schema not in SCHEMAS:
         raise StoreError(
-            f"the store {engine.url.database} was written by a newer version of Joulecast "
-            f"(schema {revision}; this one has {HEAD}): upgrade, {ELSEWHERE}"
+            f"the store {place} was written by a newer version of Joulecast "
+            f"(schema {schema}; this one has {SCHEMAS[-1]}): upgrade, {ELSEWHERE}"
         )
-    if revision is None and engine.dialect.name == "sqlite":
+    return schema
+
+
+def _add_tables(engine: sa.Engine, *, is_new: bool) -> None:
+    """Create the tables that are missing, in one transaction; those that exist stay as they are."""
+    if is_new and engine.dialect.name == "sqlite":
         _enable_wal(engine)
-    copy = None
-    with _ALEMBIC, engine.execution_options(writes=True).begin() as connection:
+    with engine.execution_options(writes=True).begin() as connection:
         if engine.dialect.name == "postgresql":
             from joulecast.store.postgres import lock_schema
 
             lock_schema(connection)
-        # No other process writes now, but the file can be read.
-        if file is not None and revision is not None:
-            copy = _copy_file(file)
-        before = _count_rows(connection)
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-        after = _count_rows(connection)
-        lost = {table: count - after.get(table, 0) for table, count in before.items()}
-        damage = [
-            f"{n} of {before[table]} rows of {table} would be lost"
-            for table, n in lost.items()
-            if n > 0
-        ]
-        if engine.dialect.name == "sqlite":
-            orphans = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
-            damage += [f"{len(orphans)} rows would refer to missing ones"] if orphans else []
-        if damage:
-            kept = f", and a copy is in {copy}" if copy else ""
-            raise StoreError(
-                f"the store {engine.url.database} cannot be upgraded without a loss "
-                f"({damage[0]}): it is unchanged{kept}; use the earlier version of Joulecast and "
-                "report this"
-            )
-    if copy is not None:
-        copy.unlink(missing_ok=True)
-
-
-def _count_rows(connection: sa.Connection) -> dict[str, int]:
-    tables = sorted(set(sa.inspect(connection).get_table_names()) - {VERSION_TABLE})
-    count = sa.select(sa.func.count())
-    return {one: connection.scalar(count.select_from(sa.table(one))) or 0 for one in tables}
-
-
-def _copy_file(file: Path) -> Path:
-    """Copy a SQLite database, whole and on disk when this returns, and return the copy."""
-    copy = Path(f"{file}.before-{HEAD}")
-    handle, name = tempfile.mkstemp(prefix=".", suffix=".partial", dir=file.parent)
-    try:
-        with (
-            closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as source,
-            closing(sqlite3.connect(name)) as target,
-        ):
-            source.backup(target)
-        os.fsync(handle)
-        shutil.copymode(file, name)
-        # An earlier copy is replaced only by a whole one.
-        Path(name).replace(copy)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(handle)
-    return copy
+        # Another process may have been faster, perhaps of a newer version.
+        _find_schema(connection)
+        METADATA.create_all(connection)
+        connection.execute(sa.delete(VERSION))
+        connection.execute(sa.insert(VERSION).values(version_num=SCHEMAS[-1]))
 
 
 def _enable_wal(engine: sa.Engine) -> None:

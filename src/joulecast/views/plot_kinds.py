@@ -47,8 +47,7 @@ def make_plot(
     title: str,
     draw: Callable[[Axes], None],
     data: Table,
-    provenance: str = "measured",
-    description: str = "",
+    provenance: str,
     size: tuple[float, float] = (7.0, 4.2),
 ) -> Plot:
     """Return a plot of one panel; its title says if its energies were not measured."""
@@ -56,7 +55,7 @@ def make_plot(
     def draw_panel(figure: Figure) -> None:
         draw(figure.add_subplot())
 
-    return Plot(name, title + label_provenance(provenance), draw_panel, description, data, size)
+    return Plot(name, title + label_provenance(provenance), draw_panel, "", data, size)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -97,13 +96,8 @@ class SampledCurve:
     points: tuple[CurvePoint, ...] = ()
     next_point: tuple[Widths, float] | None = None
 
-    def __post_init__(self) -> None:
-        if not 1 <= len(self.features) <= 2 or len(self.axes) != len(self.features):
-            names = ", ".join(self.features) or "none"
-            raise InputError(f"{self.label}: widths are {names}: give one or two to plot")
 
-
-def plot_curve(name: str, curve: SampledCurve, provenance: str, description: str = "") -> Plot:
+def plot_curve(name: str, curve: SampledCurve, provenance: str) -> Plot:
     """Plot a curve with its points: a line with a 95 % band, or two maps over two widths."""
     is_map = len(curve.features) == 2
     rows = [
@@ -120,7 +114,7 @@ def plot_curve(name: str, curve: SampledCurve, provenance: str, description: str
         name,
         f"Energy of {curve.label}{label_provenance(provenance)}",
         lambda figure: _draw_maps(figure, curve) if is_map else _draw_line(figure, curve),
-        description,
+        "",
         make_table(columns, rows, "Measured points"),
         (9.0, 4.2) if is_map else (7.0, 4.2),
     )

@@ -1,4 +1,4 @@
-"""Answer requests: pages from templates, and what goes wrong in one clear line.
+"""Read and answer requests: JSON parsed as files are, pages, what goes wrong in one clear line.
 
 Errors are problem details (RFC 9457), or a page for browsers; never a traceback.
 """
@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from joulecast.system.errors import InputError, JoulecastError, MissingError, StoreError
+from joulecast.system.files import parse_json
 from joulecast.system.printable import make_printable
 from joulecast.views.html import TEMPLATES, make_environment
-from joulecast.web.work import DataRoute
 
 T = TypeVar("T", bound=Callable[..., Any])
 COOKIE = "joulecast_session"
@@ -32,6 +34,40 @@ STYLES = "report.css"
 PROBLEM = "application/problem+json"
 _LOG = logging.getLogger(__name__)
 _LONGEST = 500
+# Parsing 64 KiB takes about 4 ms, in which nobody else is answered.
+_LARGEST_PARSED_AT_ONCE_BYTES = 64 * 2**10
+
+
+class DataRequest(Request):
+    """A request whose JSON is parsed as that of files is: valid numbers, not nested too deeply."""
+
+    async def json(self) -> Any:
+        """Return the value of the body, or raise HTTPException."""
+        if not hasattr(self, "_json"):
+            content = await self.body()
+            is_large = len(content) > _LARGEST_PARSED_AT_ONCE_BYTES
+            try:
+                self._json = (
+                    await run_in_threadpool(parse_json, content)
+                    if is_large
+                    else parse_json(content)
+                )
+            except ValueError as error:
+                raise HTTPException(400, f"the body is not JSON ({error})") from error
+        return self._json
+
+
+class DataRoute(APIRoute):
+    """A route whose JSON bodies are parsed as files are."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler, with another class of requests."""
+        handle = super().get_route_handler()
+
+        async def handle_data(request: Request) -> Response:
+            return await handle(DataRequest(request.scope, request.receive))
+
+        return handle_data
 
 
 class DashboardPage:

@@ -1,23 +1,36 @@
-"""What all routes share: settings, the estimate service, threads that compute, and metrics."""
+"""What all routes share: settings, the estimate service, threads that compute, and metrics.
+
+More threads would only share the same processors and take more memory. What waits is limited in
+number and time, so that an overloaded server says so at once.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import threading
 import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache, wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, Request
+from fastapi import Depends, HTTPException, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from pydantic import TypeAdapter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from joulecast.features.device_overview import ProfileDetails, read_profile_details
 from joulecast.features.estimate_service import BoundedCache, EstimateService, identify_profile
 from joulecast.features.layer_curves import LayerCurve, list_layer_curves
 from joulecast.store import ProfileSummary, open_store
-from joulecast.web.work import WorkQueue
 
+T = TypeVar("T")
 _KEPT_PROFILES = 32
+_MOST_WAITING = 256
+_LIMIT_S = 60.0
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _DURATIONS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -80,6 +93,83 @@ def find_dashboard(request: Request) -> Dashboard:
 
 
 Here = Annotated[Dashboard, Depends(find_dashboard)]
+
+
+def computed(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Response]]:
+    """Let a route be computed and written as JSON in the server's threads.
+
+    A coroutine that returned the record itself would have it checked and written on the event loop.
+    """
+
+    def answer(values: dict[str, Any]) -> Response:
+        found = function(**values)
+        if isinstance(found, Response):
+            return found
+        kind: Any = type(found)
+        return Response(_find_writer(kind).dump_json(found), media_type="application/json")
+
+    @wraps(function)
+    async def call(**values: Any) -> Response:
+        return await find_dashboard(values["request"]).queue.run(answer, values)
+
+    # FastAPI reads it, and would look for the names of annotations in this module.
+    call.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]
+    return call
+
+
+@cache
+def _find_writer(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+class WorkQueue:
+    """Threads that compute, and what waits for them, at most so many calls and so long."""
+
+    def __init__(
+        self, workers: int, most_waiting: int = _MOST_WAITING, limit_s: float = _LIMIT_S
+    ) -> None:
+        self._workers = workers
+        self._pool: ThreadPoolExecutor | None = None
+        self._most_waiting, self._limit_s = most_waiting, limit_s
+        self._lock, self._held = threading.Lock(), 0
+
+    @property
+    def held_count(self) -> int:
+        """Number of calls that wait or run."""
+        return self._held
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        """Return what a function returns, called in one of the threads.
+
+        Raises:
+            HTTPException: Too many calls wait, or it takes too long.
+        """
+        with self._lock:
+            if self._held >= self._most_waiting:
+                detail = "the server is busy: try again in a second"
+                raise HTTPException(503, detail, {"Retry-After": "1"})
+            self._held += 1
+            # An application may be started again after it was closed.
+            self._pool = self._pool or ThreadPoolExecutor(self._workers, "joulecast-web")
+            future = self._pool.submit(function, *args)
+        future.add_done_callback(self._release)
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            detail = "the answer takes too long: ask for less, or try again later"
+            raise HTTPException(503, detail, {"Retry-After": "10"}) from None
+
+    def close(self) -> None:
+        """End the threads once they are idle; forget what waits."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _release(self, _future: Future[Any]) -> None:
+        with self._lock:
+            self._held -= 1
 
 
 class ServerMetrics:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Path, Query, Request
 from fastapi.responses import HTMLResponse, StreamingResponse
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from joulecast.features.campaigns import (
@@ -35,8 +36,7 @@ from joulecast.store.campaigns import CampaignProgress, RecordedCampaign, Stored
 from joulecast.system.errors import JoulecastError, MissingError
 from joulecast.views.plot_kinds import SampledCurve
 from joulecast.web.answers import DashboardPage, find_status, render
-from joulecast.web.dashboard import Dashboard, Here
-from joulecast.web.work import computed
+from joulecast.web.dashboard import Dashboard, Here, computed
 
 DEVICES = DashboardPage(
     "/devices",
@@ -60,8 +60,7 @@ FLEET = DashboardPage(
 # Devices
 
 
-@dataclass(frozen=True)
-class CatalogueRow:
+class CatalogueRow(BaseModel, from_attributes=True):
     """A device of the catalogue that was never measured; figures are those of its data sheet.
 
     Attributes:
@@ -73,7 +72,7 @@ class CatalogueRow:
 
     name: str
     title: str
-    provenance: str
+    provenance: str = DATASHEET
     flops_per_s: dict[str, float]
     bytes_per_s: float
     memory_bytes: int
@@ -118,18 +117,7 @@ def list_devices(here: Here) -> DeviceList:
         summarise_device(one, here.read_details(one), evaluations)
         for one in here.service.list_profiles()
     )
-    unmeasured = (
-        CatalogueRow(
-            one.name,
-            one.title,
-            DATASHEET,
-            dict(one.flops_per_s),
-            one.bytes_per_s,
-            one.memory_bytes,
-            one.power_limit_w,
-        )
-        for one in here.service.list_unmeasured()
-    )
+    unmeasured = map(CatalogueRow.model_validate, here.service.list_unmeasured())
     return DeviceList(tuple(profiles), tuple(unmeasured))
 
 
@@ -230,8 +218,7 @@ def get_curve(request: Request, here: Here, query: Asked) -> CurveData:
     chosen = _choose_profile(here, query)
     curve, matching, sampled = _choose_curve(here, chosen, query)
     points = (
-        CurvePointData(one.widths, one.measured_j, one.predicted_j, one.error_percent)
-        for one in sampled.points
+        CurvePointData(**vars(one), error_percent=one.error_percent) for one in sampled.points
     )
     return CurveData(
         chosen.key,
@@ -377,8 +364,7 @@ async def _send_changes(request: Request, here: Dashboard) -> AsyncIterator[str]
 # Fleet
 
 
-@dataclass(frozen=True)
-class FleetDeviceData:
+class FleetDeviceData(BaseModel):
     """A device of the fleet.
 
     Attributes:
@@ -425,16 +411,8 @@ def get_fleet(here: Here) -> FleetData:
     if status is None:
         return FleetData(False, (), ())
     devices = tuple(
-        # What the fleet file says about a device may contain its token.
-        FleetDeviceData(
-            one.name,
-            one.state,
-            one.reason,
-            one.description,
-            one.profile_key,
-            status.points.get(one.profile_key, 0),
-            one.changed_at_s,
-        )
+        # Without what the fleet file says about a device, which may contain its token.
+        FleetDeviceData(**vars(one), observation_count=status.points.get(one.profile_key, 0))
         for one in status.devices
     )
     return FleetData(status.is_up, devices, status.campaigns)

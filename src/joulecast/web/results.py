@@ -25,8 +25,7 @@ from joulecast.store import open_store
 from joulecast.system.errors import FileError, JoulecastError, MissingError
 from joulecast.views.report import Report
 from joulecast.web.answers import DashboardPage, render
-from joulecast.web.dashboard import Dashboard, Here
-from joulecast.web.work import computed
+from joulecast.web.dashboard import Dashboard, Here, computed
 
 Key = Annotated[str, Query(max_length=300, description="Key of a result of the list.")]
 Dropped = Annotated[Any, Body(description="A result that the command wrote with --out.")]
