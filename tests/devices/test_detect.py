@@ -255,7 +255,7 @@ def test_slice_is_named_by_its_sizes_where_the_driver_does_not(split, monkeypatc
     "shown", ["2", "GPU-ffff", "GPU-", "MIG-1", "MIG-GPU-ffff/7/0", f"{OLD_SLICE}/1/0"]
 )
 def test_gpu_unknown_to_nvml_is_missing(nvml, shown):
-    with pytest.raises(MissingError, match=r"cuda:0 (was not found|does not respond)"):
+    with pytest.raises(MissingError, match=r"cuda:0 was not found"):
         find_gpu("cuda:0", {"CUDA_VISIBLE_DEVICES": shown})
 
 

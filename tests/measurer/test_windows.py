@@ -233,8 +233,8 @@ LENET = Trial(make_family("lenet5"), Setup(batch=8))
 
 def record(trial, seed=3):
     device = make_simulated_device(seed)
-    meter = LaterMeter("device", "simulated", now=device.now, wall=lambda: 1e9 + device.now())
-    clock = MeasureClock(device.now, device.sleep)
+    clock = MeasureClock(device.now, device.sleep, lambda: 1e9 + device.now())
+    meter = LaterMeter("device", "simulated", clock)
     with Measurer(SimulatedRuntime(device), meter, clock=clock) as measurer:
         return device, measurer.measure(trial)
 

@@ -253,7 +253,7 @@ def find_gpu(
     _, index = parse_on(on)
     if index is None or is_jetson(proc) or has_amd_gpus(proc, system):
         return None
-    with _open_nvml(on) as nvml:
+    with open_nvml() as nvml:
         return _text(nvml.nvmlDeviceGetUUID(_find_handles(nvml, on, environ)[0]))
 
 
@@ -273,31 +273,41 @@ def visible_gpu(index: int, environ: Mapping[str, str] = os.environ) -> str:
     return visible[index]
 
 
+class UnavailableError(MissingError):
+    """A device or an instrument was not found, or cannot be read: why, and what to do."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(f"{reason}; {advice}")
+        self.reason = reason
+        self.advice = advice
+
+
 @contextmanager
-def _open_nvml(on: str) -> Iterator[Any]:
-    """Yield NVML, whose errors mean that the device was not found."""
+def open_nvml() -> Iterator[Any]:
+    """Yield the initialised pynvml module; its errors become UnavailableError."""
     try:
         import pynvml
     except ImportError as error:
-        raise MissingError(f"{on} needs nvidia-ml-py: run pip install nvidia-ml-py") from error
+        reason = "the package nvidia-ml-py is not installed"
+        raise UnavailableError(reason, "run: pip install nvidia-ml-py") from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise MissingError(
-            f"{on} was not found, because the NVIDIA driver does not respond ({error}): use "
-            "--on cpu, or install the driver and check that nvidia-smi works"
+        raise UnavailableError(
+            f"the NVIDIA driver does not respond ({error})",
+            "install it and check that nvidia-smi works, or use --on cpu",
         ) from error
     try:
         yield pynvml
     except pynvml.NVMLError as error:
-        raise MissingError(f"{on} does not respond ({error}): check nvidia-smi") from error
+        raise UnavailableError(f"NVML failed ({error})", "check nvidia-smi") from error
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
 
 def _detect_gpu(on: str, environ: Mapping[str, str]) -> Device:
-    with _open_nvml(on) as nvml:
+    with open_nvml() as nvml:
         handle, slice_ = _find_handles(nvml, on, environ)
         processor = _text(nvml.nvmlDeviceGetName(handle))
         if slice_ is not None:
@@ -391,7 +401,10 @@ def _find_slice(nvml: Any, handles: list[Any], entry: str) -> Any:
     """Return the slice of ``MIG-<uuid>`` or ``MIG-GPU-<uuid>/<instance>/<compute instance>``."""
     # Drivers from before 2021 write the second form.
     if not entry.startswith("MIG-GPU-"):
-        return nvml.nvmlDeviceGetHandleByUUID(entry)
+        try:
+            return nvml.nvmlDeviceGetHandleByUUID(entry)
+        except nvml.NVMLError:
+            return None
     uuid, *numbers = entry[len("MIG-") :].split("/")
     gpu = _find_by_uuid(nvml, handles, uuid, {})
     for slice_ in () if gpu is None else _list_slices(nvml, gpu):

@@ -18,7 +18,6 @@ every two minutes the idle device is read, because other programs show only then
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -38,7 +37,7 @@ from joulecast.measurer.windows import (
     make_window,
     name_fault,
 )
-from joulecast.meters.base import Meter, Reading
+from joulecast.meters.base import MeasureClock, Meter, Reading
 from joulecast.records import LoadWindow, Observation, Trial
 from joulecast.records.runtime import Runtime, Step
 from joulecast.system.errors import ContaminatedError, InputError
@@ -55,15 +54,6 @@ _ADVICE = {
 }
 
 RunWindow = Callable[[Step, TrialMeasurements], MeasuredWindow]
-
-
-@dataclass(frozen=True)
-class MeasureClock:
-    """The clock of windows and pauses, and the seconds since 1970."""
-
-    now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-    wall_time: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True)
