@@ -18,7 +18,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from joulecast.devices.detect import UnavailableError as UnavailableError
@@ -177,14 +176,6 @@ def explain_read_errors(what: str, advice: str) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         raise MeasurementError(f"{what} can no longer be read ({error}): {advice}") from error
-
-
-def read_line(path: Path) -> str:
-    """Return the text of a system file; empty if it cannot be read."""
-    try:
-        return path.read_text(errors="replace").strip("\0\n ")
-    except OSError:
-        return ""
 
 
 def _to_float(value: Any) -> float:

@@ -28,13 +28,13 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
+from joulecast.devices.detect import read_system
 from joulecast.meters.base import (
     MeterInfo,
     MeterRequest,
     Reading,
     UnavailableError,
     explain_read_errors,
-    read_line,
 )
 from joulecast.meters.sampling import TickedMeter
 
@@ -199,9 +199,9 @@ class BatteryMeter(DischargeMeter):
         self.batteries = tuple(
             folder
             for folder in sorted(root.glob("*"))
-            if read_line(folder / "type") == "Battery"
-            and read_line(folder / "present") != "0"
-            and read_line(folder / "scope") != "Device"
+            if read_system(folder / "type") == "Battery"
+            and read_system(folder / "present") != "0"
+            and read_system(folder / "scope") != "Device"
         )
         if not self.batteries:
             raise UnavailableError(f"no battery under {root}", _ADVICE)
@@ -234,10 +234,10 @@ class BatteryMeter(DischargeMeter):
     def _find_charger(self) -> str:
         """Return what is wrong with the supply; empty while only batteries give power."""
         for supply in sorted(self._root.glob("*")):
-            is_battery = read_line(supply / "type") in ("", "Battery")
-            if not is_battery and read_line(supply / "online") in ("1", "2"):
+            is_battery = read_system(supply / "type") in ("", "Battery")
+            if not is_battery and read_system(supply / "online") in ("1", "2"):
                 return f"{supply.name} is online"
-        statuses = {battery.name: read_line(battery / "status") for battery in self.batteries}
+        statuses = {battery.name: read_system(battery / "status") for battery in self.batteries}
         for name, status in statuses.items():
             if status == "Charging":
                 return f"{name} is charging"
@@ -249,8 +249,8 @@ class BatteryMeter(DischargeMeter):
 def _shows(folder: Path, kind: str) -> bool:
     """Return whether a battery shows a number; 0 while it discharges means that it does not."""
     names = [kind, "voltage"] if kind in ("current", "charge") else [kind]
-    is_resting = read_line(folder / "status") != _DISCHARGING
-    texts = [read_line(folder / f"{name}_now") for name in names]
+    is_resting = read_system(folder / "status") != _DISCHARGING
+    texts = [read_system(folder / f"{name}_now") for name in names]
     return all(text.lstrip("-").isdecimal() and (is_resting or int(text)) for text in texts)
 
 

@@ -28,13 +28,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from joulecast.devices.detect import read_system
 from joulecast.meters.base import (
     MeterInfo,
     MeterRequest,
     UnavailableError,
     explain_missing,
     explain_read_errors,
-    read_line,
 )
 from joulecast.meters.sampling import SampledMeter
 from joulecast.system.errors import InputError, MeasurementError
@@ -222,7 +222,7 @@ def find_rails(system: Path) -> tuple[Rail, ...]:
 def find_board_input(rails: Sequence[Rail], proc: Path) -> BoardInput | None:
     """Return the input of a known board, whose rails all exist; None for other machines."""
     names = {rail.name for rail in rails}
-    soc = re.search(r"nvidia,(tegra\d+)", read_line(proc / "device-tree/compatible"))
+    soc = re.search(r"nvidia,(tegra\d+)", read_system(proc / "device-tree/compatible"))
     inputs = BOARD_INPUTS.get(soc[1], ()) if soc else ()
     return next((one for one in inputs if names.issuperset(one.rails)), None)
 
@@ -237,8 +237,8 @@ def list_parts(rail: Rail, rails: Sequence[Rail]) -> frozenset[str]:
 
 def _find_hwmon(folder: Path) -> Iterator[Rail]:
     for chip in sorted(folder.glob("hwmon*")):
-        name = read_line(chip / "name")
-        text = read_line(chip / "update_interval")
+        name = read_system(chip / "name")
+        text = read_system(chip / "update_interval")
         # The chip averages in between.
         interval_s = max(int(text) / 1e3, _POLL_S) if text.isdecimal() else _POLL_S
         if name == "ina3221":
@@ -246,29 +246,29 @@ def _find_hwmon(folder: Path) -> Iterator[Rail]:
             for n in "123":
                 paths = (chip / f"in{n}_input", chip / f"curr{n}_input")
                 has_label = (chip / f"in{n}_label").exists()
-                label = read_line(chip / f"in{n}_label") if has_label else f"channel{n}"
-                is_on = read_line(chip / f"in{n}_enable") != "0"
-                if is_on and label not in _UNUSED and all(map(read_line, paths)):
+                label = read_system(chip / f"in{n}_label") if has_label else f"channel{n}"
+                is_on = read_system(chip / f"in{n}_enable") != "0"
+                if is_on and label not in _UNUSED and all(map(read_system, paths)):
                     yield Rail(label, f"rail {label}", "W", paths, 1e-6, interval_s)
         elif _INA_CHIPS.fullmatch(name):
-            labels = (read_line(chip / file) for file in ("label", "in1_label"))
+            labels = (read_system(chip / file) for file in ("label", "in1_label"))
             label = next(filter(None, labels), _name_chip(chip, name))
             choices = ((chip / "power1_input",), (chip / "in1_input", chip / "curr1_input"))
-            for files in [one for one in choices if all(map(read_line, one))][:1]:
+            for files in [one for one in choices if all(map(read_system, one))][:1]:
                 yield Rail(label, f"rail {label}", "W", files, 1e-6, interval_s)
         elif name in _GPU_CHIPS:
             # The counter of the card includes its package; some have only the latter.
             counters = {"gpu": chip / "energy1_input", "gpu package": chip / "energy2_input"}
-            for covers, path in [one for one in counters.items() if read_line(one[1])][:1]:
+            for covers, path in [one for one in counters.items() if read_system(one[1])][:1]:
                 yield Rail(_name_chip(chip, name), covers, "J", (path,), 1e-6, _COUNTER_S)
 
 
 def _find_iio(driver: Path) -> Iterator[Rail]:
     for chip in sorted(driver.glob("*-*/iio*device*")):
         for number in "012":
-            label = read_line(chip / f"rail_name_{number}")
+            label = read_system(chip / f"rail_name_{number}")
             path = chip / f"in_power{number}_input"
-            if label not in _UNUSED and read_line(path):
+            if label not in _UNUSED and read_system(path):
                 yield Rail(label, f"rail {label}", "W", (path,), 1e-3, _POLL_S)
 
 
