@@ -292,7 +292,7 @@ def test_fitting_nothing_is_an_error(measurer, store):
 def test_observations_are_kept_if_the_device_fails(measurer, store):
     def disturb(progress):
         if progress.points == 5:
-            measurer.runtime.simulated.disturb("stuck", 1e9)
+            measurer.runtime.simulated.disturb("throttled", 1e9)
 
     with pytest.raises(ContaminatedError):
         profile(measurer, store, points=20, on_progress=disturb)

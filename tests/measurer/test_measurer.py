@@ -127,15 +127,10 @@ def test_one_round_has_no_spread_and_more_rounds_are_counted():
 
 
 def test_warm_up_lasts_until_steps_settle():
-    simulated = make_noiseless_device(settle_share=1.0, settle_steps=40.0)
-    cost = simulated.true_cost(CNN)
-    seen = measure_in(simulated, limits=MeasureLimits(settle_s=20.0, settle_share=0.005))
-    assert seen.duration_s == pytest.approx(cost.duration_s, rel=0.002)
-    hasty = measure_in(
-        make_noiseless_device(settle_share=1.0, settle_steps=40.0),
-        limits=MeasureLimits(settle_s=0.0, warm_s=0.0),
-    )
-    assert hasty.cost_s < seen.cost_s
+    slow = make_noiseless_device(settle_share=4.0, settle_steps=30.0)
+    seen, calm = measure_in(slow), measure_in(make_noiseless_device())
+    assert seen.duration_s == pytest.approx(slow.true_cost(CNN).duration_s, rel=0.002)
+    assert seen.warmup_steps > 1.5 * calm.warmup_steps
 
 
 def test_warm_up_and_windows_may_have_fixed_numbers_of_steps():
@@ -203,9 +198,7 @@ def test_passing_disturbance_does_not_change_the_observation(what):
 @pytest.mark.parametrize("what", DISTURBANCES)
 def test_lasting_disturbance_is_named_in_the_error(what):
     simulated = make_noiseless_device()
-    for start_s in range(100) if what in ("reset", "negative") else [0]:
-        lasts_s = 0.1 if what in ("reset", "negative") else 1e6
-        simulated.disturb(what, lasts_s, start_s=0.5 + start_s, slowdown=0.3)
+    simulated.disturb(what, 1e6, start_s=0.5, slowdown=0.3)
     with pytest.raises(ContaminatedError) as caught:
         measure_in(simulated)
     message = str(caught.value)
@@ -241,8 +234,8 @@ def test_one_slow_window_is_measured_again(verb):
 
 
 def measure_window_s(verb):
-    limits = MeasureLimits()
-    return 0.9 if verb == "measure" else 0.9 * limits.host_s
+    """Return a little less than the length of a window."""
+    return 0.9 if verb == "measure" else 0.9 * 0.25
 
 
 def test_a_load_that_outlasts_all_windows_shows_in_the_spread():
@@ -253,7 +246,7 @@ def test_a_load_that_outlasts_all_windows_shows_in_the_spread():
     simulated.disturb("other load", 1e3, begin_s, slowdown=1.5, noticed=False)
     with make_simulated_measurer(simulated, rounds=1) as measurer:
         seen = measurer.time(CNN)
-    assert seen.count == 1 + MeasureLimits().confirmations
+    assert seen.count == 5
     assert seen.duration_sd_s > 0.2 * seen.duration_s
 
 
