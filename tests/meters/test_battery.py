@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from virtual_instruments import VirtualClock, VirtualContract, read_through
 from virtual_sysfs import Battery, add_charger, write_files
 
-from joulecast.meters import detect_meter
+from joulecast.meters import SumMeter, detect_meter
 from joulecast.meters.base import UnavailableError
 from joulecast.meters.battery import BatteryMeter, BatteryState, DischargeMeter
 from joulecast.meters.modelled import ModelledMeter
-from joulecast.meters.sum import SumMeter
 from joulecast.system.errors import InputError, MeasurementError
 
 

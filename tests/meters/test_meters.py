@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from virtual_instruments import GpuPoller, VirtualClock, VirtualContract, read_through
 from virtual_sysfs import PowercapTree
 
-from joulecast.meters import METERS, GuardedMeter, Reading, detect_meters, make_meter
+from joulecast.meters import METERS, GuardedMeter, Reading, SumMeter, detect_meters, make_meter
 from joulecast.meters.base import METER_CHECKS, Meter, UnavailableError
 from joulecast.meters.modelled import CORE_W, ModelledMeter, cpu_time_s, detect_modelled
 from joulecast.meters.nvml import NvmlMeter
-from joulecast.meters.sum import SumMeter
 from joulecast.system.errors import InputError, MeasurementError, MeterLostError, MissingError
 
 
