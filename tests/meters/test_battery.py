@@ -18,7 +18,7 @@ from joulecast.system.errors import InputError, MeasurementError
 class BatteryContract(VirtualContract):
     SHOWS = ("power", "voltage", "energy")
     EVERY_S = 2.0
-    step_s = 0.25
+    step_s, power_w, power_share = 0.25, 12.0, 0.02
 
     @pytest.fixture(autouse=True)
     def machine(self, set_clock, tmp_path):
@@ -28,9 +28,8 @@ class BatteryContract(VirtualContract):
     def make(self):
         return BatteryMeter(self.root)
 
-    def test_power_of_the_battery_is_measured(self):
+    def test_window_fits_the_update_interval(self):
         with self.make_meter() as meter:
-            assert self.read(meter).power_w == pytest.approx(12.0, rel=0.02)
             assert meter.update_interval_s == pytest.approx(self.EVERY_S, abs=0.5)
             assert meter.window_s >= 9 * self.EVERY_S
 

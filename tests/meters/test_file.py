@@ -34,6 +34,8 @@ class Instrument:
 
 
 class TestFileMeter(VirtualContract):
+    power_w = POWER_W
+
     @pytest.fixture(autouse=True)
     def instrument(self, set_clock, tmp_path):
         self.clock.time_s = 1.7e9
@@ -43,10 +45,6 @@ class TestFileMeter(VirtualContract):
 
     def make(self):
         return FileMeter(self.path)
-
-    def test_power_is_read_from_the_file(self):
-        with self.make_meter() as meter:
-            assert self.read(meter, 1.5).energy_j == pytest.approx(1.5 * POWER_W, rel=1e-6)
 
     def test_end_waits_for_a_slow_instrument(self):
         with self.make_meter() as meter:
@@ -121,6 +119,8 @@ def test_file_that_vanished_is_refused(tmp_path):
 
 
 class TestLaterMeter(VirtualContract):
+    power_w = STAND_IN_W
+
     def make(self):
         return LaterMeter()
 

@@ -201,14 +201,15 @@ def test_wrong_order_of_calls_is_not_a_lost_meter():
 
 
 class TestSumMeter(VirtualContract):
+    power_w = 410.0
+
     def make(self):
         cpu = self.clock.drive(ModelledMeter(10.0, cpu_time=self.clock.now))
         return SumMeter([GpuPoller(self.clock, 400.0).drive(NvmlMeter()), cpu])
 
-    def test_energies_add_up_with_the_weakest_provenance(self):
+    def test_sum_has_the_weakest_provenance(self):
         with self.make_meter() as meter:
-            expected_j = 410.0 * 2.0 * meter.window_s
-            assert self.read(meter, 2.0).energy_j == pytest.approx(expected_j, rel=1e-6)
+            pass
         assert meter.name == "nvml+modelled"
         assert meter.covers == "gpu+cpu at 10 W a core"
         assert meter.provenance == "modelled"
@@ -297,6 +298,8 @@ def test_sum_is_unchecked_where_one_of_its_meters_is():
 
 
 class TestModelledMeter(VirtualContract):
+    power_w = 2 * 8.0 + 1.0
+
     def make(self):
         return ModelledMeter(8.0, 1.0, cpu_time=lambda: 2 * self.clock.now())
 

@@ -24,7 +24,7 @@ WIRELESS = "192.168.1.20:5555"
 
 
 class PhoneContract(VirtualContract):
-    step_s = 0.5
+    step_s, power_w, power_share = 0.5, 3.0, 0.02
 
     @pytest.fixture(autouse=True)
     def phone(self, set_clock):
@@ -35,10 +35,6 @@ class PhoneContract(VirtualContract):
 
     def make(self):
         return DischargeMeter("android", self.read_phone, "phone", POLL_S)
-
-    def test_power_of_the_phone_is_measured(self):
-        with self.make_meter() as meter:
-            assert self.read(meter).power_w == pytest.approx(3.0, rel=0.02)
 
 
 class TestTermux(PhoneContract):

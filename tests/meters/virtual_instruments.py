@@ -59,9 +59,15 @@ def read_through(clock, meter, *steps):
 
 
 class VirtualContract(MeterContract):
-    """The contract of a meter on a virtual clock; ``make`` makes it."""
+    """The contract of a meter on a virtual clock; ``make`` makes it.
+
+    Attributes:
+        power_w: That of the load, which is read but for ``power_share`` of it.
+    """
 
     step_s = 0.01
+    power_w = None
+    power_share = 1e-6
 
     @pytest.fixture(autouse=True)
     def set_clock(self):
@@ -72,6 +78,11 @@ class VirtualContract(MeterContract):
 
     def load(self, duration_s):
         self.clock.sleep(duration_s)
+
+    def test_power_is_that_of_the_load(self):
+        with self.make_meter() as meter:
+            power_w = self.read(meter).power_w
+        assert power_w == pytest.approx(self.power_w, rel=self.power_share)
 
     def read_through(self, *steps):
         """Return the reading of a window of a new meter."""
