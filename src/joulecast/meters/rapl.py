@@ -132,16 +132,14 @@ def find_zones(root: Path = POWERCAP) -> tuple[Zone, ...]:
         )
     try:
         zones = [Zone(path) for path in packages.values()]
-    except PermissionError as error:
-        reason = f"no permission to read {error.filename or root}"
-        advice = (
-            f"ask an administrator to run: chmod a+r {root}/intel-rapl:*/energy_uj "
-            "(lost at reboot; a udev rule or systemd-tmpfiles line makes it permanent)"
-        )
-        raise UnavailableError(reason, advice) from error
     except (OSError, ValueError) as error:
-        reason = f"the RAPL counters cannot be read ({error})"
-        raise UnavailableError(reason, "use another meter") from error
+        advice = "use another meter"
+        if isinstance(error, PermissionError):
+            advice = (
+                f"ask an administrator to run: chmod a+r {root}/intel-rapl:*/energy_uj "
+                "(lost at reboot; a udev rule or systemd-tmpfiles line makes it permanent)"
+            )
+        raise UnavailableError(f"the RAPL counters cannot be read ({error})", advice) from error
     parents = tuple(f"{path.name}:" for path in packages.values())
     # Without memory that cannot be read, and ``covers`` then says so.
     with suppress(OSError, ValueError):
