@@ -336,17 +336,16 @@ def test_edges_have_the_state_of_the_gpu_and_how_late_they_were_seen():
     assert [edge.pids for edge in edges].count([7]) == gpu.listings == 2
 
 
-def test_events_of_a_window_are_kept_and_others_are_not():
-    requests = iter(["1 open", "", "2 begin", "", "", "3 end", "", "4 begin", "5 end", None])
-    lines, source = [], PolledGpu(has_counter=False).source
-    source.poll = partial(next, iter([(0,), (1,), (2,), (3,), None, (5,), (6,), (7,), (8,)]))
-    serve_requests(source, lambda seconds: next(requests), lines.append)
+def test_events_since_the_last_begin_are_kept_and_others_are_not():
+    requests = ["1 open", "", "2 begin", "", "3 begin", "", "", "4 end", "", "5 begin", "6 end"]
+    lines, source, received = [], PolledGpu(has_counter=False).source, iter([*requests, None])
+    events = [(number,) for number in range(len(requests))]
+    events[6] = None
+    source.poll = partial(next, iter(events))
+    serve_requests(source, lambda seconds: next(received), lines.append)
     assert lines == [
-        'answer 1 [0.02, "sensor"]',
-        "answer 2 null",
-        "answer 3 [[3], [5]]",
-        "answer 4 null",
-        "answer 5 [[8]]",
+        *('answer 1 [0.02, "sensor"]', "answer 2 null", "answer 3 null"),
+        *("answer 4 [[5], [7]]", "answer 5 null", "answer 6 [[10]]"),
     ]
 
 
