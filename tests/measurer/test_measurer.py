@@ -2,6 +2,7 @@
 
 import random
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -87,14 +88,14 @@ def test_measured_cost_is_true_cost_within_noise(seed, family, mode, rng):
     assert seen.count == 3 and 0 < seen.energy_sd_j < 0.15 * seen.energy_j
 
 
-@pytest.mark.parametrize("update_interval_s", [0.0, 0.1])
-def test_measured_cost_is_exact_without_noise(update_interval_s):
-    simulated = make_noiseless_device()
+@pytest.mark.parametrize(("update_interval_s", "steps"), [(0.0, 1), (0.1, 1), (0.1, 10)])
+def test_measured_cost_is_exact_without_noise(update_interval_s, steps):
+    simulated, trial = make_noiseless_device(), replace(CNN, execution=Execution(steps=steps))
     cost = simulated.true_cost(CNN)
-    seen = measure_in(simulated, meter=SimulatedMeter(simulated, update_interval_s))
-    assert seen.energy_j == pytest.approx(cost.energy_j)
-    assert seen.duration_s == pytest.approx(cost.duration_s)
-    assert seen.issue_s == pytest.approx(cost.issue_s)
+    seen = measure_in(simulated, trial, meter=SimulatedMeter(simulated, update_interval_s))
+    assert seen.energy_j == pytest.approx(steps * cost.energy_j)
+    assert seen.duration_s == pytest.approx(steps * cost.duration_s)
+    assert seen.issue_s == pytest.approx(steps * cost.issue_s)
     assert seen.energy_sd_j == pytest.approx(0, abs=1e-9)
 
 
@@ -108,16 +109,6 @@ def test_observation_names_device_runtime_meter_and_run():
     assert seen.cost_s == pytest.approx(simulated.now())
     assert seen.peak_memory_bytes == SimulatedRuntime(simulated).prepare(CNN).peak_memory_bytes()
     assert seen.warmup_steps > 0 and seen.measured_steps * seen.duration_s < seen.cost_s
-
-
-def test_observation_spans_the_steps_of_its_trial():
-    ten = Trial(CNN.network, CNN.setup, Execution(steps=10))
-    one_seen, ten_seen = (
-        measure_in(make_noiseless_device()),
-        measure_in(make_noiseless_device(), ten),
-    )
-    for number in ("energy_j", "duration_s", "issue_s"):
-        assert getattr(ten_seen, number) == pytest.approx(10 * getattr(one_seen, number))
 
 
 def test_one_round_has_no_spread_and_more_rounds_are_counted():
