@@ -225,10 +225,12 @@ class SumMeter(GuardedMeter):
     """
 
     def __init__(self, meters: Sequence[Meter]) -> None:
-        if len(meters) < 2:
-            raise InputError(f"a sum needs two meters or more, found {len(meters)}")
         for one, other in combinations(meters, 2):
-            _check_distinct(one, other)
+            if shared := _list_shared(one, other):
+                raise InputError(
+                    f"meters {one.name} and {other.name} both cover {'+'.join(sorted(shared))}: "
+                    "their sum would count it twice; choose one"
+                )
         self.meters = tuple(meters)
         self.name = "+".join(meter.name for meter in meters)
         self._describe()
@@ -276,21 +278,11 @@ def _list_regions(meter: Meter) -> set[str]:
     return set(re.findall(r"(?:^|\+)(\w+)", meter.covers))
 
 
-def _check_distinct(one: Meter, other: Meter) -> None:
-    """Raise InputError if two meters cover the same part, unless they are different instruments.
+def _list_shared(one: Meter, other: Meter) -> set[str]:
+    """Return the parts that would be counted twice, unless by different instruments.
 
     Only instruments of one type can be told apart: two GPUs, but not a file and a program.
     """
-    shared = _list_shared(one, other)
-    if shared:
-        raise InputError(
-            f"meters {one.name} and {other.name} both cover {'+'.join(sorted(shared))}: "
-            "their sum would count it twice; choose one"
-        )
-
-
-def _list_shared(one: Meter, other: Meter) -> set[str]:
-    """Return the parts that would be counted twice."""
     shared = _list_regions(one) & _list_regions(other)
     if _get_type(one) == _get_type(other):
         are_known = bool(one.instrument and other.instrument)
