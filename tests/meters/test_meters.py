@@ -12,7 +12,7 @@ from virtual_sysfs import PowercapTree
 
 from joulecast.meters import METERS, GuardedMeter, Reading, SumMeter, detect_meters, make_meter
 from joulecast.meters.base import METER_CHECKS, Meter, UnavailableError
-from joulecast.meters.modelled import CORE_W, ModelledMeter, cpu_time_s, detect_modelled
+from joulecast.meters.modelled import CORE_W, ModelledMeter, cpu_time_s
 from joulecast.meters.nvml import NvmlMeter
 from joulecast.system.errors import InputError, MeasurementError, MeterLostError, MissingError
 
@@ -56,23 +56,6 @@ def test_meters_are_joined_by_plus(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "file:{folder}/a.csv+file:{folder}/./a.csv",
-        "command:echo 7 J+command:/bin/echo 7 J",
-        "rapl:{folder}+rapl:{folder}/",
-        "modelled:8W+modelled:9W",
-    ],
-)
-def test_one_instrument_is_not_counted_twice(tmp_path, monkeypatch, text):
-    monkeypatch.setenv("PATH", "/bin")
-    (tmp_path / "a.csv").write_text("1,2\n")
-    PowercapTree(tmp_path).add("intel-rapl:0", "package-0")
-    with pytest.raises(InputError, match="twice"):
-        make_meter(text.format(folder=tmp_path))
-
-
-@pytest.mark.parametrize(
     "text", ["", "nvm", "modelled+", "+modelled", "modelled+watts", "simulated"]
 )
 def test_error_for_an_unknown_meter_lists_all_forms(text):
@@ -93,11 +76,19 @@ def test_error_for_an_unknown_meter_lists_all_forms(text):
         ("modelled+later", "still to come"),
         *((f"modelled:{watts}", watts) for watts in ("much", "5J", "-3W", "1e999W", "W")),
         ("modelled:0W", "watts above 0"),
+        # One instrument is not counted twice.
+        ("file:{folder}/a.csv+file:{folder}/./a.csv", "twice"),
+        ("command:echo 7 J+command:/bin/echo 7 J", "twice"),
+        ("rapl:{folder}+rapl:{folder}/", "twice"),
+        ("modelled:8W+modelled:9W", "twice"),
     ],
 )
-def test_wrong_argument_is_named(text, named):
+def test_what_is_wrong_is_named(tmp_path, monkeypatch, text, named):
+    monkeypatch.setenv("PATH", "/bin")
+    (tmp_path / "a.csv").write_text("1,2\n")
+    PowercapTree(tmp_path).add("intel-rapl:0", "package-0")
     with pytest.raises(InputError, match=named):
-        make_meter(text)
+        make_meter(text.format(folder=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -130,6 +121,7 @@ def test_detect_lists_every_meter(no_gpu):
         assert row.reason
         assert row.covers
         assert row.available or row.advice
+        assert row.provenance == ("modelled" if row.name == "modelled" else "measured")
         assert set(row.to_dict()) >= {"name", "available", "reason", "covers", "update_interval_s"}
 
 
@@ -183,8 +175,11 @@ class FailingMeter(GuardedMeter):
 
 
 @pytest.mark.parametrize("place", ["start", "stop"])
-def test_instrument_that_fails_is_a_lost_meter(place):
+def test_instrument_that_fails_is_a_lost_meter_and_a_wrong_call_is_not(place):
     meter = FailingMeter(place)
+    with pytest.raises(MeasurementError, match="before open") as caught:
+        meter.begin()
+    assert not isinstance(caught.value, MeterLostError)
     meter.open()
     with pytest.raises(MeterLostError, match="plug it in"):
         meter.begin()
@@ -192,12 +187,6 @@ def test_instrument_that_fails_is_a_lost_meter(place):
     meter._fails_at = ""
     meter.begin()
     assert meter.end().energy_j == 1.0
-
-
-def test_wrong_order_of_calls_is_not_a_lost_meter():
-    with pytest.raises(MeasurementError, match="before open") as caught:
-        FailingMeter("").begin()
-    assert not isinstance(caught.value, MeterLostError)
 
 
 class TestSumMeter(VirtualContract):
@@ -319,13 +308,6 @@ def test_work_of_this_process_counts():
         while cpu_time_s() == begin_s:
             pass
         assert meter.end().energy_j > 0
-
-
-def test_provenance_is_modelled():
-    (row,) = detect_modelled()
-    assert row.available
-    assert row.provenance == ModelledMeter().provenance == "modelled"
-    assert "not measured" in row.reason
 
 
 def test_watts_are_parsed_and_part_of_what_is_covered():

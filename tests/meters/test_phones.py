@@ -114,28 +114,24 @@ MDNS = AdbDevice("adb-R58M12ABCDE-x1y2z3._adb-tls-connect._tcp", "device")
 @pytest.mark.parametrize(
     ("devices", "serial", "chosen"),
     [
+        # One without a cable is preferred.
         ([CABLE], "", CABLE),
         ([CABLE, WIFI], "", WIFI),
         ([CABLE, MDNS], "", MDNS),
         ([CABLE, WIFI], CABLE.serial, CABLE),
         ([WIFI, AdbDevice("emulator-5554", "offline")], "", WIFI),
-    ],
-)
-def test_phone_without_a_cable_is_preferred(devices, serial, chosen):
-    assert choose_device(tuple(devices), serial) == chosen
-
-
-@pytest.mark.parametrize(
-    ("devices", "serial", "message"),
-    [
+        # These cannot be chosen.
         ([], "", "lists no phone .it lists none.; turn on wireless debugging"),
         ([CABLE], "other", "no phone other .it lists R58M12ABCDE"),
         ([AdbDevice("A", "unauthorized")], "", "A is unauthorized; unlock the phone"),
         ([WIFI, MDNS], "", "2 phones; choose from android:192"),
     ],
 )
-def test_phone_that_cannot_be_chosen_is_explained(devices, serial, message):
-    with pytest.raises(UnavailableError, match=message):
+def test_phone_is_chosen_or_explained(devices, serial, chosen):
+    if isinstance(chosen, AdbDevice):
+        assert choose_device(tuple(devices), serial) == chosen
+        return
+    with pytest.raises(UnavailableError, match=chosen):
         choose_device(tuple(devices), serial)
 
 
