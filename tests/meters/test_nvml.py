@@ -336,8 +336,9 @@ def test_edges_have_the_state_of_the_gpu_and_how_late_they_were_seen():
     assert [edge.pids for edge in edges].count([7]) == gpu.listings == 2
 
 
-def test_events_since_the_last_begin_are_kept_and_others_are_not():
-    requests = ["1 open", "", "2 begin", "", "3 begin", "", "", "4 end", "", "5 begin", "6 end"]
+def test_events_since_the_last_begin_are_kept_and_sent_in_parts(monkeypatch):
+    monkeypatch.setattr("joulecast.meters.pollers._CHUNK_EVENTS", 2)
+    requests = ["1 open", "", "2 begin", "", "3 begin", "", "", "", "4 end", "5 end", "6 end", ""]
     lines, source, received = [], PolledGpu(has_counter=False).source, iter([*requests, None])
     events = [(number,) for number in range(len(requests))]
     events[6] = None
@@ -345,7 +346,7 @@ def test_events_since_the_last_begin_are_kept_and_others_are_not():
     serve_requests(source, lambda seconds: next(received), lines.append)
     assert lines == [
         *('answer 1 [0.02, "sensor"]', "answer 2 null", "answer 3 null"),
-        *("answer 4 [[5], [7]]", "answer 5 null", "answer 6 [[10]]"),
+        *("answer 4 [[5], [7]]", "answer 5 [[8]]", "answer 6 []"),
     ]
 
 
@@ -361,6 +362,7 @@ def test_process_reports_the_edges_of_a_window(fake_on_path):
     with NvmlMeter("1") as meter:
         meter.begin()
         edges = [Edge(*fields) for fields in meter._ask("end")]
+        assert meter._ask("end") == []
     assert edges and all(b.energy_j > a.energy_j for a, b in pairwise(edges))
     with pytest.raises(MissingError, match=r"NVML has no GPU 9 .*check that nvidia-smi"):
         NvmlMeter("9").open()

@@ -9,6 +9,7 @@ interpreter's lock while kernels are issued. It answers every request in one lin
     1 open     answer 1 [INTERVAL, SOURCE]     SOURCE updates about every INTERVAL seconds
     2 begin    answer 2 null                   events are kept from now on
     3 end      answer 3 [[TIME, …], …]         all events until now: the fields of a named tuple
+    4 end      answer 4 []                     the rest of many events, until none is left
                error MESSAGE                   it cannot continue
 
 Other lines are messages of libraries; the last one is quoted if the process ends. It ends when its
@@ -33,6 +34,8 @@ from joulecast.system.errors import JoulecastError, MeasurementError
 
 _STOP_S = 2.0
 _CHUNK_BYTES = 1 << 16
+# A window of days has millions of events, and writing all of them at once takes too long.
+_CHUNK_EVENTS = 10_000
 
 Event = TypeVar("Event", bound=tuple[Any, ...])
 
@@ -138,8 +141,10 @@ class PolledMeter(GuardedMeter, Generic[Event]):
 
     def _stop(self) -> Reading:
         end_s = self.clock.now()
-        events = tuple(type(self).make_event(*fields) for fields in self._ask("end"))
-        return self._read_events(events, end_s)
+        events: list[Event] = []
+        while chunk := self._ask("end"):
+            events += [type(self).make_event(*fields) for fields in chunk]
+        return self._read_events(tuple(events), end_s)
 
     def _ask(self, request: str) -> Any:
         try:
@@ -186,7 +191,7 @@ def serve_requests(
         elif request == "begin":
             answer, events, is_open = None, [], True
         elif request == "end":
-            answer, events, is_open = events, [], False
+            answer, events, is_open = events[:_CHUNK_EVENTS], events[_CHUNK_EVENTS:], False
         else:
             continue
         send(f"answer {number} {json.dumps(answer)}")
