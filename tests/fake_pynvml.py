@@ -17,7 +17,17 @@ MIGS = {
 }
 MIG_NAMES = {7: "NVIDIA H200 MIG 1g.18gb", 9: "NVIDIA H200 MIG 3g.71gb"}
 MIG_MODES = [0, 0]
-PIDS: list = []
+# What these functions return for any GPU.
+VALUES = {
+    "GetMaxMigDeviceCount": 7,
+    "GetEnforcedPowerLimit": 700_000,
+    "GetPowerUsage": 81_500,
+    "GetUtilizationRates": SimpleNamespace(gpu=30, memory=10),
+    "GetCurrentClocksEventReasons": 0x4,
+    "GetCurrentClocksThrottleReasons": 0x4,
+    "GetComputeRunningProcesses": [],
+}
+globals().update({f"nvmlDevice{name}": lambda _, x=value: x for name, value in VALUES.items()})
 counter_mj = itertools.count(1_000_000, 500)
 
 
@@ -62,10 +72,6 @@ def nvmlDeviceGetMigMode(handle):
     return [MIG_MODES[handle], MIG_MODES[handle]]
 
 
-def nvmlDeviceGetMaxMigDeviceCount(handle):
-    return 7
-
-
 def nvmlDeviceGetMigDeviceHandleByIndex(handle, index):
     """Return a slice; the first number is free, as after a slice was removed."""
     slices = [None, *(one for one in MIGS.values() if one[0] == handle)]
@@ -107,28 +113,5 @@ def nvmlDeviceGetMemoryInfo(handle):
     return SimpleNamespace(total=150_000_000_000 + handle)
 
 
-def nvmlDeviceGetEnforcedPowerLimit(handle):
-    return 700_000
-
-
 def nvmlDeviceGetTotalEnergyConsumption(handle):
     return next(counter_mj)
-
-
-def nvmlDeviceGetPowerUsage(handle):
-    return 81_500
-
-
-def nvmlDeviceGetUtilizationRates(handle):
-    return SimpleNamespace(gpu=30, memory=10)
-
-
-def nvmlDeviceGetCurrentClocksEventReasons(handle):
-    return 0x4
-
-
-nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
-
-
-def nvmlDeviceGetComputeRunningProcesses(handle):
-    return [SimpleNamespace(pid=pid) for pid in PIDS]

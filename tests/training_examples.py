@@ -50,7 +50,7 @@ def use_virtual_clock() -> Iterator[VirtualClock]:
             patch.setattr(f"joulecast.{module}.time", fake)
         patch.setattr(
             "joulecast.features.monitor.find_meter",
-            lambda name, on: ModelledMeter(now=clock.now, cpu_time=clock.now),
+            lambda name, on: clock.drive(ModelledMeter(cpu_time=clock.now)),
         )
         yield clock
 

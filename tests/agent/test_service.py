@@ -142,10 +142,12 @@ def test_trial_larger_than_the_free_memory_is_refused_before_it_runs(service):
     assert ask(service, "describe").clock_s == 0.0
 
 
-def test_processor_has_the_memory_that_other_programs_leave(tmp_path):
-    (tmp_path / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable:  300 kB\n")
-    assert find_free_memory(Device("cpu", memory_bytes=1_024_000), tmp_path) == 307_200
-    assert find_free_memory(Device("gpu", memory_bytes=80 * 2**30), tmp_path) == 80 * 2**30
+def test_processor_has_the_memory_that_other_programs_leave(tmp_path, monkeypatch):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 1000 kB\nMemAvailable:  300 kB\n")
+    monkeypatch.setattr("joulecast.devices.detect.ROOT", tmp_path)
+    assert find_free_memory(Device("cpu", memory_bytes=1_024_000)) == 307_200
+    assert find_free_memory(Device("gpu", memory_bytes=80 * 2**30)) == 80 * 2**30
 
 
 def test_damaged_requests_get_an_answer_of_one_line(service, capsys):

@@ -2,6 +2,8 @@
 
 import re
 import sys
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -9,11 +11,11 @@ from hypothesis import strategies as st
 from virtual_sysfs import write_files
 
 import fake_pynvml
+from joulecast.devices import detect
 from joulecast.devices.detect import (
     detect_device,
     find_gpu,
     has_amd_gpus,
-    list_amd_gpus,
     make_slug,
     multiplies_bf16,
     parse_on,
@@ -22,6 +24,15 @@ from joulecast.devices.detect import (
 from joulecast.meters import METERS, MeterSpec, make_meter
 from joulecast.records import Profile
 from joulecast.system.errors import InputError, MissingError
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    """Read the files of a system without GPUs, and hide none of them."""
+    monkeypatch.setattr(detect, "ROOT", tmp_path)
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
 
 
 @pytest.fixture
@@ -78,28 +89,28 @@ def write(path, text):
     path.write_text(text)
 
 
-def test_processor_is_read_from_the_system(tmp_path):
+def test_processor_is_read_from_the_system(root):
     cpuinfo = "processor\t: 0\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9R14 96-Core Processor\n"
-    write(tmp_path / "proc/cpuinfo", cpuinfo * 2)
-    write(tmp_path / "proc/meminfo", "MemFree: 1 kB\nMemTotal:       24682416 kB\n")
-    write(tmp_path / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n")
-    device = detect_device("cpu", proc=tmp_path / "proc", system=tmp_path / "sys")
+    write(root / "proc/cpuinfo", cpuinfo * 2)
+    write(root / "proc/meminfo", "MemFree: 1 kB\nMemTotal:       24682416 kB\n")
+    write(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n")
+    device = detect_device("cpu")
     assert (device.name, device.power_mode) == ("amd-epyc-9r14", "performance")
     assert device.processor == "AMD EPYC 9R14 96-Core Processor"
     assert device.memory_bytes == 24682416 * 1024
     assert device.driver == "", "a new kernel is not a new device"
 
 
-def test_board_is_named_by_its_device_tree(tmp_path):
-    write(tmp_path / "cpuinfo", "processor\t: 0\nBogoMIPS\t: 62.50\nCPU part\t: 0x004\n")
-    write(tmp_path / "device-tree/model", "NVIDIA Jetson Xavier NX\0")
-    device = detect_device("cpu", proc=tmp_path, system=tmp_path)
-    assert device.name == "nvidia-jetson-xavier-nx"
+def test_board_is_named_by_its_device_tree(root):
+    write(root / "proc/cpuinfo", "processor\t: 0\nBogoMIPS\t: 62.50\nCPU part\t: 0x004\n")
+    write(root / "proc/device-tree/model", "NVIDIA Jetson Xavier NX\0")
+    assert detect_device("cpu").name == "nvidia-jetson-xavier-nx"
 
 
-def test_system_without_information_still_has_a_name(tmp_path):
-    device = detect_device("cpu", proc=tmp_path, system=tmp_path)
+def test_system_without_information_still_has_a_name(monkeypatch):
+    device = detect_device("cpu")
     assert device.name and (device.memory_bytes, device.power_mode) == (0, "")
+    monkeypatch.setattr(detect, "ROOT", Path("/"))
     here = detect_device("cpu")
     assert here.name and here.memory_bytes > 0
 
@@ -130,13 +141,9 @@ def clock(folder, prefix, low, high, governor):
     write_files(folder, **{f"{prefix}{name}": value for name, value in shown.items()})
 
 
-def detect_jetson(root, on="cpu"):
-    return detect_device(on, {}, root / "proc", root / "sys", root)
-
-
-def test_jetson_is_known_by_mode_clocks_and_governors(tmp_path):
-    write_xavier(tmp_path)
-    device = detect_jetson(tmp_path)
+def test_jetson_is_known_by_mode_clocks_and_governors(root):
+    write_xavier(root)
+    device = detect_device("cpu")
     expected = "MODE_15W, cpu 1190 MHz schedutil, gpu 115-676 MHz nvhost_podgov"
     assert (device.name, device.power_mode) == ("jetson-agx", expected)
     for file, text, shown in (
@@ -144,35 +151,35 @@ def test_jetson_is_known_by_mode_clocks_and_governors(tmp_path):
         ("sys/class/devfreq/17000000.gv11b/min_freq", "675750000", "gpu 676 MHz nvhost"),
         ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance", "MHz performance"),
     ):
-        write(tmp_path / file, f"{text}\n")
-        assert shown in detect_jetson(tmp_path).power_mode
+        write(root / file, f"{text}\n")
+        assert shown in detect_device("cpu").power_mode
 
 
-def test_jetson_has_one_gpu_that_needs_no_nvml(tmp_path, monkeypatch):
+def test_jetson_has_one_gpu_that_needs_no_nvml(root, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    write_xavier(tmp_path)
-    gpu, processor = (detect_jetson(tmp_path, on) for on in ("cuda:0", "cpu"))
+    write_xavier(root)
+    gpu, processor = map(detect_device, ("cuda:0", "cpu"))
     assert (gpu.name, gpu.processor) == ("jetson-agx-gpu", "Jetson-AGX GPU")
     assert (gpu.power_mode, gpu.memory_bytes) == (processor.power_mode, 32682416 * 1024)
-    assert find_gpu("cuda:0", {}, tmp_path / "proc") is None
+    assert find_gpu("cuda:0") is None
     with pytest.raises(MissingError, match="one GPU"):
-        detect_jetson(tmp_path, "cuda:1")
+        detect_device("cuda:1")
 
 
-def test_jetson_without_the_files_of_its_mode_is_still_a_device(tmp_path):
-    write_xavier(tmp_path, mode="")
-    for path in tmp_path.glob("sys/**/*_freq"):
+def test_jetson_without_the_files_of_its_mode_is_still_a_device(root):
+    write_xavier(root, mode="")
+    for path in root.glob("sys/**/*_freq"):
         path.unlink()
-    assert detect_jetson(tmp_path).power_mode == ""
-    write(tmp_path / "var/lib/nvpmodel/status", "pmode:0007\n")
-    assert detect_jetson(tmp_path).power_mode == "nvpmodel 7"
+    assert detect_device("cpu").power_mode == ""
+    write(root / "var/lib/nvpmodel/status", "pmode:0007\n")
+    assert detect_device("cpu").power_mode == "nvpmodel 7"
 
 
-def test_products_of_bf16_are_found_in_the_flags(tmp_path):
+def test_products_of_bf16_are_found_in_the_flags(root):
     with_bf16 = ["flags\t\t: fpu avx2 avx512_bf16", "Features\t: fp asimd bf16"]
     for line in (*with_bf16, "flags\t\t: fpu avx2", ""):
-        write(tmp_path / "cpuinfo", f"processor\t: 0\n{line}\n")
-        assert multiplies_bf16(tmp_path) is (line in with_bf16)
+        write(root / "proc/cpuinfo", f"processor\t: 0\n{line}\n")
+        assert multiplies_bf16() is (line in with_bf16)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -180,50 +187,52 @@ def test_products_of_bf16_are_found_in_the_flags(tmp_path):
 
 
 def test_gpu_is_read_from_nvml(nvml, monkeypatch):
-    device = detect_device("cuda:1", environ={})
+    device = detect_device("cuda:1")
     assert (device.name, device.processor) == ("nvidia-h200", "NVIDIA H200")
     assert device.memory_bytes == 150_000_000_001
     assert (device.driver, device.power_mode) == ("580.159.04", "limit 700W")
-    assert device.unit and device.unit != detect_device("cuda:0", environ={}).unit
+    assert device.unit and device.unit != detect_device("cuda:0").unit
     monkeypatch.setattr(nvml, "nvmlDeviceGetEnforcedPowerLimit", nvml.fail)
-    assert detect_device("cuda", environ={}).power_mode == ""
+    assert detect_device("cuda").power_mode == ""
     # Older bindings return bytes.
     monkeypatch.setattr(nvml, "NAMES", [b"NVIDIA H200", b"NVIDIA H200"])
-    assert detect_device("cuda", environ={}).processor == "NVIDIA H200"
+    assert detect_device("cuda").processor == "NVIDIA H200"
 
 
 @given(st.lists(st.integers(0, 15), min_size=1, unique=True), st.data())
 def test_cuda_index_counts_visible_devices(shown, data):
     index = data.draw(st.integers(0, len(shown) - 1))
-    environ = {"CUDA_VISIBLE_DEVICES": ", ".join(map(str, shown))}
-    assert visible_gpu(index, environ) == str(shown[index])
-    assert visible_gpu(index, {}) == str(index)
+    assert visible_gpu(index) == str(index)
+    with patch.dict("os.environ", CUDA_VISIBLE_DEVICES=", ".join(map(str, shown))):
+        assert visible_gpu(index) == str(shown[index])
 
 
 @pytest.mark.parametrize("shown", ["", "-1", "none", "-1,0", "1,-1,0", "1,,0"])
-def test_hidden_gpu_is_missing(shown):
+def test_hidden_gpu_is_missing(shown, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
     with pytest.raises(MissingError, match="CUDA_VISIBLE_DEVICES"):
-        visible_gpu(1, {"CUDA_VISIBLE_DEVICES": shown})
+        visible_gpu(1)
 
 
 @pytest.mark.parametrize(
     ("on", "shown", "number"),
     [
-        ("cpu", None, None),
-        ("cuda:1", None, 1),
+        ("cuda:1", "0,1", 1),
         ("cuda:0", "1", 1),
         ("cuda:1", "1,0", 0),
         *(("cuda:0", shown, 1) for shown in (fake_pynvml.UUIDS[1], "GPU-1a2b")),
         *(("cuda:0", shown, 1) for shown in (SLICE, f"{OLD_SLICE}/7/0")),
     ],
 )
-def test_find_gpu_returns_the_uuid(split, on, shown, number):
-    environ = {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
-    assert find_gpu(on, environ) == (None if number is None else split.UUIDS[number])
+def test_find_gpu_returns_the_uuid(split, monkeypatch, on, shown, number):
+    assert (find_gpu("cpu"), find_gpu("cuda:1")) == (None, split.UUIDS[1])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert find_gpu(on) == split.UUIDS[number]
 
 
 def detect_shown(shown):
-    return detect_device("cuda:0", environ={"CUDA_VISIBLE_DEVICES": shown})
+    with patch.dict("os.environ", CUDA_VISIBLE_DEVICES=shown):
+        return detect_device("cuda:0")
 
 
 def test_slice_of_a_gpu_is_a_device_of_its_own(nvml, monkeypatch):
@@ -255,16 +264,17 @@ def test_slice_is_named_by_its_sizes_where_the_driver_does_not(split, monkeypatc
     "shown", ["2", "GPU-ffff", "GPU-", "MIG-1", "MIG-GPU-ffff/7/0", f"{OLD_SLICE}/1/0"]
 )
 def test_gpu_unknown_to_nvml_is_missing(nvml, shown):
-    with pytest.raises(MissingError, match=r"cuda:0 (was not found|does not respond)"):
-        find_gpu("cuda:0", {"CUDA_VISIBLE_DEVICES": shown})
+    with pytest.raises(MissingError, match="cuda:0 was not found"):
+        detect_shown(shown)
 
 
 def test_different_gpus_need_pci_order_or_a_uuid(nvml, monkeypatch):
     monkeypatch.setattr(nvml, "NAMES", ["NVIDIA T400", "NVIDIA H200"])
     with pytest.raises(InputError, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
-        find_gpu("cuda:0", {})
-    assert find_gpu("cuda:0", {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}) == nvml.UUIDS[0]
-    assert find_gpu("cuda:0", {"CUDA_VISIBLE_DEVICES": "GPU-1a"}) == nvml.UUIDS[1]
+        find_gpu("cuda:0")
+    assert detect_shown("GPU-1a").processor == "NVIDIA H200"
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert find_gpu("cuda:0") == nvml.UUIDS[0]
 
 
 def test_gpu_without_a_driver_or_its_package_is_missing(nvml, monkeypatch):
@@ -286,15 +296,14 @@ CPU_NODE = "cpu_cores_count 96\nsimd_count 0\ngfx_target_version 0\ndrm_render_m
 
 
 @pytest.fixture
-def amd_system(tmp_path):
-    """Return a /sys with a processor and two GPUs, of which one has no product name."""
-    nodes = tmp_path / "class/kfd/kfd/topology/nodes"
-    write(nodes / "0/properties", CPU_NODE)
+def amd_system(root):
+    """Add a processor and two GPUs, of which one has no product name."""
+    system = root / "sys"
+    write(system / "class/kfd/kfd/topology/nodes/0/properties", CPU_NODE)
     # Numbers, not texts: node 10 comes after node 2.
-    add_gpu(tmp_path, 2, 129, 90402, 7788, name="AMD Instinct MI300X", vram=206_141_652_992)
-    add_gpu(tmp_path, 10, 128, 110000, 0, vram=25_753_026_560, cap=327_000_000)
-    write(tmp_path / "module/amdgpu/version", "6.12.12\n")
-    return tmp_path
+    add_gpu(system, 2, 129, 90402, 7788, name="AMD Instinct MI300X", vram=206_141_652_992)
+    add_gpu(system, 10, 128, 110000, 0, vram=25_753_026_560, cap=327_000_000)
+    write(system / "module/amdgpu/version", "6.12.12\n")
 
 
 def add_gpu(system, node, minor, version, unique_id, name="", vram=0, cap=750_000_000):
@@ -308,55 +317,47 @@ def add_gpu(system, node, minor, version, unique_id, name="", vram=0, cap=750_00
     write_files(card / "hwmon/hwmon3", power1_cap=cap)
 
 
-def test_gpus_come_in_the_order_of_their_nodes(amd_system):
-    found = [
-        (one.processor, one.memory_bytes, one.power_mode) for one in list_amd_gpus(amd_system, {})
-    ]
-    assert found == [
-        ("AMD Instinct MI300X", 206_141_652_992, "limit 750W"),
-        ("AMD gfx1100", 25_753_026_560, "limit 327W"),
-    ]
+MI300X, RADEON = "AMD Instinct MI300X", "AMD gfx1100"
+
+
+def test_cuda_is_an_amd_gpu_in_the_order_of_nodes_where_there_is_no_other(amd_system, root):
+    found = [detect_device(f"cuda:{index}") for index in range(2)]
+    assert [one.processor for one in found] == [MI300X, RADEON]
+    assert [one.memory_bytes for one in found] == [206_141_652_992, 25_753_026_560]
+    assert [one.power_mode for one in found] == ["limit 750W", "limit 327W"]
+    assert (found[0].name, found[0].driver) == ("amd-instinct-mi300x", "6.12.12")
+    assert found[0].unit and "7788" not in found[0].unit and found[1].unit == ""
+    assert find_gpu("cuda:0") is None
+    with pytest.raises(MissingError, match="cuda:2 was not found: ROCm shows 2 GPUs"):
+        detect_device("cuda:2")
+    assert has_amd_gpus()
+    (root / "proc/driver/nvidia").mkdir(parents=True)
+    assert not has_amd_gpus()
 
 
 @pytest.mark.parametrize(
     ("environ", "names"),
     [
-        ({"HIP_VISIBLE_DEVICES": "1"}, ["AMD gfx1100"]),
-        ({"HIP_VISIBLE_DEVICES": "1,0"}, ["AMD gfx1100", "AMD Instinct MI300X"]),
-        ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"}, ["AMD gfx1100"]),
-        ({"CUDA_VISIBLE_DEVICES": "0,7,1"}, ["AMD Instinct MI300X"]),
+        ({"HIP_VISIBLE_DEVICES": "1"}, [RADEON]),
+        ({"HIP_VISIBLE_DEVICES": "1,0"}, [RADEON, MI300X]),
+        ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"}, [RADEON]),
+        ({"CUDA_VISIBLE_DEVICES": "0,7,1"}, [MI300X]),
         ({"HIP_VISIBLE_DEVICES": ""}, []),
     ],
 )
-def test_only_visible_gpus_are_listed(amd_system, environ, names):
-    assert [gpu.processor for gpu in list_amd_gpus(amd_system, environ)] == names
+def test_only_visible_gpus_are_devices(amd_system, monkeypatch, environ, names):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    found = [detect_device(f"cuda:{index}").processor for index in range(len(names))]
+    assert found == names
+    with pytest.raises(MissingError, match=f"shows {len(names)} GPUs"):
+        detect_device(f"cuda:{len(names)}")
 
 
-def test_cuda_is_an_amd_gpu_where_there_is_no_other(amd_system, tmp_path):
-    proc = tmp_path / "proc"
-    device = detect_device("cuda:0", {}, proc, amd_system)
-    assert (device.name, device.processor) == ("amd-instinct-mi300x", "AMD Instinct MI300X")
-    assert (device.memory_bytes, device.driver) == (206_141_652_992, "6.12.12")
-    assert device.unit and "7788" not in device.unit
-    assert detect_device("cuda:1", {}, proc, amd_system).unit == ""
-    assert find_gpu("cuda:0", {}, proc, amd_system) is None
-    with pytest.raises(MissingError, match=r"cuda:2 was not found: ROCm shows 2 GPUs"):
-        detect_device("cuda:2", {}, proc, amd_system)
-
-
-def test_gpus_of_nvidia_come_first(amd_system, tmp_path):
-    assert has_amd_gpus(tmp_path / "proc", amd_system)
-    assert not has_amd_gpus(tmp_path / "proc", tmp_path / "none")
-    assert list_amd_gpus(tmp_path / "none", {}) == []
-    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
-    assert not has_amd_gpus(tmp_path / "proc", amd_system)
-
-
-def test_automatic_meter_of_an_amd_gpu_is_amd(monkeypatch):
+def test_automatic_meter_of_an_amd_gpu_is_amd(amd_system, monkeypatch):
     requests = []
     spec = MeterSpec("amd[:INDEX]", lambda request: requests.append(request) or make_meter("later"))
     monkeypatch.setitem(METERS, "amd", spec)
-    monkeypatch.setattr("joulecast.meters.has_amd_gpus", lambda: True)
     make_meter("auto", on="cuda:1")
     assert [request.on for request in requests] == ["cuda:1"]
     assert make_meter("auto").name != "amd"

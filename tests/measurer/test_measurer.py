@@ -2,6 +2,7 @@
 
 import random
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from joulecast.simulation.runtime import SimulatedRuntime, SimulatedStep
 from joulecast.system.errors import ContaminatedError, InputError, MeasurementError
 
 CNN = Trial(make_family("cnn5:16,32,64,128"), Setup())
+SLOW = Trial(make_family("resnet50", (3, 224, 224)), Setup(batch=1024))
 
 
 @pytest.fixture(autouse=True)
@@ -87,14 +89,14 @@ def test_measured_cost_is_true_cost_within_noise(seed, family, mode, rng):
     assert seen.count == 3 and 0 < seen.energy_sd_j < 0.15 * seen.energy_j
 
 
-@pytest.mark.parametrize("update_interval_s", [0.0, 0.1])
-def test_measured_cost_is_exact_without_noise(update_interval_s):
-    simulated = make_noiseless_device()
+@pytest.mark.parametrize(("update_interval_s", "steps"), [(0.0, 1), (0.1, 1), (0.1, 10)])
+def test_measured_cost_is_exact_without_noise(update_interval_s, steps):
+    simulated, trial = make_noiseless_device(), replace(CNN, execution=Execution(steps=steps))
     cost = simulated.true_cost(CNN)
-    seen = measure_in(simulated, meter=SimulatedMeter(simulated, update_interval_s))
-    assert seen.energy_j == pytest.approx(cost.energy_j)
-    assert seen.duration_s == pytest.approx(cost.duration_s)
-    assert seen.issue_s == pytest.approx(cost.issue_s)
+    seen = measure_in(simulated, trial, meter=SimulatedMeter(simulated, update_interval_s))
+    assert seen.energy_j == pytest.approx(steps * cost.energy_j)
+    assert seen.duration_s == pytest.approx(steps * cost.duration_s)
+    assert seen.issue_s == pytest.approx(steps * cost.issue_s)
     assert seen.energy_sd_j == pytest.approx(0, abs=1e-9)
 
 
@@ -110,16 +112,6 @@ def test_observation_names_device_runtime_meter_and_run():
     assert seen.warmup_steps > 0 and seen.measured_steps * seen.duration_s < seen.cost_s
 
 
-def test_observation_spans_the_steps_of_its_trial():
-    ten = Trial(CNN.network, CNN.setup, Execution(steps=10))
-    one_seen, ten_seen = (
-        measure_in(make_noiseless_device()),
-        measure_in(make_noiseless_device(), ten),
-    )
-    for number in ("energy_j", "duration_s", "issue_s"):
-        assert getattr(ten_seen, number) == pytest.approx(10 * getattr(one_seen, number))
-
-
 def test_one_round_has_no_spread_and_more_rounds_are_counted():
     single, many = (measure_in(make_simulated_device(0), rounds=rounds) for rounds in (1, 7))
     assert (single.count, single.energy_sd_j, single.duration_sd_s) == (1, None, None)
@@ -127,27 +119,19 @@ def test_one_round_has_no_spread_and_more_rounds_are_counted():
 
 
 def test_warm_up_lasts_until_steps_settle():
-    simulated = make_noiseless_device(settle_share=1.0, settle_steps=40.0)
-    cost = simulated.true_cost(CNN)
-    seen = measure_in(simulated, limits=MeasureLimits(settle_s=20.0, settle_share=0.005))
-    assert seen.duration_s == pytest.approx(cost.duration_s, rel=0.002)
-    hasty = measure_in(
-        make_noiseless_device(settle_share=1.0, settle_steps=40.0),
-        limits=MeasureLimits(settle_s=0.0, warm_s=0.0),
-    )
-    assert hasty.cost_s < seen.cost_s
+    slow = make_noiseless_device(settle_share=4.0, settle_steps=30.0)
+    seen, calm = measure_in(slow), measure_in(make_noiseless_device())
+    assert seen.duration_s == pytest.approx(slow.true_cost(CNN).duration_s, rel=0.002)
+    assert seen.warmup_steps > 1.5 * calm.warmup_steps
 
 
 def test_warm_up_and_windows_may_have_fixed_numbers_of_steps():
-    slow = Trial(make_family("resnet50", (3, 224, 224)), Setup(batch=1024))
     limits = MeasureLimits(warmup_steps=3, window_steps=2)
-    seen = measure_in(make_noiseless_device(1), slow, limits=limits)
+    seen = measure_in(make_noiseless_device(1), SLOW, limits=limits)
     assert (seen.count, seen.warmup_steps, seen.measured_steps) == (3, 3, 6)
     # A meter that updates slowly needs more of short steps.
     short = measure_in(make_noiseless_device(1), limits=limits)
-    assert short.warmup_steps == 3
-    least_s = SimulatedMeter(make_noiseless_device(1)).window_s
-    assert short.measured_steps * short.duration_s >= 3 * least_s
+    assert short.warmup_steps == 3 and short.measured_steps * short.duration_s >= 3 * 1.0
 
 
 def test_steps_that_never_settle_are_still_measured():
@@ -157,8 +141,7 @@ def test_steps_that_never_settle_are_still_measured():
 
 def test_step_longer_than_a_window_runs_once_per_round():
     simulated = make_noiseless_device(1)
-    slow = Trial(make_family("resnet50", (3, 224, 224)), Setup(batch=1024))
-    cost, seen = simulated.true_cost(slow), measure_in(simulated, slow)
+    cost, seen = simulated.true_cost(SLOW), measure_in(simulated, SLOW)
     assert cost.duration_s > 5.0 and seen.energy_j == pytest.approx(cost.energy_j)
     assert seen.cost_s < 8 * cost.duration_s
 
@@ -203,9 +186,7 @@ def test_passing_disturbance_does_not_change_the_observation(what):
 @pytest.mark.parametrize("what", DISTURBANCES)
 def test_lasting_disturbance_is_named_in_the_error(what):
     simulated = make_noiseless_device()
-    for start_s in range(100) if what in ("reset", "negative") else [0]:
-        lasts_s = 0.1 if what in ("reset", "negative") else 1e6
-        simulated.disturb(what, lasts_s, start_s=0.5 + start_s, slowdown=0.3)
+    simulated.disturb(what, 1e6, start_s=0.5, slowdown=0.3)
     with pytest.raises(ContaminatedError) as caught:
         measure_in(simulated)
     message = str(caught.value)
@@ -241,8 +222,8 @@ def test_one_slow_window_is_measured_again(verb):
 
 
 def measure_window_s(verb):
-    limits = MeasureLimits()
-    return 0.9 if verb == "measure" else 0.9 * limits.host_s
+    """Return a little less than the length of a window."""
+    return 0.9 if verb == "measure" else 0.9 * 0.25
 
 
 def test_a_load_that_outlasts_all_windows_shows_in_the_spread():
@@ -253,7 +234,7 @@ def test_a_load_that_outlasts_all_windows_shows_in_the_spread():
     simulated.disturb("other load", 1e3, begin_s, slowdown=1.5, noticed=False)
     with make_simulated_measurer(simulated, rounds=1) as measurer:
         seen = measurer.time(CNN)
-    assert seen.count == 1 + MeasureLimits().confirmations
+    assert seen.count == 5
     assert seen.duration_sd_s > 0.2 * seen.duration_s
 
 

@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-import time
 
 import pytest
 from hypothesis import given
@@ -15,14 +14,10 @@ from joulecast.system.errors import InputError, MeasurementError, MissingError
 
 
 class CommandContract(VirtualContract):
-    def make_meter(self):
-        return CommandMeter(
-            ["meter"], now=self.clock.now, run=self.run, ticker=self.clock.make_ticker
-        )
+    power_w = 30.0
 
-    def test_energy_is_that_of_the_window(self):
-        with self.make_meter() as meter:
-            assert self.read(meter, 1.5).energy_j == pytest.approx(45.0)
+    def make(self):
+        return CommandMeter(["meter"], run=self.run)
 
 
 class TestCounter(CommandContract):
@@ -35,9 +30,9 @@ class TestPower(CommandContract):
         return "now 30 W\n"
 
 
-def make_scripted(*outputs, now=time.monotonic):
+def make_scripted(clock, *outputs):
     told = iter(outputs)
-    return CommandMeter(["meter"], now=now, run=lambda command: next(told))
+    return clock.drive(CommandMeter(["meter"], run=lambda command: next(told)))
 
 
 @pytest.mark.parametrize(
@@ -46,13 +41,14 @@ def make_scripted(*outputs, now=time.monotonic):
 )
 def test_counter_that_does_not_increase_is_a_fault(end, duration_s, fault):
     clock = VirtualClock()
-    with make_scripted("100 J", "100 J", end, now=clock.now) as meter:
+    with make_scripted(clock, "100 J", "100 J", end) as meter:
         reading = read_through(clock, meter, duration_s)
     assert (reading.energy_j, reading.faults[0].partition(":")[0]) == (0, fault)
 
 
 def test_changed_unit_is_an_error():
-    with make_scripted("100 J", "5 W") as meter, pytest.raises(MeasurementError, match="one unit"):
+    meter = make_scripted(VirtualClock(), "100 J", "5 W")
+    with meter, pytest.raises(MeasurementError, match="one unit"):
         meter.begin()
 
 
@@ -63,7 +59,7 @@ def test_slow_program_needs_longer_windows():
         clock.sleep(0.5)
         return "1 J"
 
-    with CommandMeter(["slow"], now=clock.now, run=run) as meter:
+    with clock.drive(CommandMeter(["slow"], run=run)) as meter:
         assert meter.window_s == pytest.approx(25.0)
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual_instruments import VirtualClock, VirtualContract
+from virtual_instruments import VirtualClock, VirtualContract, read_through
 
 from joulecast.meters import make_meter
 from joulecast.meters.file import STAND_IN_W, FileMeter, LaterMeter, parse_sample, read_samples
@@ -34,6 +34,8 @@ class Instrument:
 
 
 class TestFileMeter(VirtualContract):
+    power_w = POWER_W
+
     @pytest.fixture(autouse=True)
     def instrument(self, set_clock, tmp_path):
         self.clock.time_s = 1.7e9
@@ -41,12 +43,8 @@ class TestFileMeter(VirtualContract):
         self.path.write_text("time,watts\n")
         self.instrument = Instrument(self.path, self.clock)
 
-    def make_meter(self):
-        return FileMeter(self.path, wall=self.clock.now, sleep=self.clock.sleep)
-
-    def test_power_is_read_from_the_file(self):
-        with self.make_meter() as meter:
-            assert self.read(meter, 1.5).energy_j == pytest.approx(1.5 * POWER_W, rel=1e-6)
+    def make(self):
+        return FileMeter(self.path)
 
     def test_end_waits_for_a_slow_instrument(self):
         with self.make_meter() as meter:
@@ -121,18 +119,19 @@ def test_file_that_vanished_is_refused(tmp_path):
 
 
 class TestLaterMeter(VirtualContract):
-    def make_meter(self):
-        return LaterMeter(now=self.clock.now, wall=lambda: 1e9 + self.clock.now())
+    power_w = STAND_IN_W
+
+    def make(self):
+        return LaterMeter()
 
 
 def test_span_is_on_the_clock_of_the_run_although_the_system_clock_is_set():
-    clock, wall = VirtualClock(0.0), [1e9]
-    with LaterMeter(now=clock.now, wall=lambda: wall[0]) as meter:
-        wall[0] = 2e9
+    clock = VirtualClock(0.0)
+    clock.wall_time = lambda: 1e9
+    with LaterMeter(clock=clock) as meter:
+        clock.wall_time = lambda: 2e9
         clock.time_s = 5.0
-        meter.begin()
-        clock.time_s = 7.5
-        reading = meter.end()
+        reading = read_through(clock, meter, 2.5)
     assert reading.span_s == (1e9 + 5.0, 1e9 + 7.5)
     assert reading.energy_j == STAND_IN_W * 2.5
 
@@ -200,9 +199,7 @@ def test_ticker_calls_the_function_until_stopped_and_raises_its_error():
             raise MeasurementError("the program failed")
 
     ticker = Ticker(0.0, tick)
-    ticker.start()
     assert enough.wait(10)
     with pytest.raises(MeasurementError, match="the program failed"):
         ticker.stop()
-    ticker.stop()
     assert len(ticks) == 3

@@ -1,52 +1,45 @@
 """Meters of hwmon sensors: rails, boards, single chips, counters of GPUs, sums, faults."""
 
 from functools import partial
-from unittest.mock import Mock
 
 import pytest
 import virtual_sysfs
 from virtual_instruments import VirtualContract
 from virtual_sysfs import Sysfs, write_files
 
-from joulecast.meters import METERS, MeterSpec, make_meter
-from joulecast.meters.base import UnavailableError
-from joulecast.meters.hwmon import (
-    HwmonMeter,
-    detect_hwmon,
-    find_board_input,
-    find_rails,
-    make_board_hwmon,
-    make_hwmon,
-)
-from joulecast.system.errors import InputError, MeasurementError
+from joulecast.meters import detect_meter, hwmon, make_meter, rapl
+from joulecast.meters.hwmon import find_board_input, find_rails
+from joulecast.system.errors import InputError, MeasurementError, MissingError
 
 
 @pytest.fixture
-def tree(tmp_path):
-    return Sysfs(tmp_path)
+def tree(tmp_path, monkeypatch):
+    """Return a /sys and a /proc, which meters read."""
+    tree = Sysfs(tmp_path)
+    monkeypatch.setattr(hwmon, "SYSTEM", tree.system)
+    monkeypatch.setattr(hwmon, "PROC", tree.proc)
+    monkeypatch.setattr(rapl, "POWERCAP", tmp_path / "none")
+    return tree
 
 
 class HwmonContract(VirtualContract):
     @pytest.fixture(autouse=True)
-    def machine(self, set_clock, tmp_path):
-        self.tree = Sysfs(tmp_path)
+    def machine(self, set_clock, tree):
+        self.tree = tree
         self.add()
+
+    def make(self):
+        return make_meter("hwmon")
 
 
 class TestBoard(HwmonContract):
-    """A Jetson AGX Orin: three parallel rails of 5 V x 1 A."""
+    """A Jetson AGX Orin: three parallel rails of 5 V x 1 A, of which one supplies the memory."""
+
+    power_w = 15.0
 
     def add(self):
         virtual_sysfs.add_agx_orin(self.tree)
         self.current = self.tree.system / "class/hwmon/hwmon0/curr1_input"
-
-    def make_meter(self):
-        rails = make_hwmon("", self.tree.system, self.tree.proc).rails
-        return HwmonMeter(rails, "module rails", self.clock.now, self.clock.make_ticker)
-
-    def test_memory_behind_another_rail_is_not_counted_twice(self):
-        with self.make_meter() as meter:
-            assert self.read(meter).power_w == pytest.approx(15.0)
 
     def test_power_may_vary_within_a_window(self):
         reading = self.read_through(2.0, partial(self.current.write_text, "3000\n"), 2.0)
@@ -66,26 +59,20 @@ class TestBoard(HwmonContract):
 class TestSlowChip(HwmonContract):
     """An INA226 that averages over 1.1 s."""
 
-    step_s = 0.1
+    step_s, power_w = 0.1, 7.5
 
     def add(self):
         virtual_sysfs.add_ina226(self.tree, update_interval=1100)
 
-    def make_meter(self):
-        return HwmonMeter(
-            find_rails(self.tree.system), now=self.clock.now, ticker=self.clock.make_ticker
-        )
-
     def test_window_fits_the_update_interval(self):
         with self.make_meter() as meter:
             assert (meter.update_interval_s, meter.window_s) == (1.1, pytest.approx(22.0))
-            assert self.read(meter).power_w == pytest.approx(7.5)
 
 
 class TestIntelGpu(HwmonContract):
     """A card of 60 W, whose package is a part of it."""
 
-    step_s = 0.25
+    step_s, power_w = 0.25, 60.0
 
     def add(self):
         self.chip = virtual_sysfs.add_intel_gpu(self.tree, energy2_input=0)
@@ -98,13 +85,6 @@ class TestIntelGpu(HwmonContract):
     def count(self):
         energy_uj = 60e6 * (self.clock.now() - self.start_s)
         write_files(self.chip, energy1_input=round(energy_uj))
-
-    make_meter = TestSlowChip.make_meter
-
-    def test_counter_is_subtracted(self):
-        with self.make_meter() as meter:
-            assert (meter.covers, meter.window_s) == ("gpu", 1.0)
-            assert self.read(meter, 3.0).energy_j == pytest.approx(180.0)
 
     def test_counter_that_starts_anew_is_a_fault(self):
         self.clock.step_s = 1.0
@@ -134,31 +114,29 @@ class TestIntelGpu(HwmonContract):
 )
 def test_input_of_a_board_is_measured(tree, add, rails, power_w, covers):
     add(tree)
-    meter = make_hwmon("", tree.system, tree.proc)
+    meter = make_meter("hwmon")
     assert (meter.read_power_w(), meter.covers) == (pytest.approx(power_w), covers)
-    assert (" ".join(rail.name for rail in meter.rails), meter.covers_machine) == (rails, True)
+    assert (" ".join(rail.name for rail in meter.measured), meter.covers_machine) == (rails, True)
 
 
 def test_naming_the_input_rail_is_the_same_meter(tree):
     virtual_sysfs.add_orin_nano(tree)
-    assert make_hwmon("VDD_IN", tree.system, tree.proc).covers == "module"
-    assert make_hwmon("VDD_SOC", tree.system, tree.proc).covers == "rail VDD_SOC"
+    assert make_meter("hwmon:VDD_IN").covers == "module"
+    assert make_meter("hwmon:VDD_SOC").covers == "rail VDD_SOC"
     with pytest.raises(InputError, match="VDD_IN, VDD_CPU_GPU_CV, VDD_SOC"):
-        make_hwmon("VDD_OUT", tree.system, tree.proc)
+        make_meter("hwmon:VDD_OUT")
 
 
 def test_unknown_board_with_several_sensors_asks_which(tree):
     virtual_sysfs.add_ina226(tree)
     virtual_sysfs.add_ina226(tree, "1-0046")
-    with pytest.raises(UnavailableError, match="hwmon:ina226-1-0045, hwmon:ina226-1-0046"):
-        make_hwmon("", tree.system, tree.proc)
-    with pytest.raises(UnavailableError, match="unknown"):
-        make_board_hwmon(tree.system, tree.proc)
+    with pytest.raises(MissingError, match="hwmon:ina226-1-0045, hwmon:ina226-1-0046"):
+        make_meter("hwmon")
 
 
 def test_detect_lists_the_board_and_its_rails(tree):
     virtual_sysfs.add_agx_orin(tree)
-    rows = detect_hwmon(tree.system, tree.proc)
+    rows = detect_meter("hwmon")
     rails = ["VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0", "VDDQ_VDD2_1V8AO"]
     assert [row.name for row in rows] == ["hwmon", *(f"hwmon:{rail}" for rail in rails)]
     assert rows[0].reason == "Jetson AGX Orin: VDD_GPU_SOC + VDD_CPU_CV + VIN_SYS_5V0"
@@ -166,25 +144,15 @@ def test_detect_lists_the_board_and_its_rails(tree):
 
 
 def test_detect_explains_missing_and_damaged_sensors(tree):
-    (row,) = detect_hwmon(tree.system, tree.proc)
+    (row,) = detect_meter("hwmon")
     assert not row.available and "ina3221" in row.advice
     virtual_sysfs.add_ina226(tree, power_uw="many")
-    (row,) = detect_hwmon(tree.system, tree.proc)
+    (row,) = detect_meter("hwmon")
     assert not row.available
 
 
 # ---------------------------------------------------------------------------------------------
 # Sums and the automatic choice
-
-
-@pytest.fixture
-def on_board(tree, monkeypatch):
-    """Let ``make_meter`` see the tree."""
-    spec = MeterSpec("hwmon", lambda request: make_hwmon(request.argument, tree.system, tree.proc))
-    monkeypatch.setitem(METERS, "hwmon", spec)
-    board = partial(make_board_hwmon, tree.system, tree.proc)
-    monkeypatch.setattr("joulecast.meters.hwmon.make_board_hwmon", board)
-    return tree
 
 
 @pytest.mark.parametrize(
@@ -200,25 +168,23 @@ def on_board(tree, monkeypatch):
         (virtual_sysfs.add_orin_nano, "modelled+hwmon"),
     ],
 )
-def test_nothing_is_counted_twice(on_board, add, text):
-    add(on_board)
+def test_nothing_is_counted_twice(tree, add, text):
+    add(tree)
     with pytest.raises(InputError, match="twice"):
         make_meter(text)
 
 
-def test_parallel_rails_can_be_added(on_board):
-    virtual_sysfs.add_tx2(on_board)
+def test_parallel_rails_can_be_added(tree):
+    virtual_sysfs.add_tx2(tree)
     assert make_meter("hwmon+hwmon:VDD_MUX").covers == "module+rail VDD_MUX"
     covers = make_meter("hwmon:VDD_SYS_GPU+hwmon:VDD_SYS_CPU").covers
     assert covers == "rail VDD_SYS_GPU+rail VDD_SYS_CPU"
 
 
-def test_auto_measures_a_jetson_by_its_input_and_ignores_unknown_sensors(on_board, monkeypatch):
-    refuse = Mock(side_effect=UnavailableError("no counters", "none"))
-    monkeypatch.setitem(METERS, "rapl", MeterSpec("rapl", refuse))
-    virtual_sysfs.add_intel_gpu(on_board)
+def test_auto_measures_a_jetson_by_its_input_and_ignores_unknown_sensors(tree):
+    virtual_sysfs.add_intel_gpu(tree)
     assert make_meter("auto").name != "hwmon"
-    virtual_sysfs.add_orin_nano(on_board)
+    virtual_sysfs.add_orin_nano(tree)
     assert make_meter("auto", on="cpu").covers == make_meter("auto", on="cuda:0").covers == "module"
 
 

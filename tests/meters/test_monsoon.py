@@ -1,27 +1,17 @@
 """A Monsoon power monitor: Monsoon's own library on an emulated USB device, and the meter."""
 
-import json
 import shutil
 import sys
 import time
-from contextlib import redirect_stdout
 from pathlib import Path
 from unittest.mock import PropertyMock
 
 import pytest
-from virtual_instruments import LinePoller, VirtualContract
+from virtual_instruments import VirtualContract, VirtualPoller
 
-from joulecast.meters import make_meter
-from joulecast.meters.monsoon import (
-    BLOCK_S,
-    MonsoonMeter,
-    PowerBlock,
-    detect_monsoon,
-    make_monsoon,
-    poll_monitor,
-)
-from joulecast.meters.pollers import format_event, run_poller
-from joulecast.system.errors import InputError, MeasurementError
+from joulecast.meters import detect_meter, make_meter
+from joulecast.meters.monsoon import BLOCK_S, MonsoonMeter, PowerBlock, open_monitor
+from joulecast.system.errors import InputError, MissingError
 
 FAKE = Path(__file__).with_name("fake_usb.py")
 UTIL = """
@@ -32,50 +22,25 @@ dispose_resources = lambda device: None
 """
 
 
-class VirtualMonsoon(LinePoller):
-    """The lines of a poller for a device of constant power on a virtual clock."""
+class MonsoonPoller(VirtualPoller):
+    """The poller of a device of 4 W."""
 
-    def __init__(self, clock, power_w=4.0):
-        super().__init__(clock, f"{BLOCK_S} samples")
-        self.power_w, self.dropped = power_w, 0
-        self.update()
+    dropped = 0
 
     def update(self):
-        self.write(format_event(PowerBlock(self.clock.now(), self.power_w, self.dropped)))
+        self.events.append(PowerBlock(self.clock.now(), 4.0, self.dropped))
 
 
 class TestMonsoonMeter(VirtualContract):
-    step_s = BLOCK_S
+    step_s, power_w = BLOCK_S, 4.0
 
-    def make_meter(self):
-        return MonsoonMeter("60001", now=self.clock.now, start=self.start)
-
-    def start(self, serial):
-        assert serial == "60001"
-        self.poller = VirtualMonsoon(self.clock)
-        return self.poller
-
-    def test_energy_is_that_of_the_power(self):
-        with self.make_meter() as meter:
-            assert self.read(meter, 2.0).energy_j == pytest.approx(8.0, rel=1e-6)
+    def make(self):
+        self.poller = MonsoonPoller(self.clock, BLOCK_S, "samples")
+        return self.poller.drive(MonsoonMeter("60001"))
 
     def test_lost_samples_are_a_gap(self):
         reading = self.read_through(1.0, lambda: setattr(self.poller, "dropped", 7), 1.0)
         assert reading.faults == ("gap: the monitor lost 7 samples",)
-
-    def test_monitor_that_stops_is_an_error(self):
-        with self.make_meter() as meter:
-            meter.begin()
-            self.poller.lines.put("error USBError: [Errno 19] No such device\n")
-            self.poller.lines.put(None)
-            self.clock.time_s += 1.0
-            with pytest.raises(MeasurementError, match=r"has ended \(USBError: .*No such device"):
-                meter.end()
-
-    def test_sum_with_another_meter_is_refused(self, monkeypatch):
-        monkeypatch.setattr("joulecast.meters.monsoon._list_serials", lambda: ["60001"])
-        with pytest.raises(InputError, match="both cover cpu"):
-            make_meter("monsoon+modelled")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -104,7 +69,7 @@ def connect(tmp_path, monkeypatch):
 
 def test_library_samples_the_emulated_monitor(connect):
     connect(CURRENT_MA=1500, VOLTAGE_V=3.8)
-    with make_monsoon("") as meter:
+    with make_meter("monsoon") as meter:
         meter.begin()
         time.sleep(meter.window_s)
         reading = meter.end()
@@ -112,15 +77,6 @@ def test_library_samples_the_emulated_monitor(connect):
     # A busy machine may read packets late.
     assert {fault.partition(":")[0] for fault in reading.faults} <= {"gap"}
     assert meter.instrument == "60001"
-
-
-def poll_here(blocks):
-    """Run the poller in this process for some blocks, and return its status and lines."""
-    lines = []
-    waits = iter([False] * blocks)
-    with redirect_stdout(None):
-        status = run_poller(poll_monitor, "60001", lines.append, lambda _: next(waits, True))
-    return status, lines
 
 
 @pytest.mark.parametrize(
@@ -135,41 +91,42 @@ def poll_here(blocks):
 )
 def test_ranges_and_models_have_their_scales(connect, values, power_w):
     connect(**values)
-    status, lines = poll_here(2)
-    assert (status, lines[0]) == (0, "ready 0.02 samples")
-    powers_w = [json.loads(line.removeprefix("event "))[1] for line in lines[1:]]
-    assert powers_w == pytest.approx(2 * [power_w], rel=1e-3)
+    with open_monitor("60001") as source:
+        assert [source.poll().power_w for _ in "12"] == pytest.approx(2 * [power_w], rel=1e-3)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"VOLTAGE_V": 0.0}, "error its main output is off; set the voltage"),
-        ({"DEVICES": []}, "error there is no Monsoon 60001"),
-        ({"PACKETS": 200}, "error USBError: [Errno 19] No such device"),
+        ({"VOLTAGE_V": 0.0}, "its main output is off; set the voltage"),
+        ({"DEVICES": []}, "there is no Monsoon 60001"),
+        ({"PACKETS": 200}, "No such device"),
     ],
 )
 def test_monitor_that_cannot_measure_says_why(connect, values, message):
     connect(**values)
-    status, lines = poll_here(100)
-    assert status == 1 and lines[-1].startswith(message)
+    with pytest.raises((MissingError, OSError), match=message), open_monitor("60001") as source:
+        for _ in range(100):
+            source.poll()
 
 
 def test_monitors_are_detected_and_chosen_by_serial_number(connect, monkeypatch):
     connect()
-    (row,) = detect_monsoon()
+    (row,) = detect_meter("monsoon")
     assert (row.name, row.available) == ("monsoon:60001", True)
-    with pytest.raises(InputError, match=r"no Monsoon '7': choose from 60001"):
-        make_monsoon("7")
+    with pytest.raises(InputError, match="no Monsoon '7': choose from 60001"):
+        make_meter("monsoon:7")
+    with pytest.raises(InputError, match="both cover cpu"):
+        make_meter("monsoon+modelled")
     monkeypatch.setattr("joulecast.meters.monsoon._list_serials", lambda: ["1", "2"])
     with pytest.raises(InputError, match="choose from monsoon:1, monsoon:2"):
-        make_monsoon("")
-    assert make_monsoon("2").instrument == "2"
+        make_meter("monsoon")
+    assert make_meter("monsoon:2").instrument == "2"
 
 
 def test_missing_package_is_named(monkeypatch):
     monkeypatch.setattr("joulecast.meters.monsoon.find_spec", lambda name: None)
-    (row,) = detect_monsoon()
+    (row,) = detect_meter("monsoon")
     assert (row.available, row.advice) == (False, "run: pip install 'joulecast[monsoon]'")
 
 
@@ -181,5 +138,5 @@ def test_missing_permission_says_what_to_do(connect):
     locked = type("Locked", (usb.core.Device,), {"__init__": lambda self: None})
     locked.serial_number = PropertyMock(side_effect=error)
     usb.core.DEVICES[:] = [locked()]
-    (row,) = detect_monsoon()
+    (row,) = detect_meter("monsoon")
     assert row.reason == "no permission to use the Monsoon" and "udev rule" in row.advice

@@ -1,6 +1,5 @@
 """The NVML meter: the contract, edges and what cannot be true, its poller, detection."""
 
-import json
 import math
 import os
 import random
@@ -8,9 +7,9 @@ import select
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from collections import deque
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -18,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from virtual_instruments import (
-    LinePoller,
+    GpuPoller,
     VirtualClock,
     VirtualContract,
     VirtualPoller,
@@ -29,23 +28,19 @@ from virtual_sysfs import write_files
 import fake_pynvml
 from joulecast.families import make_family
 from joulecast.measurer import MeasureClock, Measurer
-from joulecast.meters import make_meter
+from joulecast.meters import detect_meter, make_meter
 from joulecast.meters.base import METER_CHECKS
 from joulecast.meters.nvml import (
-    BEAT_S,
     LIMIT_FACTOR,
     THROTTLES,
     Edge,
-    EnergyCounter,
     Gpu,
+    GpuSource,
     NvmlMeter,
-    detect_nvml,
     find_other_processes,
-    poll,
-    poll_gpu,
     read_edges,
 )
-from joulecast.meters.pollers import PollerProcess, format_event, run_poller
+from joulecast.meters.pollers import PollerProcess, serve_requests
 from joulecast.records import Device, Setup, Trial
 from joulecast.system.errors import ContaminatedError, InputError, MeasurementError, MissingError
 
@@ -59,22 +54,21 @@ def nvml(monkeypatch):
 
 
 class TestNvmlMeter(VirtualContract):
-    def make_meter(self):
-        return NvmlMeter("0", now=self.clock.now, start=lambda gpu: VirtualPoller(self.clock))
+    power_w = 400.0
 
-    def test_power_of_the_gpu_is_read_and_all_is_checked(self):
-        with self.make_meter() as meter:
-            reading = self.read(meter, 1.0)
-            assert len(meter.edges) == round(meter.window_s / meter.update_interval_s)
-        assert reading.energy_j == pytest.approx(400.0 * meter.window_s, rel=1e-6)
+    def make(self):
+        return GpuPoller(self.clock).drive(NvmlMeter())
+
+    def test_all_is_checked(self):
+        reading = self.read_through(1.0)
         assert (reading.unchecked, reading.busy_share) == ((), 1.0)
 
 
 def read_window(windows=1, source="counter", changes=None, **options):
     """Return the last of some windows of 1 s, before which the poller shows other values."""
     clock = VirtualClock()
-    poller = VirtualPoller(clock, source=source)
-    with NvmlMeter(now=clock.now, start=lambda gpu: poller, **options) as meter:
+    poller = GpuPoller(clock, source=source)
+    with poller.drive(NvmlMeter(**options)) as meter:
         for _ in range(windows - 1):
             read_through(clock, meter, 1.0)
         poller.shown |= changes or {}
@@ -95,64 +89,15 @@ def test_power_limit_is_read_in_every_window(windows, limit_w):
     assert read_window(windows, changes={"limit_w": 690.0}, limit_w=limit_w).faults == ()
 
 
-def test_limit_is_remembered_when_the_meter_is_made(nvml, monkeypatch):
-    meter = make_meter("nvml:0")
-    monkeypatch.setattr(nvml, "nvmlDeviceGetEnforcedPowerLimit", lambda handle: 300_000)
-    assert meter._limit_w == 700.0
-
-
-class ScriptedPoller:
-    """A poller that yields given lines, and ends when it is stopped if it is held."""
-
-    def __init__(self, *lines, is_held=False):
-        self.lines, self.stopped = lines, threading.Event()
-        if not is_held:
-            self.stop()
-
-    def __iter__(self):
-        yield from self.lines
-        self.stopped.wait()
-
-    def stop(self):
-        self.stopped.set()
-
-
-@pytest.mark.parametrize(
-    ("lines", "is_held", "quoted"),
-    [
-        (["Traceback", "ImportError: no pynvml"], False, "ImportError: no pynvml"),
-        (["error the GPU is on fire; leave"], False, r"\(the GPU is on fire; leave\)"),
-        (["event [1.0", "event [1.0]"], False, r"event \[1.0\]"),
-        (["hm"], True, "no answer in 0 s"),
-    ],
-)
-def test_poller_that_cannot_start_is_quoted(lines, is_held, quoted):
-    start = lambda gpu: ScriptedPoller(*lines, is_held=is_held)  # noqa: E731
-    meter = NvmlMeter(start=start, limit_s=0.0 if is_held else 10.0)
-    with pytest.raises(MissingError, match=quoted):
-        meter.open()
-
-
-def test_poller_that_stops_reporting_is_an_error():
+def test_poller_that_no_longer_answers_is_quoted_in_every_later_window():
     clock = VirtualClock()
-    start = lambda gpu: ScriptedPoller("ready 0.1 counter", is_held=True)  # noqa: E731
-    meter = NvmlMeter(now=clock.now, start=start)
-    with meter, pytest.raises(MeasurementError, match="not responded"):
-        read_through(clock, meter, lambda: setattr(meter, "_limit_s", 0.0))
-
-
-def test_ended_poller_fails_every_later_window():
-    clock = VirtualClock()
-    poller = VirtualPoller(clock)
-    with NvmlMeter(now=clock.now, start=lambda gpu: poller) as meter:
+    poller = GpuPoller(clock)
+    with poller.drive(NvmlMeter()) as meter:
         meter.begin()
-        poller.write("error NVML failed (GPU is lost)")
-        poller.lines.put(None)
-        clock.time_s += 1.0
-        with pytest.raises(MeasurementError, match="GPU is lost"):
-            meter.end()
-        with pytest.raises(MeasurementError, match="open it again"):
-            meter.begin()
+        poller.failure = "has ended (GPU is lost)"
+        for call in (meter.end, meter.begin):
+            with pytest.raises(MeasurementError, match=r"nvml has ended \(GPU is lost\); check"):
+                call()
 
 
 # ---------------------------------------------------------------------------------------------
@@ -345,24 +290,17 @@ def test_window_of_a_moment_is_not_compared():
 class PolledGpu:
     """A GPU on a virtual clock that advances by one poll at a time."""
 
-    def __init__(self, duration_s, power_w=300.0, phase_s=0.0, has_counter=True):
-        self.time_s, self.end_s = 50.0, 50.0 + duration_s
-        self._power_w, self._phase_s, self.has_counter = power_w, phase_s, has_counter
-        self.lines = []
+    def __init__(self, power_w=300.0, phase_s=0.0, has_counter=True):
+        self.time_s, self.shown_w = 50.0, power_w
+        self.phase_s, self.has_counter = phase_s, has_counter
         self.listings = 0
-
-    def now(self):
-        return self.time_s
-
-    def wait(self, seconds):
-        self.time_s += seconds
-        return self.time_s > self.end_s
+        self.source = GpuSource(self, lambda: self.time_s)
 
     def energy_j(self):
-        return round((self.time_s - self._phase_s) / 0.1 - 0.5) * 0.1 * self._power_w
+        return round((self.time_s - self.phase_s) / 0.1 - 0.5) * 0.1 * self.shown_w
 
     def power_w(self):
-        return self._power_w
+        return self.shown_w
 
     def read_state(self):
         return (4, 301.0, 700.0, 0.9)
@@ -371,43 +309,45 @@ class PolledGpu:
         self.listings += 1
         return [7]
 
-    def poll(self):
-        poll(self, self.lines.append, self.wait, self.now)
-        lines = [line.partition(" ") for line in self.lines]
-        return [Edge(*json.loads(rest)) for word, _, rest in lines if word == "event"]
+    def poll(self, duration_s):
+        end_s, edges = self.time_s + duration_s, []
+        while self.time_s < end_s:
+            self.time_s += self.source.poll_s
+            edges.append(self.source.poll())
+        return [edge for edge in edges if edge is not None]
 
 
 @given(st.floats(50, 700), st.floats(0, 0.0999), st.booleans())
 def test_polled_edges_give_the_power_with_and_without_a_counter(power_w, phase_s, has_counter):
-    gpu = PolledGpu(1.5, power_w, phase_s, has_counter)
-    edges = gpu.poll()
-    assert gpu.lines[0] == ("ready 0.1 counter" if has_counter else "ready 0.02 sensor")
-    reading = read_edges(edges, 50.1, 51.4, 0.1)
+    gpu = PolledGpu(power_w, phase_s, has_counter)
+    shown = gpu.source.name, gpu.source.update_interval_s
+    assert shown == (("counter", 0.1) if has_counter else ("sensor", 0.02))
+    reading = read_edges(gpu.poll(1.5), 50.1, 51.4, 0.1)
     assert reading.energy_j == pytest.approx(power_w * 1.3, rel=0.01)
     assert [fault for fault in reading.faults if "sensor" not in fault] == []
 
 
-def test_every_beat_has_a_line_and_edges_have_the_state_of_the_gpu():
-    gpu = PolledGpu(1.0)
-    edges = gpu.poll()
-    times = [json.loads(f"[{line.split()[1].strip('[],')}]")[0] for line in gpu.lines[1:]]
-    assert times == sorted(times)
-    gaps = [after - before for before, after in zip([50.0, *times], times, strict=False)]
-    assert max(gaps) <= BEAT_S + 2 * EnergyCounter.poll_s
+def test_edges_have_the_state_of_the_gpu_and_how_late_they_were_seen():
+    gpu = PolledGpu()
+    edges = gpu.poll(1.0)
     assert {edge[3:7] for edge in edges} == {(4, 301.0, 700.0, 0.9)}
+    assert all(edge.late_s == pytest.approx(0.001) for edge in edges)
+    assert all(b.time_s - a.time_s == pytest.approx(0.1) for a, b in pairwise(edges))
     assert [edge.pids for edge in edges].count([7]) == gpu.listings == 2
 
 
-def test_lost_gpu_is_reported(nvml, monkeypatch):
-    lines = []
-
-    def wait(seconds):
-        monkeypatch.setattr(nvml, "nvmlDeviceGetTotalEnergyConsumption", nvml.fail)
-        return False
-
-    assert run_poller(poll_gpu, "0", lines.append, wait) == 1
-    assert lines[0] == "ready 0.1 counter"
-    assert lines[-1].startswith("error NVML failed (Not Supported)")
+def test_events_since_the_last_begin_are_kept_and_sent_in_parts(monkeypatch):
+    monkeypatch.setattr("joulecast.meters.pollers._CHUNK_EVENTS", 2)
+    requests = ["1 open", "", "2 begin", "", "3 begin", "", "", "", "4 end", "5 end", "6 end", ""]
+    lines, source, received = [], PolledGpu(has_counter=False).source, iter([*requests, None])
+    events = [(number,) for number in range(len(requests))]
+    events[6] = None
+    source.poll = partial(next, iter(events))
+    serve_requests(source, lambda seconds: next(received), lines.append)
+    assert lines == [
+        *('answer 1 [0.02, "sensor"]', "answer 2 null", "answer 3 null"),
+        *("answer 4 [[5], [7]]", "answer 5 [[8]]", "answer 6 []"),
+    ]
 
 
 @pytest.fixture
@@ -415,40 +355,36 @@ def fake_on_path(tmp_path, monkeypatch):
     """Let the process of a poller import the fake pynvml."""
     shutil.copy(Path(fake_pynvml.__file__), tmp_path / "pynvml.py")
     monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
 
 
 def test_process_reports_the_edges_of_a_window(fake_on_path):
-    calls = []
-
-    def now():
-        """Return a time in the future, so that end() waits only for the poller."""
-        calls.append(1)
-        return time.monotonic() + (0.1 if len(calls) == 2 else 0.0)
-
-    with NvmlMeter("1", now=now) as meter:
+    with NvmlMeter("1") as meter:
         meter.begin()
-        reading = meter.end()
-    rises = [edge.energy_j for edge in meter.edges]
-    assert rises and rises == sorted(rises) and reading.energy_j >= 0
-
-    with pytest.raises(MissingError, match="NVML has no GPU 9"):
+        edges = [Edge(*fields) for fields in meter._ask("end")]
+        assert meter._ask("end") == []
+    assert edges and all(b.energy_j > a.energy_j for a, b in pairwise(edges))
+    with pytest.raises(MissingError, match=r"NVML has no GPU 9 .*check that nvidia-smi"):
         NvmlMeter("9").open()
 
 
-def test_killed_process_is_an_error(fake_on_path):
-    started = []
-
-    def start(gpu):
-        started.append(PollerProcess("joulecast.meters.nvml", gpu))
-        return started[0]
-
-    with NvmlMeter("0", start=start) as meter:
-        meter.begin()
-        started[0]._process.kill()
-        started[0]._process.wait()
-        meter._now = lambda: float("1e12")
+def test_process_that_is_slow_loses_an_answer_and_one_that_is_killed_ends(fake_on_path):
+    poller = PollerProcess("joulecast.meters.nvml", "0")
+    with pytest.raises(MeasurementError, match="has not responded for 0 s"):
+        poller.ask("begin", 0.0)
+    assert poller.ask("open", 60.0) == [0.1, "counter"]
+    poller._process.kill()
+    for _ in range(2):
         with pytest.raises(MeasurementError, match="has ended"):
-            meter.end()
+            poller.ask("end", 60.0)
+    poller.stop()
+
+
+def test_error_of_a_process_is_quoted(fake_on_path):
+    with (fake_on_path / "pynvml.py").open("a") as file:
+        file.write("nvmlDeviceGetUtilizationRates = lambda handle: 1 / 0\n")
+    with pytest.raises(MissingError, match=r"nvml has ended \(ZeroDivisionError"):
+        NvmlMeter().open()
 
 
 def test_process_ends_with_its_parent(fake_on_path):
@@ -456,7 +392,7 @@ def test_process_ends_with_its_parent(fake_on_path):
     script = (
         "from joulecast.meters.pollers import PollerProcess\n"
         "poller = PollerProcess('joulecast.meters.nvml', '0')\n"
-        "next(iter(poller))\n"
+        "poller.ask('open', 60.0)\n"
         "print(poller._process.pid, flush=True)\n"
         "input()\n"
     )
@@ -475,14 +411,14 @@ def test_process_ends_with_its_parent(fake_on_path):
 
 
 def test_detect_lists_every_gpu(nvml, monkeypatch):
-    rows = detect_nvml()
+    rows = detect_meter("nvml")
     assert [row.name for row in rows] == ["nvml:0", "nvml:1"]
     for row in rows:
         assert (row.available, row.covers, row.advice) == (True, "gpu", "")
         assert row.reason == "NVIDIA H200, energy counter"
         assert (row.update_interval_s, row.resolution_j, row.idle_power_w) == (0.1, 0.001, 81.5)
     monkeypatch.setattr(nvml, "nvmlDeviceGetTotalEnergyConsumption", nvml.fail)
-    assert "power is integrated" in detect_nvml()[0].reason
+    assert "power is integrated" in detect_meter("nvml")[0].reason
 
 
 @pytest.mark.parametrize(
@@ -495,11 +431,11 @@ def test_detect_lists_every_gpu(nvml, monkeypatch):
 )
 def test_detect_explains_nvml_errors(nvml, monkeypatch, broken, replacement, reason):
     monkeypatch.setattr(nvml, broken, replacement)
-    (row,) = detect_nvml()
-    assert (row.name, row.available) == ("nvml", False)
+    (row,) = detect_meter("nvml")
+    assert (row.name, row.available, row.covers) == ("nvml", False, "gpu")
     assert reason in row.reason and "nvidia-smi" in row.advice
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert "nvidia-ml-py" in detect_nvml()[0].advice
+    assert "nvidia-ml-py" in detect_meter("nvml")[0].advice
 
 
 @pytest.mark.parametrize("meter", ["nvml", "auto", "nvml:1", "nvml:01", "nvml:GPU-1a2b3c4d-0000"])
@@ -509,6 +445,7 @@ def test_meter_reads_the_gpu_of_the_load_or_the_first_one(nvml, monkeypatch, met
     assert make_meter(meter, on="cuda:0", gpu=gpu).instrument == nvml.UUIDS[1]
     assert make_meter("nvml").instrument == nvml.UUIDS[0]
     assert make_meter("nvml:1", on="cpu").instrument == nvml.UUIDS[1]
+    assert make_meter("nvml")._limit_w == 700.0
 
 
 FIRST, OTHER = fake_pynvml.UUIDS
@@ -534,11 +471,6 @@ def test_wrong_gpu_is_refused(nvml, meter, on, gpu, error, named):
         make_meter(meter, on=on, gpu=gpu)
 
 
-def test_gpus_are_added_up_by_their_uuid(nvml):
-    both = make_meter("nvml:0+nvml:1", on="cuda:0", gpu=nvml.UUIDS[0])
-    assert (both.name, both.covers) == ("nvml:0+nvml:1", "gpu+gpu")
-
-
 def test_optional_values_may_be_missing(nvml, monkeypatch):
     gpu = Gpu(nvml, "0")
     assert (gpu.read_state(), gpu.pids()) == ((4, 81.5, 700.0, 0.3), ())
@@ -557,26 +489,24 @@ NETS = [Trial(make_family(name), Setup()) for name in ("lenet5", "cnn5", "har", 
 IDLE_W = 122.0
 
 
-class VirtualGpu(LinePoller):
+class VirtualGpu(VirtualPoller):
     """A GPU with its poller: its sensor and its utilisation are averages over the last second.
 
     The sensor is updated every 100 ms, and utilisation every second.
 
     Attributes:
-        other_w: Power of a hidden program.
-        other_share: How busy it keeps the GPU.
+        other_w: Power of a hidden program, which keeps the GPU busy for ``other_share``.
         distort: Changes what the counter shows.
-        stuck_w: What the power sensor shows instead of power.
     """
 
     name, modes, device = "virtual-1", ("eager",), Device("virtual")
     POLL_S = 0.02
 
     def __init__(self, powers_w, source="counter", step_s=0.02):
-        super().__init__(VirtualClock(step_s=self.POLL_S), f"0.1 {source}")
+        super().__init__(VirtualClock(step_s=self.POLL_S), 0.1, source)
         self.powers_w, self.step_s, self.source = powers_w, step_s, source
         self.other_w = self.other_share = 0.0
-        self.limit_w, self.stuck_w, self.load_w = 700.0, None, None
+        self.load_w = None
         self.distort = lambda energy_j: energy_j
         self.energy_j, self.sensor_w, self.busy_share = 1e6, IDLE_W, 0.0
         self.updated_s = self.next_s = self.sensed_s = self.counted_s = self.clock.now()
@@ -619,24 +549,14 @@ class VirtualGpu(LinePoller):
             self.counted_s, self.busy_share = now_s, fmean(self.shares)
         if now_s >= self.next_s:
             self.next_s += 0.1 if self.source == "counter" else self.POLL_S
-            self.write(format_event(self.make_edge(now_s)))
-        self.write(f"beat {now_s!r}")
-
-    def make_edge(self, now_s):
-        energy_j, sensor_w = self.distort(self.energy_j), self.sensor_w
-        if self.stuck_w is not None:
-            sensor_w = self.stuck_w
-            if self.source == "sensor":
-                energy_j = self.stuck_w * now_s
-        shown = {"sensor_w": sensor_w, "limit_w": self.limit_w, "busy_share": self.busy_share}
-        return Edge(now_s, energy_j, 0.001, **shown)
+            shown = {"sensor_w": self.sensor_w, "limit_w": 700.0, "busy_share": self.busy_share}
+            self.events.append(Edge(now_s, self.distort(self.energy_j), 0.001, **shown))
 
 
 def measure_all(gpu, repeats=1):
     """Measure all nets, and then the idle GPU."""
     clock = MeasureClock(gpu.clock.now, gpu.clock.sleep, gpu.clock.now)
-    meter = NvmlMeter(now=gpu.clock.now, start=lambda uuid: gpu)
-    with Measurer(gpu, meter, clock=clock) as measurer:
+    with Measurer(gpu, gpu.drive(NvmlMeter()), clock=clock) as measurer:
         found = []
         for _ in range(repeats):
             found.extend(measurer.measure(trial) for trial in NETS)
@@ -669,28 +589,16 @@ def make_jumps(factor):
 
 
 @pytest.mark.parametrize(
-    ("source", "change", "fault"),
+    ("change", "fault"),
     [
-        ("counter", {"other_w": 160.0, "other_share": 0.9}, "other load"),
-        ("counter", {"other_w": 160.0, "other_share": 0.4}, "other load"),
-        ("counter", {"distort": make_jumps(5.0)}, "implausible"),
-        ("counter", {"distort": lambda energy_j: 5 * energy_j}, "implausible"),
-        ("counter", {"distort": lambda energy_j: 0.1 * energy_j}, "implausible"),
-        ("counter", {"stuck_w": 150.0}, "implausible"),
-        ("sensor", {"stuck_w": 150.0}, "stuck"),
+        ({"other_w": 160.0, "other_share": 0.4}, "other load"),
+        ({"distort": make_jumps(5.0)}, "implausible"),
+        ({"distort": lambda energy_j: 5 * energy_j}, "implausible"),
+        ({"distort": lambda energy_j: 0.1 * energy_j}, "implausible"),
     ],
 )
-def test_wrong_values_are_refused(source, change, fault):
-    gpu = VirtualGpu((500.0, 500.0, 500.0, 500.0), source)
+def test_wrong_values_are_refused(change, fault):
+    gpu = VirtualGpu((500.0, 500.0, 500.0, 500.0))
     vars(gpu).update(change)
     with pytest.raises(ContaminatedError, match=f"because of {fault}"):
-        measure_all(gpu)
-
-
-def test_limit_that_is_lowered_during_a_campaign_is_refused():
-    gpu = VirtualGpu((300.0, 300.0, 300.0, 300.0))
-    gpu.clock.hooks.append(
-        lambda: setattr(gpu, "limit_w", 400.0 if gpu.clock.now() > 1008.0 else 700.0)
-    )
-    with pytest.raises(ContaminatedError, match=r"limit changed: 700 W before, 400 W now"):
         measure_all(gpu)

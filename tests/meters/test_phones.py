@@ -1,6 +1,5 @@
 """Phones over adb and in Termux: what they show, chargers, choosing one, a real adb program."""
 
-import os
 import shutil
 from functools import partial
 
@@ -8,51 +7,39 @@ import pytest
 from virtual_instruments import VirtualClock, VirtualContract, read_through
 from virtual_phone import AdbServer, Phone
 
-from joulecast.meters import make_meter
+from joulecast.meters import detect_meter, make_meter
 from joulecast.meters.base import UnavailableError
 from joulecast.meters.battery import DischargeMeter
 from joulecast.meters.phones import (
     POLL_S,
     AdbDevice,
     choose_device,
-    detect_android,
-    detect_termux,
     list_devices,
-    make_android,
     parse_dumpsys,
     parse_termux,
-    read_adb,
 )
 from joulecast.system.errors import MeasurementError, MissingError
 
 WIRELESS = "192.168.1.20:5555"
 
 
-def make_phone(read, clock):
-    meter = DischargeMeter(read, "phone", POLL_S, clock.now, clock.sleep, clock.make_ticker)
-    meter.name = "phone"
-    return meter
-
-
 class PhoneContract(VirtualContract):
-    step_s = 0.5
+    step_s, power_w, power_share = 0.5, 3.0, 0.02
 
     @pytest.fixture(autouse=True)
     def phone(self, set_clock):
         self.phone = Phone(self.clock)
 
-    def make_meter(self):
-        read = partial(read_adb, WIRELESS, lambda command: self.phone.dumpsys())
-        return make_phone(read, self.clock)
+    def read_phone(self):
+        return parse_dumpsys(self.phone.dumpsys())
 
-    def test_power_of_the_phone_is_measured(self):
-        with self.make_meter() as meter:
-            assert self.read(meter).power_w == pytest.approx(3.0, rel=0.02)
+    def make(self):
+        return DischargeMeter("android", self.read_phone, "phone", POLL_S)
 
 
 class TestTermux(PhoneContract):
-    def make_meter(self):
-        return make_phone(lambda: parse_termux(self.phone.termux()), self.clock)
+    def read_phone(self):
+        return parse_termux(self.phone.termux())
 
 
 class TestPhoneCurrent(PhoneContract):
@@ -127,28 +114,24 @@ MDNS = AdbDevice("adb-R58M12ABCDE-x1y2z3._adb-tls-connect._tcp", "device")
 @pytest.mark.parametrize(
     ("devices", "serial", "chosen"),
     [
+        # One without a cable is preferred.
         ([CABLE], "", CABLE),
         ([CABLE, WIFI], "", WIFI),
         ([CABLE, MDNS], "", MDNS),
         ([CABLE, WIFI], CABLE.serial, CABLE),
         ([WIFI, AdbDevice("emulator-5554", "offline")], "", WIFI),
-    ],
-)
-def test_phone_without_a_cable_is_preferred(devices, serial, chosen):
-    assert choose_device(tuple(devices), serial) == chosen
-
-
-@pytest.mark.parametrize(
-    ("devices", "serial", "message"),
-    [
+        # These cannot be chosen.
         ([], "", "lists no phone .it lists none.; turn on wireless debugging"),
         ([CABLE], "other", "no phone other .it lists R58M12ABCDE"),
         ([AdbDevice("A", "unauthorized")], "", "A is unauthorized; unlock the phone"),
         ([WIFI, MDNS], "", "2 phones; choose from android:192"),
     ],
 )
-def test_phone_that_cannot_be_chosen_is_explained(devices, serial, message):
-    with pytest.raises(UnavailableError, match=message):
+def test_phone_is_chosen_or_explained(devices, serial, chosen):
+    if isinstance(chosen, AdbDevice):
+        assert choose_device(tuple(devices), serial) == chosen
+        return
+    with pytest.raises(UnavailableError, match=chosen):
         choose_device(tuple(devices), serial)
 
 
@@ -173,7 +156,7 @@ def server(monkeypatch):
 def test_adb_lists_phones(server):
     server.devices["A"] = "unauthorized"
     assert list_devices() == (CABLE, WIFI, AdbDevice("A", "unauthorized"))
-    rows = detect_android(os.environ)
+    rows = detect_meter("android")
     assert [(row.name, row.available) for row in rows] == [
         (f"android:{CABLE.serial}", True),
         (f"android:{WIRELESS}", True),
@@ -183,11 +166,9 @@ def test_adb_lists_phones(server):
 
 @needs_adb
 def test_adb_measures_the_phone_without_a_cable(server):
-    chosen = make_meter("android").instrument
-    assert chosen == WIRELESS
     clock = server.phone.clock
-    meter = make_phone(partial(read_adb, chosen), clock)
-    with meter:
+    with clock.drive(make_meter("android")) as meter:
+        assert meter.instrument == WIRELESS
         reading = read_through(clock, meter, meter.window_s)
     assert (reading.faults, reading.power_w) == ((), pytest.approx(3.0, rel=0.02))
     assert set(server.commands) == {next(iter(server.commands))}
@@ -205,7 +186,7 @@ def test_adb_refuses_a_phone_on_usb_unless_forced(server):
 
 @needs_adb
 def test_adb_reports_a_phone_that_went_away(server):
-    meter = make_android("")
+    meter = make_meter("android")
     server.devices.clear()
     with pytest.raises(MeasurementError, match=f"device '{WIRELESS}' not found"):
         meter.open()
@@ -214,7 +195,7 @@ def test_adb_reports_a_phone_that_went_away(server):
 @needs_adb
 def test_detecting_starts_no_server(monkeypatch):
     monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "1")
-    (row,) = detect_android(os.environ)
+    (row,) = detect_meter("android")
     assert row.reason == "the adb server is not running"
 
 
@@ -232,7 +213,7 @@ def test_real_program_is_run(monkeypatch, tmp_path):
     program.write_text(f"#!/bin/sh\ncat <<'EOF'\n{phone.termux()}\nEOF\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert detect_termux()[0].available
+    assert detect_meter("termux")[0].available
     with pytest.raises(MissingError, match=r"PLUGGED_USB.*unplug"):
         make_meter("termux").open()
     assert make_meter("termux:force").covers == "battery while charging"

@@ -1,6 +1,5 @@
 """RAPL in a fake powercap folder: zones, wrapping around, permissions, faults."""
 
-import errno
 from functools import partial
 from itertools import accumulate
 
@@ -10,8 +9,9 @@ from hypothesis import strategies as st
 from virtual_instruments import VirtualClock, VirtualContract, read_through
 from virtual_sysfs import PowercapTree, write_files
 
+from joulecast.meters import detect_meter, rapl
 from joulecast.meters.base import METER_CHECKS, UnavailableError
-from joulecast.meters.rapl import RaplMeter, Zone, detect_rapl, find_zones, read_text
+from joulecast.meters.rapl import RaplMeter, Zone, find_zones
 from joulecast.system.errors import MeasurementError
 
 
@@ -24,28 +24,21 @@ def make_tree(root, **kwargs):
     return tree
 
 
-def make_meter(root, clock):
-    return RaplMeter(root, root / "cpus", now=clock.now, ticker=clock.make_ticker)
-
-
 class TestRaplMeter(VirtualContract):
-    step_s = 0.1
+    """Two packages and memory; neither cores, nor the board, nor a package that is shown twice."""
+
+    step_s, power_w = 0.1, 105.0
 
     @pytest.fixture(autouse=True)
     def machine(self, set_clock, tmp_path):
         # A small range, so that nearly every window sees its counters wrap.
         self.tree = make_tree(tmp_path, range_uj=150_000_000).follow(self.clock)
 
-    def make_meter(self):
-        return make_meter(self.tree.root, self.clock)
+    def make(self):
+        return RaplMeter(self.tree.root, self.tree.root / "cpus")
 
     def set_power(self, folder, power_w):
         return partial(self.tree.powers_w.update, {folder: power_w})
-
-    def test_only_packages_and_memory_add_up(self):
-        with self.make_meter() as meter:
-            assert meter.covers == "cpu+dram"
-            assert self.read(meter, 2.0).energy_j == pytest.approx(105.0, rel=1e-6)
 
     def test_counter_that_sticks_is_a_fault_unless_it_is_memory(self):
         self.tree.powers_w["intel-rapl:0:2"] = 0.0
@@ -81,10 +74,12 @@ class PowercapPath:
 def test_zone_corrects_for_wrapping_around(steps_uj, start_uj):
     counts = accumulate([start_uj, 0, *steps_uj], lambda count, step: (count + step) % 1000)
     files = {"name": "package-0", "max_energy_range_uj": "1000", "enabled": "1"}
-    zone = Zone(PowercapPath(), lambda path: files.get(path) or str(next(counts)))
-    zone.start(0.0)
-    for number in range(1, len(steps_uj) + 1):
-        zone.update(0.05 * number)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rapl, "_read", lambda path: files.get(path) or str(next(counts)))
+        zone = Zone(PowercapPath())
+        zone.start(0.0)
+        for number in range(1, len(steps_uj) + 1):
+            zone.update(0.05 * number)
     assert (zone.energy_j, zone.fault) == (pytest.approx(sum(steps_uj) / 1e6), "")
 
 
@@ -105,7 +100,7 @@ def package(tmp_path, clock):
 def test_counter_that_starts_anew_is_a_fault_of_its_window(package, clock, window_s, share):
     """Taken for wrapping around, it would add 65 kJ, 14 times the energy of a minute."""
     restart = partial(package.set, "intel-rapl:0", 0.0)
-    with make_meter(package.root, clock) as meter:
+    with clock.drive(RaplMeter(package.root)) as meter:
         parts_s = (share * window_s, (1 - share) * window_s)
         assert read_through(clock, meter, *parts_s).faults == ()
         reading = read_through(clock, meter, parts_s[0], restart, parts_s[1])
@@ -119,7 +114,7 @@ def test_counter_that_starts_anew_is_a_fault_of_its_window(package, clock, windo
 def test_power_limit_is_read_in_every_window(package, clock):
     known = ("other load", "second sensor")
     fault = "implausible: package-0 seems to draw 80 W, more than 50 W"
-    with make_meter(package.root, clock) as meter:
+    with clock.drive(RaplMeter(package.root)) as meter:
         for limits_w, enabled, faults, unchecked in [
             ((), 1, (), METER_CHECKS),
             # 80 W is less than a quarter above 70 W.
@@ -133,30 +128,34 @@ def test_power_limit_is_read_in_every_window(package, clock):
             assert (reading.faults, reading.unchecked) == (faults, unchecked)
 
 
-def deny(denied):
-    def read(path):
-        if path.name == "energy_uj" and denied in str(path):
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return read_text(path)
-
-    return read
-
-
-def test_counters_that_cannot_be_read_are_explained(tmp_path):
+def test_counters_that_cannot_be_read_are_explained(tmp_path, monkeypatch):
     make_tree(tmp_path)
-    assert RaplMeter(tmp_path, read=deny("intel-rapl:0:2")).covers == "cpu"
-    with pytest.raises(UnavailableError, match="no permission") as caught:
-        find_zones(tmp_path, deny("intel-rapl:1"))
+
+    def deny(denied):
+        def read(path):
+            if path.match(f"*{denied}/energy_uj"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return path.read_text().strip()
+
+        monkeypatch.setattr(rapl, "_read", read)
+
+    deny("intel-rapl:0:2")
+    assert RaplMeter(tmp_path).covers == "cpu"
+    deny("intel-rapl:1")
+    with pytest.raises(UnavailableError, match="Permission denied") as caught:
+        find_zones(tmp_path)
     assert "chmod a+r" in caught.value.advice and "sudo" not in str(caught.value)
     write_files(tmp_path / "intel-rapl:0", energy_uj="many")
     with pytest.raises(UnavailableError, match="cannot be read"):
         find_zones(tmp_path)
 
 
-def test_detect_shows_the_current_power_or_why_there_is_none(tmp_path):
-    (row,) = detect_rapl(tmp_path)
+def test_detect_shows_the_current_power_or_why_there_is_none(tmp_path, monkeypatch, clock):
+    monkeypatch.setattr(rapl, "POWERCAP", tmp_path)
+    (row,) = detect_meter("rapl")
     assert not row.available and row.advice and str(tmp_path) in row.reason
-    tree = make_tree(tmp_path)
-    (row,) = detect_rapl(tmp_path, lambda seconds: tree.set("intel-rapl:0", 7_000_000))
+    make_tree(tmp_path).follow(clock)
+    monkeypatch.setattr(RaplMeter, "clock", clock)
+    (row,) = detect_meter("rapl")
     assert (row.name, row.available, row.covers, row.advice) == ("rapl", True, "cpu+dram", "")
-    assert row.idle_power_w > 0
+    assert row.idle_power_w == pytest.approx(105.0)

@@ -15,20 +15,11 @@ from virtual_sysfs import PowercapTree
 
 import fake_pynvml
 from joulecast.cli.main import cli
-from joulecast.meters import cross_check, make_meter, zeus_meters
+from joulecast.meters import cross_check, detect_meter, make_meter, rapl, zeus_meters
 from joulecast.meters.base import UnavailableError
 from joulecast.meters.cross_check import compare_pairs, cross_check_meters, find_pairs
-from joulecast.meters.rapl import RaplMeter, detect_rapl
-from joulecast.meters.zeus_meters import (
-    ZeusMeter,
-    detect_amd,
-    detect_apple,
-    make_amd,
-    open_amd,
-    open_apple,
-    open_nvidia,
-    open_rapl,
-)
+from joulecast.meters.rapl import RaplMeter
+from joulecast.meters.zeus_meters import ZeusMeter, open_amd, open_apple, open_nvidia, open_rapl
 from joulecast.system.errors import InputError, MeasurementError, MissingError
 
 pytest.importorskip("zeus")
@@ -102,30 +93,19 @@ def mac(monkeypatch, clock):
     apple.apple_silicon_is_available.cache_clear()
 
 
-def put_on_clock(meter, clock):
-    """Let a meter of Zeus use a virtual clock."""
-    meter._now, meter._ticker = clock.now, clock.make_ticker(0.1, meter._tick)
-    return meter
-
-
 class ZeusContract(VirtualContract):
-    """The contract of a meter of Zeus, on a virtual clock; ``open_meter`` makes it."""
+    """The contract of a meter of Zeus, on a virtual clock."""
+
+    power_share = 1e-3
 
     @pytest.fixture(autouse=True)
     def use_clock(self, set_clock, clock):
         self.clock = clock
 
-    def make_meter(self):
-        return put_on_clock(self.open_meter(), self.clock)
-
-    def test_power_is_that_of_the_device(self):
-        with self.make_meter() as meter:
-            assert self.read(meter, 2.0).power_w == pytest.approx(self.power_w, rel=1e-3)
-
 
 class TestAmdCounter(ZeusContract):
     # HIP's GPU 0 is the second one of amd-smi.
-    open_meter, power_w = staticmethod(lambda: open_amd(0)), 120.0
+    make, power_w = staticmethod(lambda: open_amd(0)), 120.0
 
     @pytest.fixture(autouse=True)
     def machine(self, amdsmi):
@@ -135,7 +115,7 @@ class TestAmdCounter(ZeusContract):
 class TestAmdPower(ZeusContract):
     """A GPU whose counter Zeus finds to be wrong."""
 
-    open_meter, power_w = staticmethod(lambda: open_amd(1)), 300.0
+    make, power_w = staticmethod(lambda: open_amd(1)), 300.0
 
     @pytest.fixture(autouse=True)
     def machine(self, amdsmi, monkeypatch):
@@ -145,7 +125,7 @@ class TestAmdPower(ZeusContract):
 class TestApple(ZeusContract):
     """Parts of a processor, of which each counts once."""
 
-    open_meter, power_w = staticmethod(open_apple), 17.5
+    make, power_w = staticmethod(open_apple), 17.5
 
     @pytest.fixture(autouse=True)
     def machine(self, mac):
@@ -157,8 +137,8 @@ class TestApple(ZeusContract):
 
 
 def test_amd_reads_the_gpu_of_the_load(amdsmi):
-    assert make_amd("", "cuda:1").instrument == "amd 1"
-    assert make_amd("", "cpu").instrument == "amd 0"
+    assert make_meter("amd", on="cuda:1").instrument == "amd 1"
+    assert make_meter("amd").instrument == "amd 0"
     assert make_meter("amd:1").name == "amd:1"
     assert make_meter("amd:0+amd:1").covers == "gpu+gpu"
 
@@ -168,22 +148,22 @@ def test_amd_reads_the_gpu_of_the_load(amdsmi):
     [
         ("1", "cuda:0", InputError, "does not read the GPU .*cuda:0"),
         ("x", "cpu", InputError, "amd:x"),
-        ("2", "cpu", UnavailableError, "no AMD GPU 2; choose from 0 to 1"),
+        ("2", "cpu", MissingError, "no AMD GPU 2; choose from 0 to 1"),
     ],
 )
 def test_wrong_amd_gpu_is_refused(amdsmi, argument, on, error, named):
     with pytest.raises(error, match=named):
-        make_amd(argument, on)
+        make_meter(f"amd:{argument}", on)
 
 
 def test_detect_lists_amd_gpus(amdsmi, monkeypatch):
-    rows = detect_amd()
+    rows = detect_meter("amd")
     assert [row.name for row in rows] == ["amd:0", "amd:1"]
     assert rows[0].reason == "AMD Instinct MI300X, energy counter"
     assert rows[0].idle_power_w == 120.0
     # Zeus trusts a counter only if it fits the power.
     monkeypatch.setattr(amdsmi, "HAS_POWER", False)
-    row = detect_amd()[0]
+    row = detect_meter("amd")[0]
     assert not row.available and "not supported" in row.reason
     with pytest.raises(UnavailableError, match="not supported"):
         open_amd(0)
@@ -195,14 +175,14 @@ def fail(*args):
 
 def test_amd_without_a_driver_says_what_to_do(amdsmi, monkeypatch):
     monkeypatch.setattr(amdsmi, "amdsmi_init", fail)
-    (row,) = detect_amd()
+    (row,) = detect_meter("amd")
     assert not row.available and "ROCm" in row.advice
     monkeypatch.setitem(sys.modules, "zeus.device.gpu.amd", None)
-    assert detect_amd()[0].advice == "run: pip install 'joulecast[zeus]'"
+    assert detect_meter("amd")[0].advice == "run: pip install 'joulecast[zeus]'"
 
 
 def test_gpu_that_fails_is_an_error(amdsmi, monkeypatch):
-    with make_amd("", "cuda:0") as meter:
+    with make_meter("amd") as meter:
         meter.begin()
         monkeypatch.setattr(amdsmi, "amdsmi_get_energy_count", fail)
         with pytest.raises(MeasurementError, match="Zeus can no longer read amd"):
@@ -217,10 +197,10 @@ def test_emulation_has_the_names_of_amdsmi():
 
 
 def test_detect_finds_the_processor_of_a_mac(request):
-    (row,) = detect_apple()
+    (row,) = detect_meter("apple")
     assert (row.available, row.reason) == (False, "this machine is not a Mac")
     request.getfixturevalue("mac")
-    (row,) = detect_apple()
+    (row,) = detect_meter("apple")
     assert (row.available, row.covers) == (True, "cpu+gpu+dram+ane")
 
 
@@ -244,9 +224,8 @@ def tree(tmp_path, monkeypatch):
     monkeypatch.setattr(rapl.RAPLFile, "wraparound_tracker", tracker)
     monkeypatch.setattr(rapl, "RAPL_DIR", str(nested.root))
     monkeypatch.delenv("ZEUSD_SOCK_PATH", raising=False)
-    monkeypatch.setattr(cross_check, "detect_nvml", tuple)
-    monkeypatch.setattr(cross_check, "detect_rapl", functools.partial(detect_rapl, tmp_path))
-    monkeypatch.setattr(cross_check, "make_rapl", lambda argument: RaplMeter(tmp_path))
+    monkeypatch.setattr("joulecast.meters.rapl.POWERCAP", tmp_path)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
     rapl.rapl_is_available.cache_clear()
     yield nested
     rapl.rapl_is_available.cache_clear()
@@ -255,8 +234,8 @@ def tree(tmp_path, monkeypatch):
 def test_rapl_and_zeus_agree_on_the_same_counters(tree, tmp_path):
     clock = VirtualClock(step_s=0.5)
     tree.follow(clock)
-    ours = RaplMeter(tmp_path, tmp_path, now=clock.now, ticker=clock.make_ticker)
-    (check,) = compare_pairs([(ours, put_on_clock(open_rapl(), clock))], 10.0, clock.sleep)
+    pair = clock.drive(RaplMeter(tmp_path, tmp_path)), clock.drive(open_rapl())
+    (check,) = compare_pairs([pair], 10.0, clock.sleep)
     # Packages and memory, but not cores, nor the board that includes them.
     assert (check.power_w, check.zeus_power_w) == pytest.approx((105.0, 105.0))
     assert (check.covers, check.zeus_covers, check.faults) == ("cpu+dram", "cpu+dram", ())
@@ -264,7 +243,7 @@ def test_rapl_and_zeus_agree_on_the_same_counters(tree, tmp_path):
 
 def test_meters_that_zeus_reads_are_found(tree, monkeypatch):
     ((ours, other),), refused = find_pairs()
-    assert not refused
+    assert list(refused) == ["nvml"]
     assert (ours.name, ours.covers, other.covers) == ("rapl", "cpu+dram", "cpu+dram")
     monkeypatch.setattr("zeus.device.cpu.rapl.RAPL_DIR", "/nowhere")
     zeus.device.cpu.rapl.rapl_is_available.cache_clear()
@@ -299,9 +278,9 @@ def test_zeus_reads_gpus_by_the_index_of_nvml(nvml, monkeypatch):
 
 def make_pair(clock, ours_w, zeus_w, zeus_covers="cpu"):
     """Return two meters of constant power on a virtual clock."""
-    ours = ZeusMeter("rapl", "cpu", "ours", "J", lambda: 1e3 * ours_w * clock.now(), clock.now)
-    other = ZeusMeter("rapl", zeus_covers, "", "J", lambda: 1e3 * zeus_w * clock.now(), clock.now)
-    return ours, other
+    ours = ZeusMeter("rapl", "cpu", "ours", "J", lambda: 1e3 * ours_w * clock.now())
+    other = ZeusMeter("rapl", zeus_covers, "", "J", lambda: 1e3 * zeus_w * clock.now())
+    return clock.drive(ours), clock.drive(other)
 
 
 @pytest.mark.parametrize(
@@ -326,9 +305,9 @@ def test_all_meters_share_one_window_and_faults_of_either_are_named():
 
 
 def test_machine_without_such_meters_says_why(monkeypatch, tmp_path):
-    monkeypatch.setattr(cross_check, "detect_rapl", functools.partial(detect_rapl, tmp_path))
-    monkeypatch.setattr(cross_check, "detect_nvml", tuple)
-    with pytest.raises(MissingError, match="no meter can be compared with Zeus: rapl: no RAPL"):
+    monkeypatch.setattr(rapl, "POWERCAP", tmp_path)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(MissingError, match=r"no meter can be compared .*nvml: .*rapl: no"):
         cross_check_meters()
 
 

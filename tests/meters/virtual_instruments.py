@@ -1,11 +1,9 @@
 """Virtual clocks and instruments for tests of meters: no real time, no randomness."""
 
-import queue
-
 import pytest
 
 from joulecast.meters.nvml import Edge
-from joulecast.meters.pollers import format_event
+from joulecast.system.errors import MeasurementError
 from joulecast.testing.meters import MeterContract
 
 
@@ -19,6 +17,8 @@ class VirtualClock:
     def now(self):
         return self.time_s
 
+    wall_time = now
+
     def sleep(self, duration_s):
         end_s = self.time_s + duration_s
         while self.time_s < end_s:
@@ -26,8 +26,11 @@ class VirtualClock:
             for hook in list(self.hooks):
                 hook()
 
-    def make_ticker(self, every_s, tick):
-        return VirtualTicker(self, every_s, tick)
+    def drive(self, meter):
+        """Let a meter use this clock, and return it."""
+        meter.clock = self
+        meter.make_ticker = lambda every_s, tick: VirtualTicker(self, every_s, tick)
+        return meter
 
 
 class VirtualTicker:
@@ -35,15 +38,11 @@ class VirtualTicker:
 
     def __init__(self, clock, every_s, tick):
         self.clock, self.every_s, self.tick = clock, every_s, tick
-
-    def start(self):
-        self.stop()
-        self.next_s = self.clock.now() + self.every_s
-        self.clock.hooks.append(self.update)
+        self.next_s = clock.now() + every_s
+        clock.hooks.append(self.update)
 
     def stop(self):
-        if self.update in self.clock.hooks:
-            self.clock.hooks.remove(self.update)
+        self.clock.hooks.remove(self.update)
 
     def update(self):
         if self.clock.now() >= self.next_s:
@@ -60,16 +59,30 @@ def read_through(clock, meter, *steps):
 
 
 class VirtualContract(MeterContract):
-    """The contract of a meter on a virtual clock."""
+    """The contract of a meter on a virtual clock; ``make`` makes it.
+
+    Attributes:
+        power_w: That of the load, which is read but for ``power_share`` of it.
+    """
 
     step_s = 0.01
+    power_w = None
+    power_share = 1e-6
 
     @pytest.fixture(autouse=True)
     def set_clock(self):
         self.clock = VirtualClock(step_s=self.step_s)
 
+    def make_meter(self):
+        return self.clock.drive(self.make())
+
     def load(self, duration_s):
         self.clock.sleep(duration_s)
+
+    def test_power_is_that_of_the_load(self):
+        with self.make_meter() as meter:
+            power_w = self.read(meter).power_w
+        assert power_w == pytest.approx(self.power_w, rel=self.power_share)
 
     def read_through(self, *steps):
         """Return the reading of a window of a new meter."""
@@ -77,44 +90,48 @@ class VirtualContract(MeterContract):
             return read_through(self.clock, meter, *steps)
 
 
-class LinePoller:
-    """A poller on a virtual clock: lines that ``update`` writes after every step of it."""
+class VirtualPoller:
+    """A poller on a virtual clock, to whose events ``update`` adds after every step of it.
 
-    def __init__(self, clock, ready):
-        self.clock, self.lines = clock, queue.Queue()
-        self.write(f"ready {ready}")
+    Attributes:
+        failure: Why it no longer answers.
+    """
+
+    def __init__(self, clock, update_interval_s, source):
+        self.clock, self.ready = clock, [update_interval_s, source]
+        self.events, self.failure = [], ""
         clock.hooks.append(self.update)
 
-    def write(self, line):
-        self.lines.put(line + "\n")
+    def drive(self, meter):
+        """Let a meter use this poller and its clock, and return it."""
+        meter.make_poller = lambda module, instrument: self
+        return self.clock.drive(meter)
 
-    def __iter__(self):
-        return iter(self.lines.get, None)
+    def ask(self, request, limit_s):
+        if self.failure:
+            raise MeasurementError(self.failure)
+        answer = {"open": self.ready, "begin": None, "end": self.events}[request]
+        self.events = []
+        return answer
 
     def stop(self):
-        self.clock.hooks.remove(self.update)
-        self.lines.put(None)
+        self.events = []
 
 
-class VirtualPoller(LinePoller):
-    """The lines of an NVML poller for a GPU of constant power.
-
-    Set its attributes to change what the next edges show.
-    """
+class GpuPoller(VirtualPoller):
+    """The poller of a GPU of constant power; ``shown`` is what the next edges show."""
 
     PERIOD_S = 0.1
 
     def __init__(self, clock, power_w=400.0, source="counter"):
-        super().__init__(clock, f"{self.PERIOD_S} {source}")
+        super().__init__(clock, self.PERIOD_S, source)
         self.power_w, self.energy_j = power_w, 1000.0
         self.shown = {"sensor_w": power_w, "limit_w": 700.0, "busy_share": 1.0}
         self.number = int(clock.now() / self.PERIOD_S)
-        self.write(f"beat {clock.now()!r}")
 
     def update(self):
         while (self.number + 1) * self.PERIOD_S <= self.clock.now():
             self.number += 1
             self.energy_j += self.PERIOD_S * self.power_w
             time_s = self.number * self.PERIOD_S + 0.0005
-            self.write(format_event(Edge(time_s, self.energy_j, 0.001, **self.shown)))
-        self.write(f"beat {self.clock.now()!r}")
+            self.events.append(Edge(time_s, self.energy_j, 0.001, **self.shown))

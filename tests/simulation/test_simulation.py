@@ -16,6 +16,7 @@ from joulecast.operators import (
     layer_work,
     make_layer,
     output_shape,
+    peak_memory,
 )
 from joulecast.records import (
     FLOAT_PRECISIONS,
@@ -32,8 +33,10 @@ from joulecast.records import (
 )
 from joulecast.simulation import DISTURBANCES, Chip, SimulatedDevice, make_simulated_device
 from joulecast.simulation.chip import list_operators
-from joulecast.system.errors import InputError
+from joulecast.simulation.runtime import SimulatedRuntime
+from joulecast.system.errors import InputError, NetError
 from joulecast.testing.meters import MeterContract
+from joulecast.testing.runtimes import SMALL, RuntimeContract
 from kind_examples import LAYERS
 
 seeds = st.integers(0, 50)
@@ -343,3 +346,50 @@ def test_meter_names_every_disturbance(what, update_interval_s):
 def test_meter_reports_a_window_that_is_too_short():
     reading, _ = read_load(make_noiseless_device(0), update_interval_s=1.0, window_s=0.5)
     assert reading.faults[0].startswith("too short")
+
+
+# ---------------------------------------------------------------------------------------------
+# The runtime
+
+
+class TestSimulated(RuntimeContract):
+    @pytest.fixture(autouse=True)
+    def simulated(self):
+        self._simulated = make_simulated_device(3, memory_bytes=2**28)
+
+    def make_runtime(self):
+        return SimulatedRuntime(self._simulated)
+
+    def now(self):
+        return self._simulated.now()
+
+    def make_huge_trial(self):
+        return Trial(make_family("cnn5"), Setup(batch=2**14))
+
+
+def test_issuing_takes_host_time_and_waiting_the_rest():
+    simulated = make_noiseless_device(3)
+    trial = Trial(make_family("cnn5"), Setup())
+    cost = simulated.true_cost(trial)
+    step = SimulatedRuntime(simulated).prepare(trial)
+    begun = simulated.now()
+    step.run(10)
+    assert simulated.now() - begun == pytest.approx(10 * cost.issue_s)
+    step.wait()
+    assert simulated.now() - begun == pytest.approx(10 * cost.duration_s)
+
+
+def test_peak_memory_includes_all_copies():
+    trial = replace(SMALL, execution=Execution(copies=3))
+    step = SimulatedRuntime(make_noiseless_device(3)).prepare(trial)
+    assert step.peak_memory_bytes() == 3 * peak_memory(SMALL.network, SMALL.setup)
+
+
+def test_frozen_network_runs_only_inference():
+    frozen = Network(
+        tuple(replace(layer, trains=False) for layer in SMALL.network.layers), SMALL.network.input
+    )
+    runtime = SimulatedRuntime(make_noiseless_device(3))
+    with pytest.raises(NetError, match="no layer of the network trains"):
+        runtime.prepare(Trial(frozen, Setup()))
+    assert runtime.prepare(Trial(frozen, Setup(phase="inference"))).peak_memory_bytes() > 0

@@ -15,8 +15,8 @@ processor, NVML is not asked: the device tree names the board, and its power mod
 AMD's GPUs are found in the files of their driver, in the order of HIP. PyTorch for ROCm calls them
 ``cuda:0``, ``cuda:1`` …, those that HIP_VISIBLE_DEVICES shows:
 
-    class/kfd/kfd/topology/nodes/*/properties     processors and GPUs, as ROCm numbers them
-    class/drm/renderD128/device                   product name, memory and power limit of a GPU
+    /sys/class/kfd/kfd/topology/nodes/*/properties    processors and GPUs, as ROCm numbers them
+    /sys/class/drm/renderD128/device                  product name, memory and power limit of a GPU
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
@@ -34,7 +34,11 @@ from typing import Any
 from joulecast.records import Device
 from joulecast.system.errors import InputError, MissingError
 
-_NODES = "class/kfd/kfd/topology/nodes"
+ROOT = Path("/")
+"""Where the files of the system are; tests have them elsewhere."""
+
+_NODES = "sys/class/kfd/kfd/topology/nodes"
+_CLOCK = "sys/devices/system/cpu/cpu0/cpufreq"
 _VISIBLE = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _ON = re.compile(r"(cpu|cuda)(?::([0-9]+))?")
 # What Linux calls the instructions on x86 and ARM.
@@ -48,20 +52,14 @@ _NOISE = re.compile(
 )
 
 
-def detect_device(
-    on: str,
-    environ: Mapping[str, str] = os.environ,
-    proc: Path = Path("/proc"),
-    system: Path = Path("/sys"),
-    root: Path = Path("/"),
-) -> Device:
+def detect_device(on: str) -> Device:
     """Return the device behind ``cpu``, ``cuda`` or ``cuda:1``."""
     _, index = parse_on(on)
-    if is_jetson(proc):
-        return _detect_jetson(index, proc, system, root)
-    if index is not None and has_amd_gpus(proc, system):
-        return _detect_amd(index, environ, system)
-    return _detect_cpu(proc, system) if index is None else _detect_gpu(on, environ)
+    if is_jetson():
+        return _detect_jetson(index)
+    if index is None:
+        return _detect_cpu()
+    return _detect_amd(index) if has_amd_gpus() else _detect_gpu(on)
 
 
 def parse_on(on: str) -> tuple[str, int | None]:
@@ -74,19 +72,20 @@ def parse_on(on: str) -> tuple[str, int | None]:
     return match[1], None if match[1] == "cpu" else int(match[2] or 0)
 
 
-def find_free_memory(device: Device, proc: Path = Path("/proc")) -> int:
+def find_free_memory(device: Device) -> int:
     """Return how many bytes a trial on a device of this machine can use; 0 if that is unknown.
 
     Processors and Jetsons share their memory with other programs; a GPU has its own.
     """
-    if device.memory_bytes != _read_memory_bytes(proc / "meminfo"):
+    if device.memory_bytes != _read_memory_bytes():
         return device.memory_bytes
-    return _read_memory_bytes(proc / "meminfo", "MemAvailable")
+    return _read_memory_bytes("MemAvailable")
 
 
-def multiplies_bf16(proc: Path = Path("/proc")) -> bool:
+def multiplies_bf16() -> bool:
     """Return whether this machine's processor has instructions for products of bf16."""
-    flags = re.findall(r"^(?:flags|Features)\s*:(.*)$", _read(proc / "cpuinfo"), re.MULTILINE)
+    cpuinfo = read_system(ROOT / "proc/cpuinfo")
+    flags = re.findall(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
     return bool(flags) and not _BF16_FLAGS.isdisjoint(flags[0].split())
 
 
@@ -100,40 +99,37 @@ def make_slug(name: str) -> str:
 # Processors
 
 
-def _detect_cpu(proc: Path, system: Path) -> Device:
-    processor = _read_processor(proc)
-    governor = system / "devices/system/cpu/cpu0/cpufreq/scaling_governor"
+def _detect_cpu() -> Device:
+    processor = _read_processor()
+    mode = read_system(ROOT / _CLOCK / "scaling_governor")
     # No driver: a new kernel must not start a new profile.
-    return Device(
-        make_slug(processor),
-        processor,
-        _read_memory_bytes(proc / "meminfo"),
-        power_mode=_read(governor).strip(),
-    )
+    return Device(make_slug(processor), processor, _read_memory_bytes(), power_mode=mode)
 
 
-def _read(path: Path) -> str:
-    """Return the text of a file; empty if it cannot be read."""
+def read_system(path: Path) -> str:
+    """Return the text of a system file; empty if it cannot be read."""
     try:
-        return path.read_text(errors="replace")
+        return path.read_text(errors="replace").strip("\0\n ")
     except OSError:
         return ""
 
 
-def _read_processor(proc: Path) -> str:
+def _read_processor() -> str:
     """Return the processor's name; boards have theirs in the device tree instead."""
-    lines = re.findall(r"^([^:\n]+?)\s*:\s*(.*?)\s*$", _read(proc / "cpuinfo"), re.MULTILINE)
+    cpuinfo = read_system(ROOT / "proc/cpuinfo")
+    lines = re.findall(r"^([^:\n]+?)\s*:\s*(.*?)\s*$", cpuinfo, re.MULTILINE)
     info: dict[str, str] = {}
     for key, value in lines:
         info.setdefault(key.lower(), value)
-    board = _read(proc / "device-tree/model").strip("\0\n ")
+    board = read_system(ROOT / "proc/device-tree/model")
     names = (info.get("model name", ""), board, info.get("model", ""), info.get("hardware", ""))
     # On x86 "model" is a number; a name has letters.
     return next((name for name in names if re.search("[A-Za-z]", name)), platform.machine())
 
 
-def _read_memory_bytes(path: Path, field: str = "MemTotal") -> int:
-    match = re.search(rf"^{field}:\s*([0-9]+) kB", _read(path), re.MULTILINE)
+def _read_memory_bytes(field: str = "MemTotal") -> int:
+    meminfo = read_system(ROOT / "proc/meminfo")
+    match = re.search(rf"^{field}:\s*([0-9]+) kB", meminfo, re.MULTILINE)
     return int(match[1]) * 1024 if match else 0
 
 
@@ -141,77 +137,71 @@ def _read_memory_bytes(path: Path, field: str = "MemTotal") -> int:
 # Jetson boards
 
 
-def is_jetson(proc: Path = Path("/proc")) -> bool:
+def is_jetson() -> bool:
     """Return whether this machine is a Jetson board."""
-    return "nvidia,tegra" in _read(proc / "device-tree/compatible")
+    return "nvidia,tegra" in read_system(ROOT / "proc/device-tree/compatible")
 
 
-def _detect_jetson(index: int | None, proc: Path, system: Path, root: Path) -> Device:
+def _detect_jetson(index: int | None) -> Device:
     if index:
         raise MissingError(f"cuda:{index} was not found: a Jetson has one GPU, cuda:0")
-    board = _read_processor(proc)
+    board = _read_processor()
     processor = board if index is None else f"{board} GPU"
-    cpu = _describe_clock("cpu", system / "devices/system/cpu/cpu0/cpufreq", "scaling_", 1e3)
+    cpu = _describe_clock("cpu", ROOT / _CLOCK, "scaling_", 1e3)
     gpus = [
         _describe_clock("gpu", folder, "", 1e6)
-        for folder in sorted((system / "class/devfreq").glob("*"))
+        for folder in sorted((ROOT / "sys/class/devfreq").glob("*"))
         if _JETSON_GPU.search(folder.name)
     ]
-    mode = ", ".join(filter(None, (_read_nvpmodel(root), cpu, *gpus)))
-    memory_bytes = _read_memory_bytes(proc / "meminfo")
-    return Device(make_slug(processor), processor, memory_bytes, power_mode=mode)
+    mode = ", ".join(filter(None, (_read_nvpmodel(), cpu, *gpus)))
+    return Device(make_slug(processor), processor, _read_memory_bytes(), power_mode=mode)
 
 
-def _read_nvpmodel(root: Path) -> str:
+def _read_nvpmodel() -> str:
     """Return the name of the mode that nvpmodel has set; it writes ``pmode:0002``."""
-    found = re.search(r"pmode:0*([0-9]+)", _read(root / "var/lib/nvpmodel/status"))
+    found = re.search(r"pmode:0*([0-9]+)", read_system(ROOT / "var/lib/nvpmodel/status"))
     if found is None:
         return ""
     # Comments, which begin with #, may show the same line.
-    names = dict(re.findall(_POWER_MODEL, _read(root / "etc/nvpmodel.conf")))
+    names = dict(re.findall(_POWER_MODEL, read_system(ROOT / "etc/nvpmodel.conf")))
     return str(names.get(found[1], f"nvpmodel {found[1]}"))
 
 
 def _describe_clock(name: str, folder: Path, prefix: str, per_mhz: float) -> str:
     """Return range of clock and governor; ``jetson_clocks`` makes both ends of the range equal."""
-    texts = [_read(folder / f"{prefix}{end}_freq").strip() for end in ("min", "max")]
+    texts = [read_system(folder / f"{prefix}{end}_freq") for end in ("min", "max")]
     if not all(text.isdecimal() for text in texts):
         return ""
     clocks = "-".join(dict.fromkeys(f"{int(text) / per_mhz:.0f}" for text in texts))
-    return f"{name} {clocks} MHz {_read(folder / f'{prefix}governor').strip()}".strip()
+    return f"{name} {clocks} MHz {read_system(folder / f'{prefix}governor')}".strip()
 
 
 # ---------------------------------------------------------------------------------------------
 # AMD GPUs
 
 
-def list_amd_gpus(system: Path, environ: Mapping[str, str]) -> list[Device]:
-    """Return the GPUs that programs see, in the order in which they see them."""
+def list_amd_gpus() -> list[Device]:
+    """Return the GPUs of this machine as ROCm numbers them."""
     gpus = []
-    driver = _read(system / "module/amdgpu/version").strip()
-    nodes = (system / _NODES).glob("[0-9]*")
+    driver = read_system(ROOT / "sys/module/amdgpu/version")
+    nodes = (ROOT / _NODES).glob("[0-9]*")
     for node in sorted(nodes, key=lambda path: int(path.name)):
-        texts = dict(re.findall(r"^(\w+) (\d+)$", _read(node / "properties"), re.MULTILINE))
+        properties = read_system(node / "properties")
+        texts = dict(re.findall(r"^(\w+) (\d+)$", properties, re.MULTILINE))
         # Processors are nodes as well; they have no vector units of a GPU.
         if int(texts.get("simd_count", 0)) == 0:
             continue
-        card = system / f"class/drm/renderD{texts.get('drm_render_minor')}/device"
+        card = ROOT / f"sys/class/drm/renderD{texts.get('drm_render_minor')}/device"
         # The name that compilers use, where the card has none: 90402 → gfx942.
         version = int(texts.get("gfx_target_version", 0))
         short = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
-        name = _read(card / "product_name").strip() or f"AMD {short if version else 'GPU'}"
+        name = read_system(card / "product_name") or f"AMD {short if version else 'GPU'}"
         memory_bytes = _read_number(card / "mem_info_vram_total")
         caps_uw = [_read_number(path) for path in sorted(card.glob("hwmon/hwmon*/power1_cap"))]
         unit = _name_unit(texts["unique_id"]) if int(texts.get("unique_id", 0)) else ""
         mode = _describe_limit(caps_uw[0] / 1e6 if caps_uw else 0.0)
         gpus.append(Device(make_slug(name), name, memory_bytes, driver, mode, unit))
-    # HIP reads the first of them that is set, and stops at the first number that does not exist.
-    visible = next((environ[name] for name in _VISIBLE if name in environ), None)
-    if visible is None:
-        return gpus
-    numbers = [int(part) if part.strip().isdecimal() else -1 for part in visible.split(",")]
-    known = takewhile(lambda number: 0 <= number < len(gpus), numbers)
-    return [gpus[number] for number in known]
+    return gpus
 
 
 def _describe_limit(limit_w: float) -> str:
@@ -219,18 +209,23 @@ def _describe_limit(limit_w: float) -> str:
 
 
 def _read_number(path: Path) -> int:
-    text = _read(path).strip()
+    text = read_system(path)
     return int(text) if text.isdecimal() else 0
 
 
-def has_amd_gpus(proc: Path = Path("/proc"), system: Path = Path("/sys")) -> bool:
+def has_amd_gpus() -> bool:
     """Return whether the GPUs of this machine, ``cuda:0`` and so on, are AMD's."""
     # In a machine with GPUs of both makers, they are NVIDIA's.
-    return not (proc / "driver/nvidia").exists() and bool(list_amd_gpus(system, {}))
+    return not (ROOT / "proc/driver/nvidia").exists() and bool(list_amd_gpus())
 
 
-def _detect_amd(index: int, environ: Mapping[str, str], system: Path) -> Device:
-    gpus = list_amd_gpus(system, environ)
+def _detect_amd(index: int) -> Device:
+    gpus = list_amd_gpus()
+    # HIP reads the first of them that is set, and stops at the first number that does not exist.
+    visible = next((os.environ[name] for name in _VISIBLE if name in os.environ), None)
+    if visible is not None:
+        numbers = [int(part) if part.strip().isdecimal() else -1 for part in visible.split(",")]
+        gpus = [gpus[number] for number in takewhile(range(len(gpus)).__contains__, numbers)]
     if index >= len(gpus):
         raise MissingError(
             f"cuda:{index} was not found: ROCm shows {len(gpus)} GPUs; check amd-smi list and "
@@ -243,23 +238,18 @@ def _detect_amd(index: int, environ: Mapping[str, str], system: Path) -> Device:
 # NVIDIA GPUs
 
 
-def find_gpu(
-    on: str,
-    environ: Mapping[str, str] = os.environ,
-    proc: Path = Path("/proc"),
-    system: Path = Path("/sys"),
-) -> str | None:
+def find_gpu(on: str) -> str | None:
     """Return NVML's UUID of the GPU behind ``cuda:1``; None for ``cpu``, a Jetson or an AMD GPU."""
     _, index = parse_on(on)
-    if index is None or is_jetson(proc) or has_amd_gpus(proc, system):
+    if index is None or is_jetson() or has_amd_gpus():
         return None
-    with _open_nvml(on) as nvml:
-        return _text(nvml.nvmlDeviceGetUUID(_find_handles(nvml, on, environ)[0]))
+    with open_nvml() as nvml:
+        return _text(nvml.nvmlDeviceGetUUID(_find_handles(nvml, on)[0]))
 
 
-def visible_gpu(index: int, environ: Mapping[str, str] = os.environ) -> str:
+def visible_gpu(index: int) -> str:
     """Return what CUDA resolves ``index`` to: an index over all GPUs, or the start of a UUID."""
-    variable = environ.get("CUDA_VISIBLE_DEVICES")
+    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
     if variable is None:
         return str(index)
     entries = (entry.strip() for entry in variable.split(","))
@@ -273,32 +263,42 @@ def visible_gpu(index: int, environ: Mapping[str, str] = os.environ) -> str:
     return visible[index]
 
 
+class UnavailableError(MissingError):
+    """A device or an instrument was not found, or cannot be read: why, and what to do."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(f"{reason}; {advice}")
+        self.reason = reason
+        self.advice = advice
+
+
 @contextmanager
-def _open_nvml(on: str) -> Iterator[Any]:
-    """Yield NVML, whose errors mean that the device was not found."""
+def open_nvml() -> Iterator[Any]:
+    """Yield the initialised pynvml module; its errors become UnavailableError."""
     try:
         import pynvml
     except ImportError as error:
-        raise MissingError(f"{on} needs nvidia-ml-py: run pip install nvidia-ml-py") from error
+        reason = "the package nvidia-ml-py is not installed"
+        raise UnavailableError(reason, "run: pip install nvidia-ml-py") from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise MissingError(
-            f"{on} was not found, because the NVIDIA driver does not respond ({error}): use "
-            "--on cpu, or install the driver and check that nvidia-smi works"
+        raise UnavailableError(
+            f"the NVIDIA driver does not respond ({error})",
+            "install it and check that nvidia-smi works, or use --on cpu",
         ) from error
     try:
         yield pynvml
     except pynvml.NVMLError as error:
-        raise MissingError(f"{on} does not respond ({error}): check nvidia-smi") from error
+        raise UnavailableError(f"NVML failed ({error})", "check nvidia-smi") from error
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
 
-def _detect_gpu(on: str, environ: Mapping[str, str]) -> Device:
-    with _open_nvml(on) as nvml:
-        handle, slice_ = _find_handles(nvml, on, environ)
+def _detect_gpu(on: str) -> Device:
+    with open_nvml() as nvml:
+        handle, slice_ = _find_handles(nvml, on)
         processor = _text(nvml.nvmlDeviceGetName(handle))
         if slice_ is not None:
             processor = _name_slice(nvml, slice_, processor)
@@ -333,9 +333,9 @@ def _name_unit(uuid: str) -> str:
     return hashlib.sha256(uuid.encode()).hexdigest()[:8]
 
 
-def _find_handles(nvml: Any, on: str, environ: Mapping[str, str]) -> tuple[Any, Any | None]:
+def _find_handles(nvml: Any, on: str) -> tuple[Any, Any | None]:
     """Return NVML's handles of the physical GPU and of its slice; None for a whole GPU."""
-    entry = visible_gpu(parse_on(on)[1] or 0, environ)
+    entry = visible_gpu(parse_on(on)[1] or 0)
     handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
     if entry.startswith("MIG-"):
         slice_ = _find_slice(nvml, handles, entry)
@@ -344,7 +344,7 @@ def _find_handles(nvml: Any, on: str, environ: Mapping[str, str]) -> tuple[Any, 
             handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice_)
     else:
         find = _find_by_uuid if entry.startswith("GPU-") else _find_by_number
-        handle = find(nvml, handles, entry, environ)
+        handle = find(nvml, handles, entry)
         # CUDA runs on the first slice of a GPU that is split.
         slice_ = None if handle is None else next(_list_slices(nvml, handle), None)
     if handle is None:
@@ -372,9 +372,9 @@ def _list_slices(nvml: Any, handle: Any) -> Iterator[Any]:
         yield slice_
 
 
-def _find_by_number(nvml: Any, handles: list[Any], entry: str, environ: Mapping[str, str]) -> Any:
+def _find_by_number(nvml: Any, handles: list[Any], entry: str) -> Any:
     names = {_text(nvml.nvmlDeviceGetName(handle)) for handle in handles}
-    if len(names) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+    if len(names) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         raise InputError(
             f"GPU {entry} is ambiguous: CUDA orders GPUs by speed, NVML by PCI bus, and this "
             f"machine has {', '.join(sorted(names))}; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
@@ -382,7 +382,7 @@ def _find_by_number(nvml: Any, handles: list[Any], entry: str, environ: Mapping[
     return handles[int(entry)] if int(entry) < len(handles) else None
 
 
-def _find_by_uuid(nvml: Any, handles: list[Any], entry: str, environ: Mapping[str, str]) -> Any:
+def _find_by_uuid(nvml: Any, handles: list[Any], entry: str) -> Any:
     found = [h for h in handles if _text(nvml.nvmlDeviceGetUUID(h)).startswith(entry)]
     return found[0] if len(found) == 1 else None
 
@@ -391,9 +391,12 @@ def _find_slice(nvml: Any, handles: list[Any], entry: str) -> Any:
     """Return the slice of ``MIG-<uuid>`` or ``MIG-GPU-<uuid>/<instance>/<compute instance>``."""
     # Drivers from before 2021 write the second form.
     if not entry.startswith("MIG-GPU-"):
-        return nvml.nvmlDeviceGetHandleByUUID(entry)
+        try:
+            return nvml.nvmlDeviceGetHandleByUUID(entry)
+        except nvml.NVMLError:
+            return None
     uuid, *numbers = entry[len("MIG-") :].split("/")
-    gpu = _find_by_uuid(nvml, handles, uuid, {})
+    gpu = _find_by_uuid(nvml, handles, uuid)
     for slice_ in () if gpu is None else _list_slices(nvml, gpu):
         found = nvml.nvmlDeviceGetGpuInstanceId, nvml.nvmlDeviceGetComputeInstanceId
         if [str(find(slice_)) for find in found] == numbers:

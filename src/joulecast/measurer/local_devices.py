@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, cast
 
 from joulecast.devices.detect import find_gpu, parse_on
 from joulecast.measurer.base import make_run
-from joulecast.measurer.measurer import MeasureClock, Measurer
+from joulecast.measurer.measurer import Measurer
 from joulecast.measurer.windows import MeasureLimits
 from joulecast.meters import Meter, make_meter
+from joulecast.meters.base import MeasureClock
 from joulecast.runtimes import find_hardware, is_simulated, open_runtime
 from joulecast.system.errors import InputError, arg
 
@@ -60,7 +61,7 @@ def open_local_measurer(
         clock = MeasureClock(device.now, device.sleep)
         found: Meter = SimulatedMeter(device)
         if meter == "later":
-            found = LaterMeter(found.covers, found.provenance, now=device.now)
+            found = LaterMeter(found.covers, found.provenance, clock)
         elif meter != "auto":
             raise InputError(f"a simulated device has its own meter: leave {arg('meter')} out")
     else:

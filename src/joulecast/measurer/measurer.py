@@ -18,7 +18,6 @@ every two minutes the idle device is read, because other programs show only then
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -38,12 +37,26 @@ from joulecast.measurer.windows import (
     make_window,
     name_fault,
 )
-from joulecast.meters.base import Meter, Reading
+from joulecast.meters.base import MeasureClock, Meter, Reading
 from joulecast.records import LoadWindow, Observation, Trial
 from joulecast.records.runtime import Runtime, Step
 from joulecast.system.errors import ContaminatedError, InputError
 
+# Shortest window, whatever the meter needs; of a time probe; and of a time probe of eager steps,
+# whose host time varies from step to step.
+_WINDOW_S, _PROBE_S, _HOST_S = 0.1, 0.05, 0.25
+# Shortest warm-up, and that of a time probe.
+_WARM_S, _PROBE_WARM_S = 0.2, 0.08
+# Longest warm-up, if step times never agree: differ by less than a share.
+_SETTLE_S, _SETTLE_SHARE = 1.0, 0.1
 _MAX_CHUNKS = 200
+# How often the time to issue one step is measured.
+_ISSUES = 9
+# How many more windows confirm a result at most; none begins later than this after the trial.
+_CONFIRMATIONS, _CONFIRM_S = 4, 8.0
+# Rejected windows per trial before the measurement fails, and the pause after one of them, doubled
+# each time up to eight times this.
+_RETRIES, _RECOVER_S = 5, 0.25
 _ADVICE = {
     "other load": "close other programs on the device",
     "throttled": "let the device cool down, or lower its power limit",
@@ -55,15 +68,6 @@ _ADVICE = {
 }
 
 RunWindow = Callable[[Step, TrialMeasurements], MeasuredWindow]
-
-
-@dataclass(frozen=True)
-class MeasureClock:
-    """The clock of windows and pauses, and the seconds since 1970."""
-
-    now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-    wall_time: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True)
@@ -94,14 +98,14 @@ class Measurer(TrialMeasurer):
         return self.clock.wall_time()
 
     def measure(self, trial: Trial) -> Observation:
-        limits, has_pulses = self.limits, self.meter.is_recorder
-        return self._run(trial, self._meter_window, limits.warm_s, has_pulses=has_pulses)
+        has_pulses = self.meter.is_recorder
+        return self._run(trial, self._meter_window, _WARM_S, has_pulses=has_pulses)
 
     def time(self, trial: Trial) -> Observation:
-        return self._run(trial, self._time_window, self.limits.probe_warm_s)
+        return self._run(trial, self._time_window, _PROBE_WARM_S)
 
     def measure_idle(self) -> Observation:
-        measured = TrialMeasurements(IDLE_TRIAL, self.limits)
+        measured = TrialMeasurements(IDLE_TRIAL)
         started_s = self.now()
         while not measured.valid_windows():
             measured.windows.append(self._meter_sleep(measured))
@@ -113,7 +117,7 @@ class Measurer(TrialMeasurer):
         self, trial: Trial, run_window: RunWindow, warm_s: float, *, has_pulses: bool = False
     ) -> Observation:
         """Measure windows of a trial until enough of them are valid."""
-        measured = TrialMeasurements(trial, self.limits)
+        measured = TrialMeasurements(trial)
         self._check_idle(measured)
         measured.begun_s = self.now()
         step = self.runtime.prepare(trial)
@@ -141,8 +145,8 @@ class Measurer(TrialMeasurer):
         valid = len(measured.valid_windows())
         if valid < self.rounds:
             return True
-        is_late = self.now() - measured.begun_s > self.limits.confirm_s
-        most = self.rounds + self.limits.confirmations
+        is_late = self.now() - measured.begun_s > _CONFIRM_S
+        most = self.rounds + _CONFIRMATIONS
         return valid < most and not is_late and not measured.is_confirmed()
 
     def _run_pulses(self, step: Step, measured: TrialMeasurements, place: str) -> None:
@@ -164,11 +168,11 @@ class Measurer(TrialMeasurer):
             pause_s = self._find_recovery_s(measured)
         elif not measured.is_confirmed():
             extra = max(0, len(measured.valid_windows()) - self.rounds)
-            pause_s = self.limits.recover_s * 2 ** min(extra, 3)
+            pause_s = _RECOVER_S * 2 ** min(extra, 3)
         if pause_s:
             self.clock.sleep(pause_s)
             self._check_idle(measured)
-            enough = _count_steps(self.limits.warm_s, measured.step_times_s[-1])
+            enough = _count_steps(_WARM_S, measured.step_times_s[-1])
             count = self.limits.warmup_steps or enough
             self._time_steps(step, count)
             measured.warmup_steps += count
@@ -176,7 +180,7 @@ class Measurer(TrialMeasurer):
     def _find_recovery_s(self, measured: TrialMeasurements) -> float:
         """Return how long to wait after a rejected window: longer each time."""
         doublings = min(measured.count_rejected() - 1, 3)
-        return self.limits.recover_s * (1 << doublings)
+        return _RECOVER_S * (1 << doublings)
 
     def _warm_up(self, step: Step, measured: TrialMeasurements, warm_s: float) -> float:
         """Run as many steps as are asked for, or until their time settles; return that time."""
@@ -193,8 +197,8 @@ class Measurer(TrialMeasurer):
             step_times_s.append(self._time_steps(step, count) / count)
             measured.warmup_steps += count
             spent_s, last_s = self.now() - started_s, step_times_s[-3:]
-            agree = len(last_s) == 3 and max(last_s) <= min(last_s) * (1 + self.limits.settle_share)
-            if spent_s >= self.limits.settle_s or (agree and spent_s >= warm_s):
+            agree = len(last_s) == 3 and max(last_s) <= min(last_s) * (1 + _SETTLE_SHARE)
+            if spent_s >= _SETTLE_S or (agree and spent_s >= warm_s):
                 break
             count = min(_count_steps(warm_s / 4, step_times_s[-1]), 10 * count)
         return median(step_times_s[-3:])
@@ -208,7 +212,7 @@ class Measurer(TrialMeasurer):
 
     def _time_issue(self, step: Step, step_s: float) -> Iterator[float]:
         """Yield host seconds to issue one step to an idle device; fewer values for slow steps."""
-        for _ in range(max(1, min(self.limits.issues, int(self.limits.warm_s / step_s)))):
+        for _ in range(max(1, min(_ISSUES, int(_WARM_S / step_s)))):
             started_s = self.now()
             step.run(1)
             yield self.now() - started_s
@@ -216,7 +220,7 @@ class Measurer(TrialMeasurer):
 
     def _meter_window(self, step: Step, measured: TrialMeasurements) -> MeasuredWindow:
         least = self.limits.window_steps
-        window_s = self.meter.window_s if least else max(self.meter.window_s, self.limits.window_s)
+        window_s = self.meter.window_s if least else max(self.meter.window_s, _WINDOW_S)
         window_s *= measured.window_factor()
         count = max(_count_steps(window_s, measured.step_times_s[-1]), least)
         self.meter.begin()
@@ -229,7 +233,7 @@ class Measurer(TrialMeasurer):
     def _time_window(self, step: Step, measured: TrialMeasurements) -> MeasuredWindow:
         # If the runtime has graphs, eager steps are timed to learn about the host.
         is_host = "graph" in self.runtime.modes and measured.trial.mode == "eager"
-        window_s = self.limits.host_s if is_host else self.limits.probe_s
+        window_s = _HOST_S if is_host else _PROBE_S
         count = _count_steps(window_s, measured.step_times_s[-1])
         return MeasuredWindow(None, self._time_steps(step, count) / count, steps=count)
 
@@ -237,7 +241,7 @@ class Measurer(TrialMeasurer):
         """Read the idle device, if it is time to, until nothing else runs on it."""
         if not self._is_measured or self.now() < self.idle.due_s:
             return
-        rejected = TrialMeasurements(measured.trial, self.limits)
+        rejected = TrialMeasurements(measured.trial)
         while faults := self.idle.check_idle(self._read_idle(), self.now()):
             rejected.windows.append(MeasuredWindow(None, 1.0, faults))
             self._check_retries(rejected)
@@ -270,7 +274,7 @@ class Measurer(TrialMeasurer):
 
     def _check_retries(self, measured: TrialMeasurements) -> None:
         rejected = measured.count_rejected()
-        if rejected <= self.limits.retries:
+        if rejected <= _RETRIES:
             return
         faults = [fault for window in measured.windows for fault in measured.find_faults(window)]
         names = Counter(map(name_fault, faults)).most_common()

@@ -31,63 +31,31 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from statistics import median, median_high
 
 from joulecast.meters.base import OTHER_LOAD, Reading
 from joulecast.records import LoadWindow, Trial
-from joulecast.system.errors import InputError
+
+# Reject a window whose steps take more than 1 + this times the median, or less than the median
+# divided by it.
+_OUTLIER_SHARE = 1.0
+# Steps of a result may take longer than the fastest by this share, and draw more power than the
+# lowest; above, more windows are measured. Steps on a shared processor easily differ by a fifth.
+_CONFIRM_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class MeasureLimits:
-    """Durations of warm-ups and windows, and when a measurement fails.
+    """Lengths of warm-ups and windows that users choose; 0 for as many steps as are needed.
 
     Attributes:
-        window_s: Shortest window, whatever the meter needs.
-        probe_s: Shortest window of a time probe.
-        host_s: Shortest window of a time probe of eager steps, whose host time varies from step to
-            step.
-        window_steps: Fewest steps of a window with a meter; 0 for as many as ``window_s`` takes.
-        warm_s: Shortest warm-up.
-        probe_warm_s: Shortest warm-up of a time probe.
-        settle_s: Longest warm-up, if step times never agree.
-        warmup_steps: Steps of every warm-up; 0 to warm up until step times agree.
-        settle_share: Step times agree if they differ by less than this share.
-        issues: How often the time to issue one step is measured.
-        outlier_share: Reject a window whose steps take more than 1 + this times the median, or less
-            than the median divided by it.
-        confirm_share: Steps of a result may take longer than the fastest seen by this share, and
-            draw more power than the lowest; above, more windows are measured. Steps on a shared
-            processor easily differ by a fifth.
-        confirmations: How many more windows are measured at most.
-        confirm_s: None of them begins later than this after the trial was begun.
-        retries: Rejected windows per trial before the measurement fails.
-        recover_s: Pause after a rejected window, doubled each time up to eight times this.
+        window_steps: Fewest steps of a window with a meter.
+        warmup_steps: Steps of every warm-up.
     """
 
-    window_s: float = 0.1
-    probe_s: float = 0.05
-    host_s: float = 0.25
-    warm_s: float = 0.2
-    probe_warm_s: float = 0.08
-    settle_s: float = 1.0
-    settle_share: float = 0.1
-    issues: int = 9
-    outlier_share: float = 1.0
-    confirm_share: float = 0.25
-    confirmations: int = 4
-    confirm_s: float = 8.0
-    retries: int = 5
-    recover_s: float = 0.25
     window_steps: int = 0
     warmup_steps: int = 0
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if not 0 <= value < math.inf:
-                raise InputError(f"{one.name} is {value}: give a finite number of at least 0")
 
 
 @dataclass(frozen=True)
@@ -120,7 +88,6 @@ class TrialMeasurements:
     """
 
     trial: Trial
-    limits: MeasureLimits
     windows: list[MeasuredWindow] = field(default_factory=list)
     step_times_s: list[float] = field(default_factory=list)
     issues_s: list[float] = field(default_factory=list)
@@ -141,7 +108,7 @@ class TrialMeasurements:
         """Return whether most valid windows are about as fast, and draw as little, as the best."""
         windows = [one for one in self.valid_windows() if one.energy_j is not None]
         powers_w = [(one.energy_j or 0.0) / one.duration_s for one in windows] or [0.0]
-        most_w = min(powers_w) * (1 + self.limits.confirm_share)
+        most_w = min(powers_w) * (1 + _CONFIRM_SHARE)
         return self._is_time_confirmed() and median_high(powers_w) <= most_w
 
     def count_slow(self) -> int:
@@ -164,7 +131,7 @@ class TrialMeasurements:
             return window.faults
         durations_s = [one.duration_s for one in self.windows if not one.faults]
         ratio = window.duration_s / median(durations_s + self.step_times_s)
-        if max(ratio, 1 / ratio) <= 1 + self.limits.outlier_share:
+        if max(ratio, 1 / ratio) <= 1 + _OUTLIER_SHARE:
             return ()
         return (f"other load: a step took {ratio:.1f} times as long as usual",)
 
@@ -178,7 +145,7 @@ class TrialMeasurements:
 
     def _find_slow_s(self) -> float:
         durations_s = [window.duration_s for window in self.valid_windows()]
-        return min(durations_s + self.step_times_s) * (1 + self.limits.confirm_share)
+        return min(durations_s + self.step_times_s) * (1 + _CONFIRM_SHARE)
 
 
 def make_window(

@@ -27,36 +27,28 @@ of an instrument is imported when its meter is made or detected.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import combinations
 from typing import Any, cast
 
 from joulecast.devices.detect import has_amd_gpus
-from joulecast.meters.base import GuardedMeter, Meter, MeterInfo, Reading, UnavailableError
+from joulecast.meters.base import (
+    METER_CHECKS,
+    GuardedMeter,
+    Meter,
+    MeterInfo,
+    MeterRequest,
+    Reading,
+    UnavailableError,
+    explain_missing,
+)
+from joulecast.records import weakest_provenance
 from joulecast.system.errors import InputError, JoulecastError, MissingError, arg
 from joulecast.system.plugins import METER_GROUP, Plugins, load_plugins
 from joulecast.system.redaction import redact_url
-
-
-@dataclass(frozen=True)
-class MeterRequest:
-    """What a meter is made from: its argument, and the device that runs the load.
-
-    Attributes:
-        argument: The text after the colon of ``NAME:ARGUMENT``; empty without one.
-        on: The device that runs the load: ``cpu``, ``cuda:0`` or the name of a plug-in.
-        gpu: NVML's index or UUID of the GPU that runs the load; None without a GPU.
-    """
-
-    argument: str
-    on: str
-    gpu: str | None
-
-    @property
-    def is_gpu(self) -> bool:
-        """Whether the load runs on a GPU."""
-        return self.on.partition(":")[0] == "cuda"
 
 
 @dataclass(frozen=True)
@@ -66,13 +58,15 @@ class MeterSpec:
     Attributes:
         form: How users write it: ``nvml[:INDEX]``.
         make: Returns a meter, or raises UnavailableError.
-        detect: Returns one MeterInfo per meter that this machine could have; takes at most a
-            fraction of a second.
+        detect: Returns one MeterInfo per meter that this machine has, or raises UnavailableError;
+            takes at most a fraction of a second.
+        covers: What the meters of a machine usually cover.
     """
 
     form: str
     make: Callable[[MeterRequest], Meter]
     detect: Callable[[], tuple[MeterInfo, ...]] = tuple
+    covers: str = ""
 
 
 def make_meter(text: str, on: str = "cpu", gpu: str | None = None) -> Meter:
@@ -100,88 +94,65 @@ def make_meter(text: str, on: str = "cpu", gpu: str | None = None) -> Meter:
                 f"{arg('meter', text)} does not read the GPU behind {arg('on', on)}: give "
                 f"{arg('meter', 'nvml')}, which does"
             )
-    if len(meters) == 1:
-        return meters[0]
-    from joulecast.meters.sum import SumMeter
-
-    return SumMeter(meters)
+    return meters[0] if len(meters) == 1 else SumMeter(meters)
 
 
 def detect_meters() -> tuple[MeterInfo, ...]:
     """Return all meters of this machine, available or not, in well under a second."""
-    rows = [info for spec in METERS.values() for info in spec.detect()]
-    for name in _load_plugins():
-        # A plug-in that cannot be loaded must not hide the others.
-        try:
-            rows += _find_spec(name).detect()
-        except JoulecastError as error:
-            rows.append(MeterInfo(name, False, str(error)))
-    return tuple(rows)
+    return tuple(info for name in (*METERS, *_load_plugins()) for info in detect_meter(name))
+
+
+def detect_meter(name: str) -> tuple[MeterInfo, ...]:
+    """Return the meters of one type, or a row that says why there is none."""
+    covers = ""
+    # A plug-in that cannot be loaded must not hide the others.
+    try:
+        spec = _find_spec(name)
+        covers = spec.covers
+        return spec.detect()
+    except JoulecastError as error:
+        return (explain_missing(name, covers, error),)
 
 
 def _make_auto(request: MeterRequest) -> Meter:
     """Return the best available meter for the device that runs the load."""
     if request.is_gpu and request.gpu is None and has_amd_gpus():
         return METERS["amd"].make(request)
-    makers = [METERS[name].make for name in (("nvml",) if request.is_gpu else ("rapl", "modelled"))]
+    names = ["nvml"] if request.is_gpu else ["rapl", "modelled"]
     # The GPU of a Jetson has no counter, and no name in NVML; its board has a sensor.
     if request.gpu is None:
-        makers.insert(-1, _make_board)
-    for make in makers[:-1]:
-        try:
-            return make(request)
-        except UnavailableError:
-            continue
-    return makers[-1](request)
+        names.insert(-1, "hwmon")
+    for name in names[:-1]:
+        with suppress(UnavailableError):
+            meter = METERS[name].make(request)
+            # What supplies a board that is not known may be any of its sensors.
+            if name != "hwmon" or meter.covers_machine:
+                return meter
+    return METERS[names[-1]].make(request)
 
 
-def _make_board(request: MeterRequest) -> Meter:
-    from joulecast.meters.hwmon import make_board_hwmon
+def _import_later(form: str, covers: str = "", module: str = "", always: str = "") -> MeterSpec:
+    """Return the spec of ``make_NAME`` and ``detect_NAME`` in a module that is not imported yet.
 
-    return make_board_hwmon()
-
-
-def _make_nvml(request: MeterRequest) -> Meter:
-    from joulecast.meters.nvml import make_nvml
-
-    # cuda:1 may not be NVML's GPU 1: guessing would measure the wrong GPU.
-    if request.is_gpu and request.gpu is None and not request.argument:
-        raise InputError(
-            f"the meter needs to know which GPU is {request.on}: give "
-            f"gpu=devices.find_gpu({request.on!r}), or nvml:INDEX"
-        )
-    return make_nvml(request.argument, request.gpu)
-
-
-def _make_amd(request: MeterRequest) -> Meter:
-    from joulecast.meters.zeus_meters import make_amd
-
-    return make_amd(request.argument, request.on)
-
-
-def _import_later(
-    form: str,
-    module: str = "",  # that of the meter's name by default
-    make: Callable[[MeterRequest], Meter] | None = None,
-    always: str = "",  # what `joulecast detect` says of a meter that every machine has
-) -> MeterSpec:
-    """Return the spec of ``make_NAME`` and ``detect_NAME`` in a module that is not imported yet."""
+    The module has the meter's name by default; ``always`` is what `joulecast detect` says of a
+    meter that every machine has.
+    """
     name = re.split(r"\W", form)[0]
 
-    def call(function: str, *args: str) -> Any:
-        return getattr(import_module(f"joulecast.meters.{module or name}"), function)(*args)
+    def find(function: str) -> Any:
+        return getattr(import_module(f"joulecast.meters.{module or name}"), f"{function}_{name}")
 
-    def make_by_argument(request: MeterRequest) -> Meter:
+    def make(request: MeterRequest) -> Meter:
         if request.argument and ":" not in form:
             raise InputError(f"{name}:{request.argument} is not a meter: give {form}")
-        return cast(Meter, call(f"make_{name}", request.argument))
+        return cast(Meter, find("make")(request))
 
     def detect() -> tuple[MeterInfo, ...]:
         if always:
-            return (MeterInfo(name, True, always, covers="board"),)
-        return cast("tuple[MeterInfo, ...]", call(f"detect_{name}"))
+            return (MeterInfo(name, True, always, covers),)
+        return cast("tuple[MeterInfo, ...]", find("detect")())
 
-    return MeterSpec(form, make or make_by_argument, detect)
+    return MeterSpec(form, make, detect, covers)
 
 
 _FILE = "give a file of time,watts that an instrument writes: file:power.csv"
@@ -190,19 +161,19 @@ _LATER = "records windows; `joulecast data attach trace.csv` fills the joules in
 
 METERS: dict[str, MeterSpec] = {
     "auto": MeterSpec("auto", _make_auto),
-    "nvml": _import_later("nvml[:INDEX]", make=_make_nvml),
-    "rapl": _import_later("rapl[:FOLDER]"),
-    "hwmon": _import_later("hwmon[:RAIL]"),
-    "battery": _import_later("battery"),
-    "android": _import_later("android[:SERIAL][,force]", "phones"),
-    "termux": _import_later("termux[:force]", "phones"),
-    "monsoon": _import_later("monsoon[:SERIAL]"),
-    "amd": _import_later("amd[:INDEX]", "zeus_meters", _make_amd),
-    "apple": _import_later("apple", "zeus_meters"),
-    "modelled": _import_later("modelled[:WATTS]"),
-    "file": _import_later("file:PATH", always=_FILE),
-    "command": _import_later("command:PROGRAM ...", always=_COMMAND),
-    "later": _import_later("later[:COVERS]", "file", always=_LATER),
+    "nvml": _import_later("nvml[:INDEX]", "gpu"),
+    "rapl": _import_later("rapl[:FOLDER]", "cpu"),
+    "hwmon": _import_later("hwmon[:RAIL]", "board"),
+    "battery": _import_later("battery", "battery"),
+    "android": _import_later("android[:SERIAL][,force]", "battery", "phones"),
+    "termux": _import_later("termux[:force]", "battery", "phones"),
+    "monsoon": _import_later("monsoon[:SERIAL]", "board"),
+    "amd": _import_later("amd[:INDEX]", "gpu", "zeus_meters"),
+    "apple": _import_later("apple", "cpu+gpu+dram+ane", "zeus_meters"),
+    "modelled": _import_later("modelled[:WATTS]", "cpu"),
+    "file": _import_later("file:PATH", "board", always=_FILE),
+    "command": _import_later("command:PROGRAM ...", "board", always=_COMMAND),
+    "later": _import_later("later[:COVERS]", "board", "file", always=_LATER),
 }
 
 
@@ -236,3 +207,93 @@ def _make_one(text: str, on: str, gpu: str | None) -> Meter:
         # The name is stored and shown, and a program's arguments may contain a password.
         meter.name = redact_url(text)
     return meter
+
+
+# ---------------------------------------------------------------------------------------------
+# Sums
+
+
+class SumMeter(GuardedMeter):
+    """The sum of meters that cover different parts of a machine.
+
+        begin   slowest first, so that the others start close to the load
+        end     fastest first, for the same reason
+
+    Energies add up and faults are joined. The sum has the weakest provenance and the longest
+    window; what one of the meters could not check is unchecked. Two GPUs are covered as
+    ``gpu+gpu``. What two meters both cover is never counted twice: such a sum is refused.
+    """
+
+    def __init__(self, meters: Sequence[Meter]) -> None:
+        for one, other in combinations(meters, 2):
+            if shared := _list_shared(one, other):
+                raise InputError(
+                    f"meters {one.name} and {other.name} both cover {'+'.join(sorted(shared))}: "
+                    "their sum would count it twice; choose one"
+                )
+        self.meters = tuple(meters)
+        self.name = "+".join(meter.name for meter in meters)
+        self._describe()
+
+    def _describe(self) -> None:
+        self.covers = "+".join(meter.covers for meter in self.meters)
+        self.provenance = weakest_provenance(meter.provenance for meter in self.meters)
+        self.window_s = max(meter.window_s for meter in self.meters)
+        self.update_interval_s = max(meter.update_interval_s for meter in self.meters)
+
+    def _connect(self) -> None:
+        with ExitStack() as opened:
+            for meter in self.meters:
+                opened.enter_context(meter)
+            opened.pop_all()
+        # Some meters know their update interval only after opening.
+        self._describe()
+
+    def _release(self) -> None:
+        with ExitStack() as closing:
+            for meter in self.meters:
+                closing.callback(meter.close)
+
+    def _start(self) -> None:
+        for meter in self._fastest_first()[::-1]:
+            meter.begin()
+
+    def _stop(self) -> Reading:
+        readings = [meter.end() for meter in self._fastest_first()]
+        busy = [reading.busy_share for reading in readings if reading.busy_share is not None]
+        return Reading(
+            sum(reading.energy_j for reading in readings),
+            max(reading.duration_s for reading in readings),
+            tuple(fault for reading in readings for fault in reading.faults),
+            max(busy, default=None),
+            tuple(c for c in METER_CHECKS if any(c in one.unchecked for one in readings)),
+        )
+
+    def _fastest_first(self) -> tuple[Meter, ...]:
+        return tuple(sorted(self.meters, key=lambda meter: meter.window_s))
+
+
+def _list_regions(meter: Meter) -> set[str]:
+    """Return the parts that a meter covers: for ``cpu at 10 W a core`` that is ``cpu``."""
+    return set(re.findall(r"(?:^|\+)(\w+)", meter.covers))
+
+
+def _list_shared(one: Meter, other: Meter) -> set[str]:
+    """Return the parts that would be counted twice, unless by different instruments.
+
+    Only instruments of one type can be told apart: two GPUs, but not a file and a program.
+    """
+    shared = _list_regions(one) & _list_regions(other)
+    if _get_type(one) == _get_type(other):
+        are_known = bool(one.instrument and other.instrument)
+        are_distinct = are_known and one.instrument != other.instrument
+        return set(one.parts & other.parts) or (set() if are_distinct else shared)
+    # Whatever else is read is a part of the machine.
+    for whole, part in ((one, other), (other, one)):
+        if whole.covers_machine:
+            return _list_regions(part)
+    return shared
+
+
+def _get_type(meter: Meter) -> str:
+    return meter.name.partition(":")[0]

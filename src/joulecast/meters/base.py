@@ -6,23 +6,23 @@
 An instrument derives from ``GuardedMeter``, which checks the order of calls, and implements four
 hooks. It converts to joules and seconds where it reads its instrument. It reports problems in
 ``Reading.faults``; the measurer decides whether to try again. What it cannot check is listed in
-``Reading.unchecked``, which observations keep. Constructors take the clock, the ticker and whatever
-else touches the outside as arguments, so that tests need neither time nor hardware.
+``Reading.unchecked``, which observations keep. A meter has its clock as an attribute and takes
+whatever else touches the outside as an argument, so that tests need neither time nor hardware.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
-from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
+from joulecast.devices.detect import UnavailableError as UnavailableError
 from joulecast.records.codec import Record
-from joulecast.system.errors import MeasurementError, MeterLostError, MissingError
+from joulecast.system.errors import JoulecastError, MeasurementError, MeterLostError
 
 # Problems that make a reading invalid. A colon and details may follow.
 FAULTS = (
@@ -36,6 +36,35 @@ OTHER_LOAD = "other load"
 POWER_LIMIT = "power limit"
 SECOND_SENSOR = "second sensor"
 METER_CHECKS = (OTHER_LOAD, POWER_LIMIT, SECOND_SENSOR)
+
+
+@dataclass(frozen=True)
+class MeasureClock:
+    """The clock of windows and pauses, and the seconds since 1970."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    wall_time: Callable[[], float] = time.time
+
+
+@dataclass(frozen=True)
+class MeterRequest:
+    """What a meter is made from: its argument, and the device that runs the load.
+
+    Attributes:
+        argument: The text after the colon of ``NAME:ARGUMENT``; empty without one.
+        on: The device that runs the load: ``cpu``, ``cuda:0`` or the name of a plug-in.
+        gpu: NVML's index or UUID of the GPU that runs the load; None without a GPU.
+    """
+
+    argument: str = ""
+    on: str = "cpu"
+    gpu: str | None = None
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether the load runs on a GPU."""
+        return self.on.partition(":")[0] == "cuda"
 
 
 class Meter(ABC):
@@ -52,6 +81,7 @@ class Meter(ABC):
         window_s: Shortest window that it measures well.
         update_interval_s: Time between two updates of its number.
         is_recorder: It reads no energy, but records when energy is to be read from a power trace.
+        clock: The clock of windows, which tests and simulated devices replace.
     """
 
     name: str = ""
@@ -63,6 +93,7 @@ class Meter(ABC):
     window_s: float = 1.0
     update_interval_s: float = 0.0
     is_recorder: bool = False
+    clock: MeasureClock = MeasureClock()
 
     def __enter__(self) -> Meter:
         self.open()
@@ -147,14 +178,6 @@ def explain_read_errors(what: str, advice: str) -> Iterator[None]:
         raise MeasurementError(f"{what} can no longer be read ({error}): {advice}") from error
 
 
-def read_line(path: Path) -> str:
-    """Return the text of a system file; empty if it cannot be read."""
-    try:
-        return path.read_text(errors="replace").strip("\0\n ")
-    except OSError:
-        return ""
-
-
 def _to_float(value: Any) -> float:
     """Return a number as a float; NaN if it is not a number."""
     try:
@@ -181,41 +204,11 @@ class MeterInfo(Record):
     advice: str = ""
 
 
-class UnavailableError(MissingError):
-    """An instrument was not found, or cannot be read: why, and what to do."""
-
-    def __init__(self, reason: str, advice: str) -> None:
-        super().__init__(f"{reason}; {advice}")
-        self.reason = reason
-        self.advice = advice
-
-    def to_info(self, name: str, covers: str) -> MeterInfo:
-        """Return the row of ``joulecast detect`` for a meter that is not available."""
-        return MeterInfo(name, False, self.reason, covers=covers, advice=self.advice)
-
-
-P = ParamSpec("P")
-Rows = tuple[MeterInfo, ...]
-
-
-def report_missing(
-    name: str, covers: str, advice: str = "use another meter"
-) -> Callable[[Callable[P, Rows]], Callable[P, Rows]]:
-    """Decorate a ``detect`` function: an error of the instrument becomes a row that says why."""
-
-    def decorate(detect: Callable[P, Rows]) -> Callable[P, Rows]:
-        @wraps(detect)
-        def detect_or_explain(*args: P.args, **kwargs: P.kwargs) -> Rows:
-            try:
-                return detect(*args, **kwargs)
-            except UnavailableError as error:
-                return (error.to_info(name, covers),)
-            except MeasurementError as error:
-                return (UnavailableError(str(error), advice).to_info(name, covers),)
-
-        return detect_or_explain
-
-    return decorate
+def explain_missing(name: str, covers: str, error: JoulecastError) -> MeterInfo:
+    """Return the row of ``joulecast detect`` for a meter that is not available."""
+    if isinstance(error, UnavailableError):
+        return MeterInfo(name, False, error.reason, covers, advice=error.advice)
+    return MeterInfo(name, False, str(error), covers, advice="use another meter")
 
 
 class GuardedMeter(Meter):

@@ -22,22 +22,21 @@ Linux.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
+from joulecast.devices.detect import read_system
 from joulecast.meters.base import (
     MeterInfo,
+    MeterRequest,
     Reading,
     UnavailableError,
     explain_read_errors,
-    read_line,
-    report_missing,
 )
-from joulecast.meters.sampling import MakeTicker, TickedMeter, Ticker
+from joulecast.meters.sampling import TickedMeter
 
 MIN_UPDATES = 4
 _MIN_WINDOW_S = 10.0
@@ -85,34 +84,29 @@ class DischargeMeter(TickedMeter):
 
     def __init__(
         self,
+        name: str,
         read: Callable[[], BatteryState],
         instrument: str,
         poll_s: float,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        ticker: MakeTicker = Ticker,
+        is_forced: bool = False,  # measure even while a charger is connected
     ) -> None:
-        super().__init__(poll_s, now, ticker)
+        self.name = name
         self.instrument = instrument
-        self.is_forced = False
+        self.tick_s = poll_s
+        self.is_forced = is_forced
+        if is_forced:
+            self.covers = "battery while charging"
         self._read = read
-        self._poll_s = poll_s
-        self._sleep = sleep
         self._last: _Update | None = None
         self._charger = ""
         self._updates: list[_Update] = []
 
-    def force(self) -> None:
-        """Measure even while a charger is connected; what it covers then says so."""
-        self.is_forced = True
-        self.covers = "battery while charging"
-
     def _connect(self) -> None:
         self._begin()
         self._check_charger()
-        until_s = self._now() + _LEARN_S
-        while len(self._updates) < _LEARN_UPDATES and self._now() < until_s:
-            self._sleep(self._poll_s)
+        until_s = self.clock.now() + _LEARN_S
+        while len(self._updates) < _LEARN_UPDATES and self.clock.now() < until_s:
+            self.clock.sleep(self.tick_s)
             self._tick()
             self._check_charger()
         if len(self._updates) < 2:
@@ -122,10 +116,10 @@ class DischargeMeter(TickedMeter):
             )
         times = [update.time_s for update in self._updates]
         steps = [after - before for before, after in pairwise(times)]
-        self.update_interval_s = max(median(steps), self._poll_s)
+        self.update_interval_s = max(median(steps), self.tick_s)
         self.window_s = max(_MIN_WINDOW_S, _WINDOW_UPDATES * self.update_interval_s)
         if self._updates[-1].state.power_w is None:
-            self.window_s = max(self.window_s, _COUNTER_READINGS * self._poll_s)
+            self.window_s = max(self.window_s, _COUNTER_READINGS * self.tick_s)
 
     def _check_charger(self) -> None:
         if not self.is_forced:
@@ -144,9 +138,9 @@ class DischargeMeter(TickedMeter):
         return Reading(power_w * duration_s, duration_s, tuple(self._find_faults(end_s)))
 
     def _tick(self) -> None:
-        begin_s = self._now()
+        begin_s = self.clock.now()
         state = self._read()
-        last, self._last = self._last, _Update((begin_s + self._now()) / 2, state)
+        last, self._last = self._last, _Update((begin_s + self.clock.now()) / 2, state)
         self._charger = self._charger or state.charger
         if last is not None and state.number != last.state.number:
             self._updates.append(_Update((last.time_s + self._last.time_s) / 2, state))
@@ -200,22 +194,14 @@ _ADVICE = "use another meter on a machine without a battery"
 class BatteryMeter(DischargeMeter):
     """The batteries of this machine, by the best number that all of them show."""
 
-    name = "battery"
-
-    def __init__(
-        self,
-        root: Path = SUPPLIES,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        ticker: MakeTicker = Ticker,
-    ) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
         self.batteries = tuple(
             folder
             for folder in sorted(root.glob("*"))
-            if read_line(folder / "type") == "Battery"
-            and read_line(folder / "present") != "0"
-            and read_line(folder / "scope") != "Device"
+            if read_system(folder / "type") == "Battery"
+            and read_system(folder / "present") != "0"
+            and read_system(folder / "scope") != "Device"
         )
         if not self.batteries:
             raise UnavailableError(f"no battery under {root}", _ADVICE)
@@ -224,7 +210,7 @@ class BatteryMeter(DischargeMeter):
             names = " and ".join(folder.name for folder in self.batteries)
             raise UnavailableError(f"{names} do not all show power, or energy, or charge", _ADVICE)
         self.kind = shown[0]
-        super().__init__(self.read, str(root.resolve()), _POLL_S, now, sleep, ticker)
+        super().__init__("battery", self.read, str(root.resolve()), _POLL_S)
 
     def read(self) -> BatteryState:
         """Return the sum of several batteries, of which one may rest while another discharges."""
@@ -248,10 +234,10 @@ class BatteryMeter(DischargeMeter):
     def _find_charger(self) -> str:
         """Return what is wrong with the supply; empty while only batteries give power."""
         for supply in sorted(self._root.glob("*")):
-            is_battery = read_line(supply / "type") in ("", "Battery")
-            if not is_battery and read_line(supply / "online") in ("1", "2"):
+            is_battery = read_system(supply / "type") in ("", "Battery")
+            if not is_battery and read_system(supply / "online") in ("1", "2"):
                 return f"{supply.name} is online"
-        statuses = {battery.name: read_line(battery / "status") for battery in self.batteries}
+        statuses = {battery.name: read_system(battery / "status") for battery in self.batteries}
         for name, status in statuses.items():
             if status == "Charging":
                 return f"{name} is charging"
@@ -263,20 +249,19 @@ class BatteryMeter(DischargeMeter):
 def _shows(folder: Path, kind: str) -> bool:
     """Return whether a battery shows a number; 0 while it discharges means that it does not."""
     names = [kind, "voltage"] if kind in ("current", "charge") else [kind]
-    is_resting = read_line(folder / "status") != _DISCHARGING
-    texts = [read_line(folder / f"{name}_now") for name in names]
+    is_resting = read_system(folder / "status") != _DISCHARGING
+    texts = [read_system(folder / f"{name}_now") for name in names]
     return all(text.lstrip("-").isdecimal() and (is_resting or int(text)) for text in texts)
 
 
-def make_battery(argument: str) -> BatteryMeter:
+def make_battery(request: MeterRequest) -> BatteryMeter:
     """Return the meter of ``battery``."""
-    return BatteryMeter()
+    return BatteryMeter(SUPPLIES)
 
 
-@report_missing("battery", BatteryMeter.covers, _ADVICE)
-def detect_battery(root: Path = SUPPLIES) -> tuple[MeterInfo, ...]:
-    """Return whether there is a battery that discharges, with its current power."""
-    meter = BatteryMeter(root)
+def detect_battery() -> tuple[MeterInfo, ...]:
+    """Return the battery, which has to discharge, with its current power."""
+    meter = BatteryMeter(SUPPLIES)
     state = meter.read()
     _refuse_charger(state.charger)
     names = " + ".join(folder.name for folder in meter.batteries)

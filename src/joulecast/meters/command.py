@@ -14,13 +14,12 @@ import re
 import shlex
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulecast.meters.base import UnavailableError
-from joulecast.meters.sampling import MakeTicker, SampledMeter, Ticker
+from joulecast.meters.base import MeterRequest, UnavailableError
+from joulecast.meters.sampling import SampledMeter
 from joulecast.system.errors import InputError, MeasurementError
 from joulecast.system.units import parse_energy
 
@@ -63,25 +62,19 @@ class CommandMeter(SampledMeter):
     window_s = _WINDOW_S
 
     def __init__(
-        self,
-        command: Sequence[str],
-        covers: str = "board",
-        now: Callable[[], float] = time.monotonic,
-        run: RunProgram = run_program,
-        ticker: MakeTicker = Ticker,
+        self, command: Sequence[str], covers: str = "board", run: RunProgram = run_program
     ) -> None:
         self.covers = covers
         self.instrument = shlex.join([shutil.which(command[0]) or command[0], *command[1:]])
         self._command = tuple(command)
         self._run = run
-        super().__init__(_POLL_S, now, ticker)
 
     def _connect(self) -> None:
-        begin_s = self._now()
+        begin_s = self.clock.now()
         self.unit = read_quantity(self._run(self._command)).unit
-        run_s = self._now() - begin_s
-        self.ticks = self.unit == "W"
-        if self.ticks:
+        run_s = self.clock.now() - begin_s
+        if self.unit == "W":
+            self.tick_s = _POLL_S
             self.update_interval_s = _POLL_S + run_s
             self.window_s = max(_WINDOW_S, _WINDOW_SAMPLES * self.update_interval_s)
         else:
@@ -97,13 +90,13 @@ class CommandMeter(SampledMeter):
         return quantity.value
 
 
-def make_command(argument: str) -> CommandMeter:
+def make_command(request: MeterRequest) -> CommandMeter:
     """Return the meter of ``command:PROGRAM ARGUMENTS``."""
     try:
-        command = shlex.split(argument)
+        command = shlex.split(request.argument)
     except ValueError as error:
         raise InputError(
-            f"command:{argument} cannot be split into arguments ({error}): check its quotes"
+            f"command:{request.argument} cannot be split into arguments ({error}): check its quotes"
         ) from error
     if not command or shutil.which(command[0]) is None:
         program = command[0] if command else ""

@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from joulecast.meters.base import Meter, MeterInfo, Reading, UnavailableError
-from joulecast.meters.nvml import detect_nvml, make_nvml
-from joulecast.meters.rapl import detect_rapl, make_rapl
+from joulecast.meters import detect_meter, make_meter
+from joulecast.meters.base import Meter, MeterInfo, Reading
 from joulecast.meters.zeus_meters import open_nvidia, open_rapl
 from joulecast.records.codec import Record
 from joulecast.system.errors import MissingError
@@ -75,13 +74,13 @@ def cross_check_meters(
 def find_pairs() -> tuple[list[MeterPair], dict[str, str]]:
     """Return the meters that Zeus reads as well, and why others cannot be compared."""
     pairs, refused = [], {}
-    for info in (*detect_nvml(), *detect_rapl()):
+    for info in (*detect_meter("nvml"), *detect_meter("rapl")):
         if not info.available:
             refused[info.name] = info.reason
             continue
         try:
             pairs.append(_open_pair(info))
-        except UnavailableError as error:
+        except MissingError as error:
             refused[info.name] = str(error)
     return pairs, refused
 
@@ -103,10 +102,8 @@ def compare_pairs(
 
 
 def _open_pair(info: MeterInfo) -> MeterPair:
-    kind, _, index = info.name.partition(":")
-    ours: Meter = make_rapl("") if kind == "rapl" else make_nvml(index, None)
-    ours.name = info.name
-    zeus = open_rapl() if kind == "rapl" else open_nvidia(int(index))
+    ours, index = make_meter(info.name), info.name.partition(":")[2]
+    zeus = open_nvidia(int(index)) if index else open_rapl()
     # Zeus starts processes at the first reading, which take longer than a reading.
     with zeus:
         zeus.begin()

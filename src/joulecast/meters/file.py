@@ -17,13 +17,17 @@ from __future__ import annotations
 
 import math
 import re
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from joulecast.meters.base import GuardedMeter, Reading, UnavailableError
+from joulecast.meters.base import (
+    GuardedMeter,
+    MeasureClock,
+    MeterRequest,
+    Reading,
+    UnavailableError,
+)
 from joulecast.meters.sampling import GAP_PERIODS, Sample, integrate, median_interval_s
 from joulecast.system.errors import FileError
 
@@ -46,15 +50,11 @@ class FileMeter(GuardedMeter):
         path: Path,
         covers: str = "board",
         limit_s: float = 5.0,  # longest wait until the file reaches the end of a window
-        wall: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.covers = covers
         self.instrument = str(path.resolve())
         self._path = path
         self._limit_s = limit_s
-        self._wall = wall
-        self._sleep = sleep
         self._begun_s = 0.0
 
     def _connect(self) -> None:
@@ -64,10 +64,10 @@ class FileMeter(GuardedMeter):
         self._limit_s = max(self._limit_s, GAP_PERIODS * self.update_interval_s)
 
     def _start(self) -> None:
-        self._begun_s = self._wall()
+        self._begun_s = self.clock.wall_time()
 
     def _stop(self) -> Reading:
-        end_s = self._wall()
+        end_s = self.clock.wall_time()
         samples = self._await(end_s)
         reading = integrate(samples, self._begun_s, end_s)
         if samples and samples[-1].time_s >= end_s:
@@ -82,7 +82,7 @@ class FileMeter(GuardedMeter):
             samples = read_samples(self._path, self._begun_s)
             if samples and samples[-1].time_s >= end_s:
                 return samples
-            self._sleep(_POLL_S)
+            self.clock.sleep(_POLL_S)
         return read_samples(self._path, self._begun_s)
 
 
@@ -134,11 +134,12 @@ def _parse_time(text: str) -> float:
         return datetime.fromisoformat(zoned).timestamp()
 
 
-def make_file(argument: str) -> FileMeter:
+def make_file(request: MeterRequest) -> FileMeter:
     """Return the meter of ``file:PATH``."""
-    path = Path(argument)
-    if not argument or not path.is_file():
-        reason = f"there is no file {argument!r} to read power from"
+    path = Path(request.argument)
+    # Without an argument, the path is a folder.
+    if not path.is_file():
+        reason = f"there is no file {request.argument!r} to read power from"
         advice = "start the instrument that writes it, and give its path: file:power.csv"
         raise UnavailableError(reason, advice)
     return FileMeter(path, covers=f"board by {path.name}")
@@ -158,26 +159,25 @@ class LaterMeter(GuardedMeter):
         self,
         covers: str = "board",
         provenance: str = "measured",
-        now: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        clock: MeasureClock | None = None,
     ) -> None:
         self.covers = covers
         self.provenance = provenance
-        self._now = now
+        self.clock = clock or self.clock
         # Read once: whoever sets the clock of the system must not move windows.
-        self._origin_s = wall() - now()
+        self._origin_s = self.clock.wall_time() - self.clock.now()
         self._begun_s = 0.0
 
     def _start(self) -> None:
-        self._begun_s = self._now()
+        self._begun_s = self.clock.now()
 
     def _stop(self) -> Reading:
-        end_s = self._now()
+        end_s = self.clock.now()
         duration_s = end_s - self._begun_s
         span_s = (self._origin_s + self._begun_s, self._origin_s + end_s)
         return Reading(STAND_IN_W * duration_s, duration_s, span_s=span_s)
 
 
-def make_later(argument: str) -> LaterMeter:
+def make_later(request: MeterRequest) -> LaterMeter:
     """Return the meter of ``later`` or ``later:COVERS``."""
-    return LaterMeter(argument) if argument else LaterMeter()
+    return LaterMeter(request.argument or "board")

@@ -22,21 +22,21 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from joulecast.devices.detect import read_system
 from joulecast.meters.base import (
     MeterInfo,
+    MeterRequest,
     UnavailableError,
+    explain_missing,
     explain_read_errors,
-    read_line,
-    report_missing,
 )
-from joulecast.meters.sampling import MakeTicker, SampledMeter, Ticker
+from joulecast.meters.sampling import SampledMeter
 from joulecast.system.errors import InputError, MeasurementError
 
 SYSTEM = Path("/sys")
@@ -58,28 +58,26 @@ _COUNTER_S = 0.001
 
 
 class HwmonMeter(SampledMeter):
-    """Sensors that measure power, or counters of energy, added up."""
+    """Sensors that measure power, or counters of energy, added up: a rail, or those of a board."""
 
     name = "hwmon"
 
     def __init__(
-        self,
-        rails: Sequence[Rail],
-        covers: str = "",  # by default what the first rail covers
-        now: Callable[[], float] = time.monotonic,
-        ticker: MakeTicker = Ticker,
+        self, measured: Sequence[Rail], rails: Sequence[Rail], board: BoardInput | None = None
     ) -> None:
-        self.rails = tuple(rails)
-        self.covers = covers or rails[0].covers
-        self.instrument = " ".join(rail.sensor for rail in rails)
-        self.parts = frozenset(rail.name for rail in rails)
-        self.update_interval_s = max(rail.update_interval_s for rail in rails)
-        self.unit = rails[0].unit
-        tick_s, self.window_s = _COUNTER_TICK_S, _COUNTER_WINDOW_S
+        self.measured = tuple(measured)
+        self.covers = board.covers if board else measured[0].covers
+        self.covers_machine = board is not None
+        self.instrument = " ".join(rail.sensor for rail in measured)
+        self.parts = frozenset().union(*(list_parts(rail, rails) for rail in measured))
+        self.update_interval_s = max(rail.update_interval_s for rail in measured)
+        self.unit = measured[0].unit
+        self.tick_s, self.window_s = _COUNTER_TICK_S, _COUNTER_WINDOW_S
         if self.unit == "W":
-            tick_s = self.update_interval_s
-            self.window_s = max(_WINDOW_S, _WINDOW_SAMPLES * tick_s)
-        super().__init__(tick_s, now, ticker)
+            self.tick_s = self.update_interval_s
+            self.window_s = max(_WINDOW_S, _WINDOW_SAMPLES * self.tick_s)
+        names = " + ".join(rail.name for rail in measured)
+        self.found = f"{board.board}: {names}" if board else str(measured[0].paths[0].parent)
 
     def read_power_w(self) -> float | None:
         """Return the current power; None for a counter."""
@@ -89,7 +87,7 @@ class HwmonMeter(SampledMeter):
         with explain_read_errors("a hwmon sensor", "check its driver"):
             return sum(
                 rail.scale * math.prod(int(path.read_text()) for path in rail.paths)
-                for rail in self.rails
+                for rail in self.measured
             )
 
 
@@ -97,44 +95,40 @@ class HwmonMeter(SampledMeter):
 # Make and detect
 
 
-def make_hwmon(argument: str, system: Path = SYSTEM, proc: Path = PROC) -> HwmonMeter:
+def make_hwmon(request: MeterRequest) -> HwmonMeter:
     """Return the meter of ``hwmon`` (the input of the board) or ``hwmon:RAIL``."""
-    rails = _find_or_raise(system)
-    board = find_board_input(rails, proc)
-    if board is not None and (not argument or board.rails == (argument,)):
-        return _make_board(board, rails)
-    if argument:
-        return _make_rail(argument, rails)
-    if len(rails) > 1:
-        names = ", ".join(f"hwmon:{rail.name}" for rail in rails)
+    meters, name = find_meters(SYSTEM, PROC), request.argument
+    board = meters.pop("", None)
+    # A rail that is the board's only input covers what the board does.
+    if board is not None and (not name or [name] == [rail.name for rail in board.measured]):
+        return board
+    if not name and len(meters) > 1:
         raise UnavailableError(
-            f"there are {len(rails)} sensors, and which of them supplies this board is unknown",
-            f"choose from {names}",
+            f"there are {len(meters)} sensors, and which of them supplies this board is unknown",
+            f"choose from {', '.join(f'hwmon:{rail}' for rail in meters)}",
         )
-    return _make_rail(rails[0].name, rails)
+    if name and name not in meters:
+        raise InputError(f"there is no rail {name!r}: choose from {', '.join(meters)}")
+    return meters[name or next(iter(meters))]
 
 
-def make_board_hwmon(system: Path = SYSTEM, proc: Path = PROC) -> HwmonMeter:
-    """Return the meter of the input of a known board, which covers all that runs on it."""
-    rails = _find_or_raise(system)
-    board = find_board_input(rails, proc)
-    if board is None:
-        raise UnavailableError("the input rail of this board is unknown", "give hwmon:RAIL")
-    return _make_board(board, rails)
+def detect_hwmon() -> tuple[MeterInfo, ...]:
+    """Return the input of the board and each of its rails."""
+    meters = find_meters(SYSTEM, PROC)
+    return tuple(_describe(f"hwmon:{rail}".rstrip(":"), meters[rail]) for rail in meters)
 
 
-@report_missing("hwmon", "board")
-def detect_hwmon(system: Path = SYSTEM, proc: Path = PROC) -> tuple[MeterInfo, ...]:
-    """Return the input of the board and each of its rails, or one row that says why not."""
-    rails = _find_or_raise(system)
-    board = find_board_input(rails, proc)
-    rows = [_describe(_make_rail(rail.name, rails), f"hwmon:{rail.name}") for rail in rails]
-    if board is not None:
-        rows.insert(0, _describe(_make_board(board, rails), "hwmon", board.board))
-    return tuple(rows)
+def _describe(name: str, meter: HwmonMeter) -> MeterInfo:
+    meter.name = name
+    try:
+        power_w = meter.read_power_w()
+    except MeasurementError as error:
+        return explain_missing(name, meter.covers, error)
+    return meter.to_info(meter.found, _RESOLUTION_J if power_w is None else None, power_w)
 
 
-def _find_or_raise(system: Path) -> tuple[Rail, ...]:
+def find_meters(system: Path, proc: Path) -> dict[str, HwmonMeter]:
+    """Return the meter of the input of a known board as ``""``, and that of each rail by name."""
     rails = find_rails(system)
     if not rails:
         raise UnavailableError(
@@ -142,36 +136,12 @@ def _find_or_raise(system: Path) -> tuple[Rail, ...]:
             "load the driver of its chip (ina2xx, ina238, ina3221, i915 or xe), or use another "
             "meter",
         )
-    return rails
-
-
-def _make_rail(name: str, rails: Sequence[Rail]) -> HwmonMeter:
-    found = [rail for rail in rails if rail.name == name]
-    if not found:
-        names = ", ".join(rail.name for rail in rails)
-        raise InputError(f"there is no rail {name!r}: choose from {names}")
-    meter = HwmonMeter(found)
-    meter.parts = list_parts(found[0], rails)
-    return meter
-
-
-def _make_board(board: BoardInput, rails: Sequence[Rail]) -> HwmonMeter:
+    meters = {rail.name: HwmonMeter([rail], rails) for rail in rails}
+    board = find_board_input(rails, proc)
+    if board is None:
+        return meters
     inputs = [rail for rail in rails if rail.name in board.rails]
-    meter = HwmonMeter(inputs, board.covers)
-    meter.covers_machine = True
-    meter.parts = frozenset().union(*(list_parts(rail, rails) for rail in inputs))
-    return meter
-
-
-def _describe(meter: HwmonMeter, name: str, board: str = "") -> MeterInfo:
-    meter.name = name
-    try:
-        power_w = meter.read_power_w()
-    except MeasurementError as error:
-        return UnavailableError(str(error), "use another rail").to_info(name, meter.covers)
-    rails = " + ".join(rail.name for rail in meter.rails)
-    reason = f"{board}: {rails}" if board else str(meter.rails[0].paths[0].parent)
-    return meter.to_info(reason, _RESOLUTION_J if power_w is None else None, power_w)
+    return {"": HwmonMeter(inputs, rails, board), **meters}
 
 
 @dataclass(frozen=True)
@@ -252,7 +222,7 @@ def find_rails(system: Path) -> tuple[Rail, ...]:
 def find_board_input(rails: Sequence[Rail], proc: Path) -> BoardInput | None:
     """Return the input of a known board, whose rails all exist; None for other machines."""
     names = {rail.name for rail in rails}
-    soc = re.search(r"nvidia,(tegra\d+)", read_line(proc / "device-tree/compatible"))
+    soc = re.search(r"nvidia,(tegra\d+)", read_system(proc / "device-tree/compatible"))
     inputs = BOARD_INPUTS.get(soc[1], ()) if soc else ()
     return next((one for one in inputs if names.issuperset(one.rails)), None)
 
@@ -267,8 +237,8 @@ def list_parts(rail: Rail, rails: Sequence[Rail]) -> frozenset[str]:
 
 def _find_hwmon(folder: Path) -> Iterator[Rail]:
     for chip in sorted(folder.glob("hwmon*")):
-        name = read_line(chip / "name")
-        text = read_line(chip / "update_interval")
+        name = read_system(chip / "name")
+        text = read_system(chip / "update_interval")
         # The chip averages in between.
         interval_s = max(int(text) / 1e3, _POLL_S) if text.isdecimal() else _POLL_S
         if name == "ina3221":
@@ -276,29 +246,29 @@ def _find_hwmon(folder: Path) -> Iterator[Rail]:
             for n in "123":
                 paths = (chip / f"in{n}_input", chip / f"curr{n}_input")
                 has_label = (chip / f"in{n}_label").exists()
-                label = read_line(chip / f"in{n}_label") if has_label else f"channel{n}"
-                is_on = read_line(chip / f"in{n}_enable") != "0"
-                if is_on and label not in _UNUSED and all(map(read_line, paths)):
+                label = read_system(chip / f"in{n}_label") if has_label else f"channel{n}"
+                is_on = read_system(chip / f"in{n}_enable") != "0"
+                if is_on and label not in _UNUSED and all(map(read_system, paths)):
                     yield Rail(label, f"rail {label}", "W", paths, 1e-6, interval_s)
         elif _INA_CHIPS.fullmatch(name):
-            labels = (read_line(chip / file) for file in ("label", "in1_label"))
+            labels = (read_system(chip / file) for file in ("label", "in1_label"))
             label = next(filter(None, labels), _name_chip(chip, name))
             choices = ((chip / "power1_input",), (chip / "in1_input", chip / "curr1_input"))
-            for files in [one for one in choices if all(map(read_line, one))][:1]:
+            for files in [one for one in choices if all(map(read_system, one))][:1]:
                 yield Rail(label, f"rail {label}", "W", files, 1e-6, interval_s)
         elif name in _GPU_CHIPS:
             # The counter of the card includes its package; some have only the latter.
             counters = {"gpu": chip / "energy1_input", "gpu package": chip / "energy2_input"}
-            for covers, path in [one for one in counters.items() if read_line(one[1])][:1]:
+            for covers, path in [one for one in counters.items() if read_system(one[1])][:1]:
                 yield Rail(_name_chip(chip, name), covers, "J", (path,), 1e-6, _COUNTER_S)
 
 
 def _find_iio(driver: Path) -> Iterator[Rail]:
     for chip in sorted(driver.glob("*-*/iio*device*")):
         for number in "012":
-            label = read_line(chip / f"rail_name_{number}")
+            label = read_system(chip / f"rail_name_{number}")
             path = chip / f"in_power{number}_input"
-            if label not in _UNUSED and read_line(path):
+            if label not in _UNUSED and read_system(path):
                 yield Rail(label, f"rail {label}", "W", (path,), 1e-3, _POLL_S)
 
 

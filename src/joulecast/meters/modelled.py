@@ -11,9 +11,9 @@ import resource
 import time
 from collections.abc import Callable
 
-from joulecast.meters.base import GuardedMeter, MeterInfo, Reading
-from joulecast.meters.command import Quantity, read_quantity
+from joulecast.meters.base import GuardedMeter, MeterInfo, MeterRequest, Reading
 from joulecast.system.errors import InputError
+from joulecast.system.units import parse_power
 
 # A round number for one busy core of a desktop or server processor, with its share of the rest.
 CORE_W = 10.0
@@ -37,7 +37,6 @@ class ModelledMeter(GuardedMeter):
         self,
         power_w: float = CORE_W,  # of one busy core
         idle_w: float = 0.0,  # constant, whether a core is busy or not
-        now: Callable[[], float] = time.monotonic,
         cpu_time: Callable[[], float] = cpu_time_s,
     ) -> None:
         if not (0 < power_w < float("inf") and 0 <= idle_w < float("inf")):
@@ -50,32 +49,25 @@ class ModelledMeter(GuardedMeter):
         # Energies modelled with different watts must not share a profile.
         always = f" and {idle_w:g} W always" if idle_w else ""
         self.covers = f"cpu at {power_w:g} W a core{always}"
-        self._now = now
         self._cpu_time = cpu_time
         self._since = (0.0, 0.0)
 
     def _start(self) -> None:
-        self._since = (self._now(), self._cpu_time())
+        self._since = (self.clock.now(), self._cpu_time())
 
     def _stop(self) -> Reading:
         busy_s = self._cpu_time() - self._since[1]
-        duration_s = self._now() - self._since[0]
+        duration_s = self.clock.now() - self._since[0]
         energy_j = max(busy_s, 0.0) * self.power_w + duration_s * self.idle_w
         return Reading(energy_j, duration_s)
 
 
-def make_modelled(argument: str) -> ModelledMeter:
+def make_modelled(request: MeterRequest) -> ModelledMeter:
     """Return the meter of ``modelled`` or ``modelled:8W`` (watts of one busy core)."""
-    if not argument:
+    if not request.argument:
         return ModelledMeter()
-    plain = argument.replace(".", "", 1).isdigit()
-    try:
-        power = read_quantity(argument + "W" if plain else argument)
-    except InputError:
-        power = Quantity(0.0, "")
-    if power.unit != "W":
-        raise InputError(f"modelled:{argument} is not a power: give watts, like modelled:8W")
-    return ModelledMeter(power.value)
+    is_plain = request.argument.replace(".", "", 1).isdigit()
+    return ModelledMeter(parse_power(request.argument + "W" * is_plain))
 
 
 def detect_modelled() -> tuple[MeterInfo, ...]:

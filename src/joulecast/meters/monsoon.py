@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import redirect_stdout, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from joulecast.meters.base import MeterInfo, Reading, UnavailableError, report_missing
-from joulecast.meters.pollers import PolledMeter, Wait, Write, format_event, run_poller
+from joulecast.meters.base import MeterInfo, MeterRequest, Reading, UnavailableError
+from joulecast.meters.pollers import PolledMeter, run_poller
 from joulecast.meters.sampling import Sample, integrate
 from joulecast.system.errors import InputError
 
@@ -76,9 +77,9 @@ class MonsoonMeter(PolledMeter[PowerBlock]):
 # Make and detect
 
 
-def make_monsoon(argument: str) -> MonsoonMeter:
+def make_monsoon(request: MeterRequest) -> MonsoonMeter:
     """Return the meter of ``monsoon`` (the only one) or ``monsoon:SERIAL``."""
-    serials = _list_serials()
+    serials, argument = _list_serials(), request.argument
     if argument and argument not in serials:
         raise InputError(f"there is no Monsoon {argument!r}: choose from {', '.join(serials)}")
     if not argument and len(serials) > 1:
@@ -87,9 +88,8 @@ def make_monsoon(argument: str) -> MonsoonMeter:
     return MonsoonMeter(argument or serials[0])
 
 
-@report_missing("monsoon", MonsoonMeter.covers)
 def detect_monsoon() -> tuple[MeterInfo, ...]:
-    """Return one row per monitor, or one that says why there is none."""
+    """Return one row per monitor."""
     rows = []
     for serial in _list_serials():
         meter = MonsoonMeter(serial)
@@ -129,8 +129,38 @@ def _list_serials() -> list[str]:
 # In the poller's process
 
 
-def poll_monitor(serial: str, write: Write, wait: Wait) -> None:
-    """Sample one monitor with Monsoon's library until the parent has gone."""
+class MonitorSource:
+    """A monitor that samples as long as it is polled.
+
+    Its library returns samples as [times, main mA, USB mA, aux mA, main V, USB V].
+    """
+
+    name, poll_s, update_interval_s = "samples", 0.0, BLOCK_S
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        if engine.periodicStartSampling() is False:
+            raise UnavailableError("it sent no calibration", "disconnect and connect it again")
+        volts = engine.periodicCollectSamples(BLOCK_SAMPLES)[4]
+        if not volts or fmean(volts) < _OFF_V:
+            raise UnavailableError(
+                "its main output is off", "set the voltage of the device with Monsoon's software"
+            )
+
+    def poll(self) -> PowerBlock | None:
+        """Return the next block of samples; None if none of them arrived."""
+        begun_s = time.monotonic()
+        samples = self._engine.periodicCollectSamples(BLOCK_SAMPLES)
+        middle_s = (begun_s + time.monotonic()) / 2
+        if not samples[0]:
+            return None
+        power_w = fmean(ma * v for ma, v in zip(samples[1], samples[4], strict=False)) / 1e3
+        return PowerBlock(middle_s, power_w, int(self._engine.dropped))
+
+
+@contextmanager
+def open_monitor(serial: str) -> Iterator[MonitorSource]:
+    """Sample one monitor with Monsoon's library."""
     from Monsoon import HVPM, LVPM, Operations, pmapi, sampleEngine
 
     protocol = pmapi.USB_protocol()
@@ -145,33 +175,14 @@ def poll_monitor(serial: str, write: Write, wait: Wait) -> None:
             monitor.setup_usb(serial, protocol)
         engine = sampleEngine.SampleEngine(monitor)
         engine.ConsoleOutput(False)
-        _poll(engine, write, wait)
+        yield MonitorSource(engine)
+        engine.periodicStopSampling()
     finally:
         with suppress(Exception):
             monitor.closeDevice()
 
 
-def _poll(engine: Any, write: Write, wait: Wait) -> None:
-    """Write blocks of samples: [times, main mA, USB mA, aux mA, main V, USB V]."""
-    if engine.periodicStartSampling() is False:
-        raise UnavailableError("it sent no calibration", "disconnect and connect it again")
-    volts = engine.periodicCollectSamples(BLOCK_SAMPLES)[4]
-    if not volts or sum(volts) / len(volts) < _OFF_V:
-        raise UnavailableError(
-            "its main output is off", "set the voltage of the device with Monsoon's software"
-        )
-    write(f"ready {BLOCK_S!r} samples")
-    while not wait(0.0):
-        begun_s = time.monotonic()
-        samples = engine.periodicCollectSamples(BLOCK_SAMPLES)
-        middle_s = (begun_s + time.monotonic()) / 2
-        if samples[0]:
-            power_w = fmean(ma * v for ma, v in zip(samples[1], samples[4], strict=False)) / 1e3
-            write(format_event(PowerBlock(middle_s, power_w, int(engine.dropped))))
-    engine.periodicStopSampling()
-
-
 if __name__ == "__main__":
-    # The library prints what it finds; lines of the poller do not use sys.stdout.
+    # The library prints what it finds; answers of the poller do not use sys.stdout.
     with redirect_stdout(sys.stderr):
-        sys.exit(run_poller(poll_monitor, sys.argv[1]))
+        sys.exit(run_poller(open_monitor, sys.argv[1]))

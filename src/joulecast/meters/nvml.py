@@ -11,7 +11,7 @@ interval at each end. An edge that the poller saw late, because it was not sched
 happened at any time since the poll before; power is not computed from it.
 
 ``python -m joulecast.meters.nvml GPU`` polls the counter about every millisecond in a separate
-process, and ``pollers`` collects its edges. These checks find edges that cannot be true:
+process (``pollers``). These checks find edges that cannot be true:
 
     power of the window          at most 1.25 times the power limit
     rise between two edges       at most what twice the limit would give
@@ -32,7 +32,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from itertools import chain, pairwise
@@ -40,20 +40,24 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple, TypeVar
 
+from joulecast.devices.detect import open_nvml
 from joulecast.meters.base import (
     OTHER_LOAD,
     POWER_LIMIT,
     SECOND_SENSOR,
     MeterInfo,
+    MeterRequest,
     Reading,
     UnavailableError,
-    report_missing,
+    explain_missing,
 )
-from joulecast.meters.pollers import PolledMeter, Poller, Wait, Write, format_event, run_poller
-from joulecast.system.errors import InputError, MeasurementError
+from joulecast.meters.pollers import PolledMeter, run_poller
+from joulecast.system.errors import InputError
 
 _PERIOD_S = 0.1
 _RESOLUTION_J = 0.001
+# What the poller says that it reads, of a GPU without an energy counter.
+SENSOR = "sensor"
 _GPU = re.compile("[0-9]{1,4}|GPU-.+")
 
 
@@ -98,19 +102,14 @@ class NvmlMeter(PolledMeter[Edge]):
     def __init__(
         self,
         gpu: str = "0",
-        now: Callable[[], float] = time.monotonic,
-        start: Callable[[str], Poller] | None = None,
-        limit_s: float = 10.0,  # longest time without a line from the poller
-        processes: Path = Path("/proc"),
         limit_w: float | None = None,  # that of the first window by default
+        processes: Path = Path("/proc"),
     ) -> None:
-        super().__init__(gpu, now, start, limit_s)
-        self.edges: tuple[Edge, ...] = ()
+        super().__init__(gpu)
         self._processes = processes
         self._limit_w = limit_w
 
     def _read_events(self, events: tuple[Edge, ...], end_s: float) -> Reading:
-        self.edges = events
         reading = read_edges(events, self._begun_s, end_s, self.update_interval_s)
         faults = list(reading.faults)
         # Read in every window: a campaign takes hours, and its device is known by its limit.
@@ -124,7 +123,7 @@ class NvmlMeter(PolledMeter[Edge]):
         others = find_other_processes(events, os.getpid(), self._processes)
         faults += [f"other load: {other}" for other in others]
         unchecked = reading.unchecked
-        if self.source == PowerIntegral.name and SECOND_SENSOR not in unchecked:
+        if self.source == SENSOR and SECOND_SENSOR not in unchecked:
             unchecked = (*unchecked, SECOND_SENSOR)
         return replace(reading, faults=tuple(faults), unchecked=unchecked)
 
@@ -133,13 +132,20 @@ class NvmlMeter(PolledMeter[Edge]):
 # Make and detect
 
 
-def make_nvml(argument: str, gpu: str | None) -> NvmlMeter:
+def make_nvml(request: MeterRequest) -> NvmlMeter:
     """Return the meter of ``nvml`` (the GPU that runs the load) or ``nvml:1`` (NVML's index)."""
+    argument, on = request.argument, request.on
     if argument and not _GPU.fullmatch(argument):
         raise InputError(f"nvml:{argument} is not a GPU: give its index or UUID, like nvml:0")
+    # cuda:1 may not be NVML's GPU 1: guessing would measure the wrong GPU.
+    if request.is_gpu and request.gpu is None and not argument:
+        raise InputError(
+            f"the meter needs to know which GPU is {on}: give gpu=devices.find_gpu({on!r}), or "
+            "nvml:INDEX"
+        )
     with open_nvml() as nvml:
-        opened = Gpu(nvml, argument or gpu or "0")
-        return NvmlMeter(opened.uuid, limit_w=opened.limit_w())
+        gpu = Gpu(nvml, argument or request.gpu or "0")
+        return NvmlMeter(gpu.uuid, gpu.limit_w())
 
 
 def find_uuid(gpu: str) -> str:
@@ -148,16 +154,13 @@ def find_uuid(gpu: str) -> str:
         return Gpu(nvml, gpu).uuid
 
 
-_NO_GPU = "check that nvidia-smi lists it, or use another meter"
-
-
-@report_missing("nvml", NvmlMeter.covers, _NO_GPU)
 def detect_nvml() -> tuple[MeterInfo, ...]:
-    """Return one row per GPU, or one that says why there is none."""
+    """Return one row per GPU."""
     with open_nvml() as nvml:
         rows = tuple(_describe_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
     if not rows:
-        raise UnavailableError("NVML lists no GPU", _NO_GPU)
+        advice = "check that nvidia-smi lists it, or use another meter"
+        raise UnavailableError("NVML lists no GPU", advice)
     return rows
 
 
@@ -166,7 +169,7 @@ def _describe_gpu(nvml: object, index: int) -> MeterInfo:
     try:
         gpu = Gpu(nvml, str(index))
     except UnavailableError as error:
-        return error.to_info(name, NvmlMeter.covers)
+        return explain_missing(name, NvmlMeter.covers, error)
     how = "energy counter" if gpu.has_counter else "no energy counter: power is integrated"
     meter = NvmlMeter(str(index))
     meter.name = name
@@ -178,30 +181,6 @@ def _describe_gpu(nvml: object, index: int) -> MeterInfo:
 # NVML
 
 T = TypeVar("T")
-
-
-@contextmanager
-def open_nvml() -> Iterator[Any]:
-    """Yield the initialised pynvml module."""
-    try:
-        import pynvml
-    except ImportError as error:
-        reason = "the package nvidia-ml-py is not installed"
-        raise UnavailableError(reason, "run: pip install nvidia-ml-py") from error
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise UnavailableError(
-            f"NVML cannot be initialised ({error})",
-            "install the NVIDIA driver and check that nvidia-smi works, or use another meter",
-        ) from error
-    try:
-        yield pynvml
-    except pynvml.NVMLError as error:
-        raise MeasurementError(f"NVML failed ({error}): check nvidia-smi") from error
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
 
 
 class Gpu:
@@ -434,71 +413,52 @@ def _check_sensor(
 # ---------------------------------------------------------------------------------------------
 # In the poller's process
 
-BEAT_S = 0.02
 # Listing processes is slow, so do it rarely, and right after an edge, when no edge can be missed.
 LIST_S = 0.5
 
 
-class EnergyCounter:
-    """The GPU's energy counter, which updates every 100 ms.
+class GpuSource:
+    """The energy counter of a GPU, which updates every 100 ms, or the integral of its power."""
 
-    Attributes:
-        is_exact: The number belongs to the moment of the poll, not to an update before it.
-    """
-
-    name, is_exact = "counter", False
-    poll_s, update_interval_s = 0.001, _PERIOD_S
-
-    def __init__(self, gpu: Gpu) -> None:
-        self.energy_j = gpu.energy_j
-
-
-class PowerIntegral:
-    """The integral of power, for GPUs without an energy counter."""
-
-    name, is_exact = "sensor", True
-    poll_s, update_interval_s = 0.02, 0.02
-
-    def __init__(self, gpu: Gpu, now: Callable[[], float]) -> None:
-        self._power_w = gpu.power_w
+    def __init__(self, gpu: Gpu, now: Callable[[], float] = time.monotonic) -> None:
+        self._gpu = gpu
         self._now = now
-        self._last = (now(), gpu.power_w())
-        self._energy_j = 0.0
+        self.has_counter = gpu.has_counter
+        self.name = "counter" if self.has_counter else SENSOR
+        self.poll_s = 0.001 if self.has_counter else 0.02
+        self.update_interval_s = _PERIOD_S if self.has_counter else self.poll_s
+        self._polled_s, self._energy_j, self._power_w = now(), 0.0, 0.0
+        self._listed_s = self._polled_s - LIST_S
+        self._read()
 
-    def energy_j(self) -> float:
-        """Return the energy since it was made, with power linear between two polls."""
-        before_s, before_w = self._last
-        self._last = after_s, after_w = self._now(), self._power_w()
-        self._energy_j += (after_s - before_s) * (after_w + before_w) / 2
-        return self._energy_j
+    def poll(self) -> Edge | None:
+        """Return an update of the energy since the last poll, if there was one."""
+        before_s, before_j = self._polled_s, self._energy_j
+        self._read()
+        if self._energy_j == before_j:
+            return None
+        late_s = self._polled_s - before_s if self.has_counter else 0.0
+        pids = None
+        if self._polled_s - self._listed_s >= LIST_S:
+            pids, self._listed_s = self._gpu.pids(), self._polled_s
+        return Edge(self._polled_s, self._energy_j, late_s, *self._gpu.read_state(), pids)
 
-
-def poll(gpu: Gpu, write: Write, wait: Wait, now: Callable[[], float] = time.monotonic) -> None:
-    """Write every edge until ``wait`` returns that the parent has gone."""
-    source = EnergyCounter(gpu) if gpu.has_counter else PowerIntegral(gpu, now)
-    write(f"ready {source.update_interval_s!r} {source.name}")
-    energy_j, polled_s = source.energy_j(), now()
-    reported_s, listed_s = polled_s, polled_s - LIST_S
-    while not wait(source.poll_s):
-        before_s, before_j = polled_s, energy_j
-        energy_j, polled_s = source.energy_j(), now()
-        if energy_j != before_j:
-            late_s = 0.0 if source.is_exact else polled_s - before_s
-            pids = None
-            if polled_s - listed_s >= LIST_S:
-                pids, listed_s = gpu.pids(), polled_s
-            write(format_event(Edge(polled_s, energy_j, late_s, *gpu.read_state(), pids)))
-            reported_s = polled_s
-        elif polled_s - reported_s >= BEAT_S:
-            write(f"beat {polled_s!r}")
-            reported_s = polled_s
+    def _read(self) -> None:
+        """Read the counter, or add the energy since the last poll, with power linear between."""
+        if self.has_counter:
+            self._energy_j, self._polled_s = self._gpu.energy_j(), self._now()
+            return
+        before_s, before_w = self._polled_s, self._power_w
+        self._polled_s, self._power_w = self._now(), self._gpu.power_w()
+        self._energy_j += (self._polled_s - before_s) * (self._power_w + before_w) / 2
 
 
-def poll_gpu(gpu: str, write: Write, wait: Wait) -> None:
+@contextmanager
+def open_gpu(gpu: str) -> Iterator[GpuSource]:
     """Poll a GPU by its index or UUID."""
     with open_nvml() as nvml:
-        poll(Gpu(nvml, gpu), write, wait)
+        yield GpuSource(Gpu(nvml, gpu))
 
 
 if __name__ == "__main__":
-    sys.exit(run_poller(poll_gpu, sys.argv[1]))
+    sys.exit(run_poller(open_gpu, sys.argv[1]))

@@ -21,13 +21,12 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from joulecast.meters.base import MeterInfo, UnavailableError, report_missing
+from joulecast.meters.base import MeterInfo, MeterRequest, UnavailableError, explain_missing
 from joulecast.meters.battery import BatteryState, DischargeMeter
-from joulecast.meters.command import RunProgram, run_program
+from joulecast.meters.command import run_program
 from joulecast.system.errors import InputError, MeasurementError
 
 # Each reading wakes the radio of the phone.
@@ -61,33 +60,27 @@ class AdbDevice(NamedTuple):
 # adb
 
 
-def make_android(argument: str, run: RunProgram = run_program) -> DischargeMeter:
+def make_android(request: MeterRequest) -> DischargeMeter:
     """Return the meter of ``android``, ``android:SERIAL`` or ``android:SERIAL,force``."""
-    serial, _, option = argument.partition(",")
+    serial, _, option = request.argument.partition(",")
     if option not in ("", "force"):
-        raise InputError(f"android:{argument} is not a phone: give android:SERIAL[,force]")
-    if shutil.which("adb") is None:
-        raise UnavailableError("adb is not installed", _NO_ADB)
-    device = choose_device(list_devices(run), serial)
-    read = partial(read_adb, device.serial, run)
-    return _make_phone("android", read, device.serial, bool(option))
+        raise InputError(f"android:{request.argument} is not a phone: give android:SERIAL[,force]")
+    device = choose_device(list_devices(), serial)
+    read = partial(read_adb, device.serial)
+    return DischargeMeter("android", read, device.serial, POLL_S, bool(option))
 
 
-def _make_phone(
-    name: str, read: Callable[[], BatteryState], instrument: str, is_forced: bool
-) -> DischargeMeter:
-    meter = DischargeMeter(read, instrument, POLL_S)
-    meter.name = name
-    if is_forced:
-        meter.force()
-    return meter
-
-
-def list_devices(run: RunProgram = run_program) -> tuple[AdbDevice, ...]:
+def list_devices() -> tuple[AdbDevice, ...]:
     """Return the phones that adb knows; it starts its server if there is none."""
-    lines = run(["adb", "devices"]).splitlines()
+    _check_adb()
+    lines = run_program(["adb", "devices"]).splitlines()
     rows = [line.split("\t") for line in lines if "\t" in line]
     return tuple(AdbDevice(row[0], row[1].strip()) for row in rows)
+
+
+def _check_adb() -> None:
+    if shutil.which("adb") is None:
+        raise UnavailableError("adb is not installed", _NO_ADB)
 
 
 def choose_device(devices: tuple[AdbDevice, ...], serial: str) -> AdbDevice:
@@ -108,9 +101,9 @@ def choose_device(devices: tuple[AdbDevice, ...], serial: str) -> AdbDevice:
     return best[0]
 
 
-def read_adb(serial: str, run: RunProgram = run_program) -> BatteryState:
+def read_adb(serial: str) -> BatteryState:
     """Return the state of a phone's battery."""
-    return parse_dumpsys(run(["adb", "-s", serial, "shell", _SHELL]))
+    return parse_dumpsys(run_program(["adb", "-s", serial, "shell", _SHELL]))
 
 
 def parse_dumpsys(text: str) -> BatteryState:
@@ -154,21 +147,17 @@ def parse_number(value: object) -> int:
         return 0
 
 
-@report_missing("android", DischargeMeter.covers, "run adb devices by hand")
-def detect_android(
-    environ: Mapping[str, str] = os.environ, run: RunProgram = run_program
-) -> tuple[MeterInfo, ...]:
+def detect_android() -> tuple[MeterInfo, ...]:
     """Return the phones of a running adb server; starting one takes seconds."""
-    if shutil.which("adb") is None:
-        raise UnavailableError("adb is not installed", _NO_ADB)
-    port = environ.get("ANDROID_ADB_SERVER_PORT", _PORT)
+    _check_adb()
+    port = os.environ.get("ANDROID_ADB_SERVER_PORT", _PORT)
     try:
         socket.create_connection(("127.0.0.1", int(port)), timeout=_CONNECT_S).close()
     except ValueError as error:
         raise MeasurementError(f"ANDROID_ADB_SERVER_PORT is not a port ({error})") from error
     except OSError as error:
         raise UnavailableError("the adb server is not running", _CONNECT) from error
-    devices = list_devices(run)
+    devices = list_devices()
     if not devices:
         raise UnavailableError("adb lists no phone", _CONNECT)
     return tuple(_describe(device) for device in devices)
@@ -177,7 +166,7 @@ def detect_android(
 def _describe(device: AdbDevice) -> MeterInfo:
     name, covers = f"android:{device.serial}", DischargeMeter.covers
     if device.state != "device":
-        return UnavailableError(f"it is {device.state}", _UNLOCK).to_info(name, covers)
+        return explain_missing(name, covers, UnavailableError(f"it is {device.state}", _UNLOCK))
     how = "without a cable" if device.is_wireless else "by a cable, which charges it"
     return MeterInfo(name, True, f"a phone connected {how}", covers=covers)
 
@@ -185,16 +174,22 @@ def _describe(device: AdbDevice) -> MeterInfo:
 _TERMUX = "termux-battery-status"
 
 
-def make_termux(argument: str, run: RunProgram = run_program) -> DischargeMeter:
+def make_termux(request: MeterRequest) -> DischargeMeter:
     """Return the meter of ``termux`` or ``termux:force``."""
-    if argument not in ("", "force"):
-        raise InputError(f"termux:{argument} is not a meter: give termux or termux:force")
+    option = request.argument
+    if option not in ("", "force"):
+        raise InputError(f"termux:{option} is not a meter: give termux or termux:force")
     if shutil.which(_TERMUX) is None:
         raise UnavailableError(
             f"there is no {_TERMUX}",
             "in Termux on the phone, run: pkg install termux-api, and install the app Termux:API",
         )
-    return _make_phone("termux", lambda: parse_termux(run([_TERMUX])), _TERMUX, bool(argument))
+    return DischargeMeter("termux", read_termux, _TERMUX, POLL_S, bool(option))
+
+
+def read_termux() -> BatteryState:
+    """Return the state of the battery of this phone."""
+    return parse_termux(run_program([_TERMUX]))
 
 
 def parse_termux(text: str) -> BatteryState:
@@ -213,8 +208,7 @@ def parse_termux(text: str) -> BatteryState:
     return make_phone_state(charger, current, voltage_mv * 1e-3, charge_uah)
 
 
-@report_missing("termux", DischargeMeter.covers)
 def detect_termux() -> tuple[MeterInfo, ...]:
-    """Return whether this machine is a phone with Termux:API."""
-    meter = make_termux("")
+    """Return this machine, if it is a phone with Termux:API."""
+    meter = make_termux(MeterRequest())
     return (meter.to_info(f"{_TERMUX}; how often it updates is measured at the start"),)

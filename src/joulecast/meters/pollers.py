@@ -1,17 +1,19 @@
-"""Run an instrument's poller in a process, read its lines in a thread, and collect what it saw.
+"""Poll an instrument in a process, which keeps what it sees while a window is open.
 
-    meter ──start──▶ python -m joulecast.meters.nvml GPU ──lines──▶ thread ──▶ meter
+    meter ── open, begin, end ──▶ python -m joulecast.meters.nvml GPU
+          ◀─ one answer each ────
 
 A poller is a separate process, because in the training process a poll would wait for the
-interpreter's lock while kernels are issued. It writes one line per event:
+interpreter's lock while kernels are issued. It answers every request in one line of JSON:
 
-    ready INTERVAL SOURCE     it has started; SOURCE updates about every INTERVAL seconds
-    beat TIME                 everything up to TIME has been reported
-    event [TIME, …]           what it saw: the fields of a named tuple in JSON
-    error MESSAGE             it cannot continue
+    1 open     answer 1 [INTERVAL, SOURCE]     SOURCE updates about every INTERVAL seconds
+    2 begin    answer 2 null                   events are kept from now on
+    3 end      answer 3 [[TIME, …], …]         all events until now: the fields of a named tuple
+    4 end      answer 4 []                     the rest of many events, until none is left
+               error MESSAGE                   it cannot continue
 
-It ends when its standard input closes or its parent has ended. What it saw is collected only while
-a window is open, so that a meter can stay open for days.
+Other lines are messages of libraries; the last one is quoted if the process ends. It ends when its
+standard input closes or its parent has ended.
 """
 
 from __future__ import annotations
@@ -21,11 +23,9 @@ import os
 import select
 import subprocess
 import sys
-import threading
-import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -33,26 +33,11 @@ from joulecast.meters.base import GuardedMeter, Reading, UnavailableError
 from joulecast.system.errors import JoulecastError, MeasurementError
 
 _STOP_S = 2.0
+_CHUNK_BYTES = 1 << 16
+# A window of days has millions of events, and writing all of them at once takes too long.
+_CHUNK_EVENTS = 10_000
 
-
-class PollerEvent(Protocol):
-    """What a poller saw at a moment of time.monotonic, which all processes share."""
-
-    @property
-    def time_s(self) -> float: ...
-
-
-Event = TypeVar("Event", bound=PollerEvent)
-Write = Callable[[str], None]
-Wait = Callable[[float], bool]
-
-
-class Poller(Protocol):
-    """An iterable of lines that can be stopped."""
-
-    def __iter__(self) -> Iterator[str]: ...
-
-    def stop(self) -> None: ...
+Event = TypeVar("Event", bound=tuple[Any, ...])
 
 
 class PollerProcess:
@@ -72,188 +57,178 @@ class PollerProcess:
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
             start_new_session=True,
-            universal_newlines=True,
+            bufsize=0,
         )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
+        self._asked = 0
+        self._unread = b""
+        self._last_line = "no message"
 
-    def __iter__(self) -> Iterator[str]:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            yield from lines
+    def ask(self, request: str, limit_s: float) -> Any:
+        """Return the answer, or raise MeasurementError if none comes within some seconds."""
+        self._asked += 1
+        # The answer to an earlier request, for which nobody waited, is skipped.
+        wanted = f"answer {self._asked} "
+        # Why a process has ended is in its last lines.
+        with suppress(BrokenPipeError):
+            self._requests.write(f"{self._asked} {request}\n".encode())
+        while line := self._read_line(limit_s):
+            if line.startswith(wanted):
+                return json.loads(line[len(wanted) :])
+            if line.strip() and not line.startswith("answer "):
+                self._last_line = line.strip().removeprefix("error ")
+        raise MeasurementError(f"has ended ({self._last_line})")
+
+    def _read_line(self, limit_s: float) -> str:
+        """Return the next line; empty at the end of the output."""
+        while b"\n" not in self._unread:
+            if not select.select([self._answers], [], [], limit_s)[0]:
+                raise MeasurementError(f"has not responded for {limit_s:g} s")
+            chunk = os.read(self._answers.fileno(), _CHUNK_BYTES)
+            if not chunk:
+                break
+            self._unread += chunk
+        line, end, self._unread = self._unread.partition(b"\n")
+        return (line + end).decode(errors="replace")
 
     def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._requests.close()
         try:
             self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._answers.close()
 
 
 class PolledMeter(GuardedMeter, Generic[Event]):
     """A meter whose instrument a poller reads; a subclass turns events into a reading.
 
-    A thread reads the poller's lines and lets the meter wait for them.
-
     Attributes:
         module: Runs as the poller, with the instrument as its argument.
+        make_event: Makes an event of the fields that the poller sends.
         advice: What to do if it does not respond.
-        start_limit_s: Longest time until it is ready, if that is more than ``limit_s``.
+        limit_s: Longest time until the poller answers; ``start_limit_s`` until it is ready.
         source: What the poller reads, as it says when it is ready.
     """
 
     module: str
     make_event: Callable[..., Event]
     advice: str
-    start_limit_s = 0.0
+    limit_s = start_limit_s = 10.0
     source = ""
+    make_poller = PollerProcess
 
-    def __init__(
-        self,
-        instrument: str,
-        now: Callable[[], float] = time.monotonic,
-        start: Callable[[str], Poller] | None = None,  # starts another poller
-        limit_s: float = 10.0,  # longest time without a line from the poller
-    ) -> None:
+    def __init__(self, instrument: str) -> None:
         self.instrument = instrument
-        self._now = now
-        self._start_poller = start or (lambda argument: PollerProcess(self.module, argument))
-        self._limit_s = limit_s
         self._begun_s = 0.0
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
 
     def _connect(self) -> None:
-        self._poller = self._start_poller(self.instrument)
-        self._events: list[Event] | None = None
-        self._is_ready = self._has_ended = False
-        self._reported_s = float("-inf")
-        self._last_line = "no message"
-        self._thread = threading.Thread(target=self._listen, name="joulecast-poller", daemon=True)
-        self._thread.start()
-        limit_s = max(self._limit_s, self.start_limit_s)
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_ready or self._has_ended, limit_s)
-            reason = self._last_line if self._has_ended else f"no answer in {limit_s:g} s"
-        if not self._is_ready:
-            self._release()
-            raise UnavailableError(
-                f"the poller of {self.name} did not start ({reason})", self.advice
-            )
+        self._poller = self.make_poller(self.module, self.instrument)
+        try:
+            self.update_interval_s, self.source = self._poller.ask("open", self.start_limit_s)
+        except MeasurementError as error:
+            self._poller.stop()
+            raise UnavailableError(f"the poller of {self.name} {error}", self.advice) from error
 
     def _release(self) -> None:
-        if self._thread is not None:
-            self._poller.stop()
-            self._thread.join()
-            self._thread = None
+        self._poller.stop()
 
     def _start(self) -> None:
-        with self._changed:
-            self._check_running()
-            self._events = []
-        self._begun_s = self._now()
+        self._ask("begin")
+        self._begun_s = self.clock.now()
 
     def _stop(self) -> Reading:
-        end_s = self._now()
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._reported_s >= end_s or self._has_ended, self._limit_s
-            )
-            events, self._events = tuple(self._events or ()), None
-            if self._reported_s < end_s:
-                self._check_running()
-                raise MeasurementError(
-                    f"the poller of {self.name} has not responded for {self._limit_s:g} s; "
-                    f"{self.advice}"
-                )
-        return self._read_events(events, end_s)
+        end_s = self.clock.now()
+        events: list[Event] = []
+        while chunk := self._ask("end"):
+            events += [type(self).make_event(*fields) for fields in chunk]
+        return self._read_events(tuple(events), end_s)
+
+    def _ask(self, request: str) -> Any:
+        try:
+            return self._poller.ask(request, self.limit_s)
+        except MeasurementError as error:
+            raise MeasurementError(f"the poller of {self.name} {error}; {self.advice}") from error
 
     @abstractmethod
     def _read_events(self, events: tuple[Event, ...], end_s: float) -> Reading:
         """Return the energy from the start of the window to its end."""
-
-    def _check_running(self) -> None:
-        if self._has_ended:
-            raise MeasurementError(
-                f"the poller of {self.name} has ended ({self._last_line}); close the meter and "
-                "open it again"
-            )
-
-    def _listen(self) -> None:
-        try:
-            for line in self._poller:
-                with self._changed:
-                    self._parse_line(line.strip())
-                    self._changed.notify_all()
-        finally:
-            with self._changed:
-                self._has_ended = True
-                self._changed.notify_all()
-
-    def _parse_line(self, line: str) -> None:
-        word, _, rest = line.partition(" ")
-        try:
-            if word == "ready":
-                interval_s, self.source = rest.split()
-                self.update_interval_s = float(interval_s)
-                self._is_ready = True
-            elif word == "beat":
-                self._reported_s = float(rest)
-            elif word == "event":
-                event = type(self).make_event(*json.loads(rest))
-                self._reported_s = event.time_s
-                if self._events is not None:
-                    self._events.append(event)
-            else:
-                # An error message, or the end of a traceback.
-                self._last_line = rest if word == "error" else line or self._last_line
-        except (ValueError, TypeError):
-            self._last_line = line
 
 
 # ---------------------------------------------------------------------------------------------
 # In the poller's process
 
 
-def format_event(event: tuple[Any, ...]) -> str:
-    """Return the line of an event."""
-    return f"event {json.dumps(event)}"
+class Source(Protocol):
+    """An instrument that is polled about every ``poll_s`` seconds."""
+
+    name: str
+    poll_s: float
+    update_interval_s: float
+
+    def poll(self) -> tuple[Any, ...] | None:
+        """Return what has happened since the last poll; None for nothing."""
 
 
-def run_poller(
-    poll: Callable[[str, Write, Wait], None],
-    argument: str,
-    write: Write | None = None,
-    wait: Wait | None = None,
-) -> int:
-    """Poll an instrument until ``wait`` returns that the parent has gone; return the exit status.
+def serve_requests(
+    source: Source, receive: Callable[[float], str | None], send: Callable[[str], None]
+) -> None:
+    """Poll an instrument and answer requests, until ``receive`` returns None.
 
-    Errors are written for the listener, which quotes them.
+    ``receive`` waits for a request at most some seconds, and returns an empty one if none came.
     """
-    write = write or _write_line
+    events: list[tuple[Any, ...]] = []
+    is_open = False
+    while (received := receive(source.poll_s)) is not None:
+        event = source.poll()
+        if is_open and event is not None:
+            events.append(event)
+        number, _, request = received.partition(" ")
+        if request == "open":
+            answer: Any = [source.update_interval_s, source.name]
+        elif request == "begin":
+            answer, events, is_open = None, [], True
+        elif request == "end":
+            answer, events, is_open = events[:_CHUNK_EVENTS], events[_CHUNK_EVENTS:], False
+        else:
+            continue
+        send(f"answer {number} {json.dumps(answer)}")
+
+
+def run_poller(open_source: Callable[[str], AbstractContextManager[Source]], argument: str) -> int:
+    """Poll an instrument until the parent has gone; return the exit status."""
     try:
-        poll(argument, write, wait or _make_wait())
+        with open_source(argument) as source:
+            serve_requests(source, _make_receiver(), _send)
     except BrokenPipeError:
         return 0
     except Exception as error:
         kind = "" if isinstance(error, JoulecastError) else f"{type(error).__name__}: "
         with suppress(BrokenPipeError):
-            write(f"error {kind}{error}")
+            _send(f"error {kind}{error}")
         return 1
     return 0
 
 
-def _write_line(line: str) -> None:
-    # Unbuffered: a buffer would delay lines, and raise at exit when the pipe is closed.
-    os.write(1, (line + "\n").encode())
+def _send(line: str) -> None:
+    # Unbuffered: a buffer would raise at exit when the pipe is closed.
+    unsent = (line + "\n").encode()
+    while unsent:
+        unsent = unsent[os.write(1, unsent) :]
 
 
-def _make_wait() -> Wait:
-    """Return a sleep that returns whether the parent has closed our input or has ended."""
+def _make_receiver() -> Callable[[float], str | None]:
     parent = os.getppid()
 
-    def wait(seconds: float) -> bool:
-        readable: tuple[list[int], list[int], list[int]] = select.select([0], [], [], seconds)
-        return bool(readable[0]) or os.getppid() != parent
+    def receive(seconds: float) -> str | None:
+        if os.getppid() != parent:
+            return None
+        if not select.select([0], [], [], seconds)[0]:
+            return ""
+        # If there are several requests, the meter waits only for the answer to the last one.
+        requests = os.read(0, _CHUNK_BYTES).decode().splitlines()
+        return requests[-1] if requests else None
 
-    return wait
+    return receive

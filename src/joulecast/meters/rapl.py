@@ -15,7 +15,6 @@ second, and what it counted must fit the power limit of its zone.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,17 +23,15 @@ from joulecast.meters.base import (
     METER_CHECKS,
     POWER_LIMIT,
     MeterInfo,
+    MeterRequest,
     Reading,
     UnavailableError,
     explain_read_errors,
-    report_missing,
 )
-from joulecast.meters.sampling import MakeTicker, TickedMeter, Ticker
+from joulecast.meters.sampling import TickedMeter
 
 POWERCAP = Path("/sys/class/powercap")
 CPUS = Path("/sys/devices/system/cpu")
-
-ReadText = Callable[[Path], str]
 
 _RESOLUTION_J = 1e-6
 _IDLE_S = 0.2
@@ -50,11 +47,6 @@ _STUCK_S = 0.1
 _SLACK_S = 0.01
 
 
-def read_text(path: Path) -> str:
-    """Return the text of a system file."""
-    return path.read_text().strip()
-
-
 class Zone:
     """One counter of the tree, corrected for wrapping around.
 
@@ -64,14 +56,13 @@ class Zone:
         fault: The first thing that was wrong with it since then; empty if nothing was.
     """
 
-    def __init__(self, path: Path, read: ReadText = read_text) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.name = read(path / "name")
+        self.name = _read(path / "name")
         self.limit_w: float | None = None
         self.energy_j = 0.0
         self.fault = ""
-        self._read = read
-        self._range_uj = int(read(path / "max_energy_range_uj"))
+        self._range_uj = int(_read(path / "max_energy_range_uj"))
         self._last_uj = self._count()
         self._last_s = 0.0
 
@@ -108,24 +99,28 @@ class Zone:
         """Return the highest limit of the zone, long-term, short-term or peak."""
         try:
             paths = list(self.path.glob("constraint_*_power_limit_uw"))
-            limits_w = [int(self._read(path)) / 1e6 for path in paths]
-            is_on = self._read(self.path / "enabled") != "0"
+            limits_w = [int(_read(path)) / 1e6 for path in paths]
+            is_on = _read(self.path / "enabled") != "0"
         except (OSError, ValueError):
             return None
         return max(limits_w, default=0.0) or None if is_on else None
 
     def _count(self) -> int:
-        return int(self._read(self.path / "energy_uj"))
+        return int(_read(self.path / "energy_uj"))
 
 
-def find_zones(root: Path = POWERCAP, read: ReadText = read_text) -> tuple[Zone, ...]:
+def _read(path: Path) -> str:
+    return path.read_text().strip()
+
+
+def find_zones(root: Path = POWERCAP) -> tuple[Zone, ...]:
     """Return the zones of packages and their memory."""
     # One zone for each name and parent: a package may appear again under another number.
     packages: dict[str, Path] = {}
     memories: list[Path] = []
     for path in sorted(root.glob("intel-rapl:*")):
         with suppress(OSError):
-            name = read(path / "name")
+            name = _read(path / "name")
             if name.startswith("package-"):
                 packages.setdefault(name, path)
             elif name == "dram":
@@ -136,21 +131,19 @@ def find_zones(root: Path = POWERCAP, read: ReadText = read_text) -> tuple[Zone,
             "on bare Linux load the module intel_rapl_msr; in a virtual machine use another meter",
         )
     try:
-        zones = [Zone(path, read) for path in packages.values()]
-    except PermissionError as error:
-        reason = f"no permission to read {error.filename or root}"
-        advice = (
-            f"ask an administrator to run: chmod a+r {root}/intel-rapl:*/energy_uj "
-            "(lost at reboot; a udev rule or systemd-tmpfiles line makes it permanent)"
-        )
-        raise UnavailableError(reason, advice) from error
+        zones = [Zone(path) for path in packages.values()]
     except (OSError, ValueError) as error:
-        reason = f"the RAPL counters cannot be read ({error})"
-        raise UnavailableError(reason, "use another meter") from error
+        advice = "use another meter"
+        if isinstance(error, PermissionError):
+            advice = (
+                f"ask an administrator to run: chmod a+r {root}/intel-rapl:*/energy_uj "
+                "(lost at reboot; a udev rule or systemd-tmpfiles line makes it permanent)"
+            )
+        raise UnavailableError(f"the RAPL counters cannot be read ({error})", advice) from error
     parents = tuple(f"{path.name}:" for path in packages.values())
     # Without memory that cannot be read, and ``covers`` then says so.
     with suppress(OSError, ValueError):
-        zones += [Zone(path, read) for path in memories if path.name.startswith(parents)]
+        zones += [Zone(path) for path in memories if path.name.startswith(parents)]
     return tuple(zones)
 
 
@@ -161,20 +154,12 @@ class RaplMeter(TickedMeter):
     covers = "cpu"
     window_s = 0.5
     update_interval_s = 0.001
+    tick_s = _TICK_S
 
-    def __init__(
-        self,
-        root: Path = POWERCAP,
-        cpus: Path = CPUS,
-        now: Callable[[], float] = time.monotonic,
-        read: ReadText = read_text,
-        ticker: MakeTicker = Ticker,
-    ) -> None:
-        super().__init__(_TICK_S, now, ticker)
+    def __init__(self, root: Path = POWERCAP, cpus: Path = CPUS) -> None:
         self.instrument = str(root.resolve())
-        self._zones = find_zones(root, read)
+        self._zones = find_zones(root)
         self._cpus = cpus
-        self._read = read
         self._begun_throttled = 0
         if any(zone.name == "dram" for zone in self._zones):
             self.covers = "cpu+dram"
@@ -189,7 +174,7 @@ class RaplMeter(TickedMeter):
     def _call_zones(self, call: Callable[[Zone, float], None]) -> None:
         with explain_read_errors("a RAPL counter", "check its permissions"):
             for zone in self._zones:
-                call(zone, self._now())
+                call(zone, self.clock.now())
 
     def _finish(self, end_s: float) -> Reading:
         self._tick()
@@ -215,24 +200,21 @@ class RaplMeter(TickedMeter):
         """Return how often packages were too hot since boot; 0 if it is not counted."""
         try:
             paths = self._cpus.glob("cpu[0-9]*/thermal_throttle/package_throttle_count")
-            return sum(int(self._read(path)) for path in paths)
+            return sum(int(_read(path)) for path in paths)
         except (OSError, ValueError):
             return 0
 
 
-def make_rapl(argument: str) -> RaplMeter:
+def make_rapl(request: MeterRequest) -> RaplMeter:
     """Return the meter of ``rapl``, or of another powercap folder (``rapl:/path``)."""
-    return RaplMeter(Path(argument) if argument else POWERCAP)
+    return RaplMeter(Path(request.argument or POWERCAP))
 
 
-@report_missing("rapl", "cpu")
-def detect_rapl(
-    root: Path = POWERCAP, sleep: Callable[[float], None] = time.sleep
-) -> tuple[MeterInfo, ...]:
-    """Return whether the counters can be read, with the current power."""
-    with RaplMeter(root) as meter:
+def detect_rapl() -> tuple[MeterInfo, ...]:
+    """Return what the counters cover, with the current power."""
+    with RaplMeter(POWERCAP) as meter:
         meter.begin()
-        sleep(_IDLE_S)
+        meter.clock.sleep(_IDLE_S)
         reading = meter.end()
-    reason = f"counters of {meter.covers} under {root}"
+    reason = f"counters of {meter.covers} under {POWERCAP}"
     return (meter.to_info(reason, _RESOLUTION_J, reading.power_w or None),)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from statistics import median
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from joulecast.meters.base import GuardedMeter, Reading
 from joulecast.system.errors import JoulecastError
@@ -81,48 +81,25 @@ def _find_faults(inside: list[Sample], start_s: float, end_s: float) -> Iterator
         yield f"negative: a sample of {lowest_w:.3g} W"
 
 
-class TickerLike(Protocol):
-    """The interface of a ticker."""
-
-    def start(self) -> None:
-        """Start, or restart if it is running."""
-
-    def stop(self) -> None:
-        """Stop, and raise the error of the function if there was one. May be called twice."""
-
-
-MakeTicker = Callable[[float, Callable[[], object]], TickerLike]
-
-
 class Ticker:
     """A thread that calls ``tick`` every ``every_s`` seconds, first after one period.
 
-    Errors are raised by ``stop``, because an error in a thread is otherwise lost.
+    An error of ``tick`` is raised by ``stop``, because an error in a thread is otherwise lost.
     """
 
     def __init__(self, every_s: float, tick: Callable[[], object]) -> None:
         self._every_s = every_s
         self._tick = tick
         self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
         self._error: JoulecastError | None = None
-
-    def start(self) -> None:
-        # An error in a window that was never ended no longer matters.
-        with suppress(JoulecastError):
-            self.stop()
-        self._stopped.clear()
         self._thread = threading.Thread(target=self._run, name="joulecast-ticker", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
         while not self._stopped.wait(self._every_s):
@@ -137,15 +114,14 @@ class TickedMeter(GuardedMeter):
     """A meter whose instrument is also read while a window is open; hooks say how.
 
     Attributes:
-        ticks: Whether it is; otherwise only both ends of a window are read.
+        tick_s: Time between two readings; 0 to read only both ends of a window.
+        make_ticker: Starts what calls ``_tick`` again and again, until it is stopped.
     """
 
-    ticks = True
-
-    def __init__(self, every_s: float, now: Callable[[], float], ticker: MakeTicker) -> None:
-        self._now = now
-        self._ticker = ticker(every_s, self._tick)
-        self._begun_s = 0.0
+    tick_s = 0.0
+    make_ticker: type[Ticker] = Ticker
+    _ticker: Ticker | None = None
+    _begun_s = 0.0
 
     @abstractmethod
     def _tick(self) -> None:
@@ -160,19 +136,24 @@ class TickedMeter(GuardedMeter):
         """Return the energy from ``_begun_s`` to the end."""
 
     def _start(self) -> None:
-        if self.ticks:
-            # It stops the ticks of an earlier window; its own first one is a period away.
-            self._ticker.start()
+        # An error in a window that was never ended no longer matters.
+        with suppress(JoulecastError):
+            self._release()
+        if self.tick_s:
+            # Its first tick is a period away.
+            self._ticker = self.make_ticker(self.tick_s, self._tick)
         self._begin()
-        self._begun_s = self._now()
+        self._begun_s = self.clock.now()
 
     def _stop(self) -> Reading:
-        end_s = self._now()
-        self._ticker.stop()
+        end_s = self.clock.now()
+        self._release()
         return self._finish(end_s)
 
     def _release(self) -> None:
-        self._ticker.stop()
+        ticker, self._ticker = self._ticker, None
+        if ticker is not None:
+            ticker.stop()
 
 
 class SampledMeter(TickedMeter):
@@ -180,16 +161,12 @@ class SampledMeter(TickedMeter):
 
     unit = "W"
 
-    def __init__(self, every_s: float, now: Callable[[], float], ticker: MakeTicker) -> None:
-        super().__init__(every_s, now, ticker)
-        self._samples: list[Sample] = []
-
     @abstractmethod
     def _read(self) -> float:
         """Return the present power or count."""
 
     def _begin(self) -> None:
-        self._samples = []
+        self._samples: list[Sample] = []
         if self.unit == "J":
             self._tick()
 
@@ -200,7 +177,7 @@ class SampledMeter(TickedMeter):
         return subtract_counts([value for _, value in self._samples], end_s - self._begun_s)
 
     def _tick(self) -> None:
-        begin_s = self._now()
+        begin_s = self.clock.now()
         value = self._read()
         # Reading takes milliseconds, or as long as a program runs: assume the middle.
-        self._samples.append(Sample((begin_s + self._now()) / 2, value))
+        self._samples.append(Sample((begin_s + self.clock.now()) / 2, value))

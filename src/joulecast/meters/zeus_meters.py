@@ -11,14 +11,13 @@ check more, and need nothing to be installed.
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from joulecast.meters.base import MeterInfo, UnavailableError, report_missing
-from joulecast.meters.sampling import MakeTicker, SampledMeter, Ticker
+from joulecast.meters.base import MeterInfo, MeterRequest, UnavailableError, explain_missing
+from joulecast.meters.sampling import SampledMeter
 from joulecast.system.errors import InputError, MeasurementError, arg
 
 _INSTALL = "run: pip install 'joulecast[zeus]'"
@@ -49,16 +48,13 @@ class ZeusMeter(SampledMeter):
         instrument: str,
         unit: str,
         read_milli: Callable[[], float],  # returns mJ or mW
-        now: Callable[[], float] = time.monotonic,
-        ticker: MakeTicker = Ticker,
     ) -> None:
         self.name = name
         self.covers = covers
         self.instrument = instrument
         self.unit = unit
-        self.ticks = unit == "W"
+        self.tick_s = _INTERVAL_S if unit == "W" else 0.0
         self._read_milli = read_milli
-        super().__init__(_INTERVAL_S, now, ticker)
 
     def _read(self) -> float:
         try:
@@ -195,28 +191,28 @@ def _explain_opening(what: str) -> Iterator[None]:
 # Make and detect
 
 
-def make_amd(argument: str, on: str) -> ZeusMeter:
+def make_amd(request: MeterRequest) -> ZeusMeter:
     """Return the meter of ``amd`` (the GPU that runs the load) or ``amd:1`` (HIP's index)."""
+    argument, on = request.argument, request.on
     if argument and not argument.isdigit():
         raise InputError(f"amd:{argument} is not a GPU: give its index, like amd:0")
-    kind, _, number = on.partition(":")
-    loaded = number or "0"
-    if kind == "cuda" and argument and int(argument) != int(loaded):
+    loaded = int(on.partition(":")[2] or 0) if request.is_gpu else None
+    index = int(argument or loaded or 0)
+    if loaded not in (None, index):
         raise InputError(
             f"{arg('meter', f'amd:{argument}')} does not read the GPU behind {arg('on', on)}: give "
             f"{arg('meter', 'amd')}"
         )
-    return open_amd(int(argument or (loaded if kind == "cuda" else 0)))
+    return open_amd(index)
 
 
-def make_apple(argument: str) -> ZeusMeter:
+def make_apple(request: MeterRequest) -> ZeusMeter:
     """Return the meter of ``apple``."""
     return open_apple()
 
 
-@report_missing("amd", "gpu")
 def detect_amd() -> tuple[MeterInfo, ...]:
-    """Return one row per AMD GPU, or one that says why there is none."""
+    """Return one row per AMD GPU."""
     gpus = _list_amd_gpus()
     return tuple(_describe_amd(gpus, index) for index in range(len(gpus.gpus)))
 
@@ -228,15 +224,14 @@ def _describe_amd(gpus: Any, index: int) -> MeterInfo:
         power_w = _find_amd_power(gpus, index)(index) / 1e3
     except UnavailableError as error:
         if not has_counter:
-            return error.to_info(f"amd:{index}", "gpu")
+            return explain_missing(f"amd:{index}", "gpu", error)
         power_w = None
     meter = ZeusMeter(f"amd:{index}", "gpu", f"amd {index}", "", lambda: 0.0)
     resolution_j = _RESOLUTION_J if has_counter else None
     return meter.to_info(f"{gpus.get_name(index)}, {how}", resolution_j, power_w)
 
 
-@report_missing("apple", "+".join(_APPLE_PARTS))
 def detect_apple() -> tuple[MeterInfo, ...]:
-    """Return the processor of a Mac, or why there is none."""
+    """Return the processor of a Mac."""
     meter = open_apple()
     return (meter.to_info(f"counters of {meter.covers}", _RESOLUTION_J),)

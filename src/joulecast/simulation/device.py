@@ -11,8 +11,7 @@ from joulecast.records import Trial
 from joulecast.simulation.chip import Chip, StepCost, compute_step_cost
 from joulecast.system.errors import InputError
 
-# The first two slow the device down; the others disturb its meter.
-DISTURBANCES = ("other load", "throttled", "reset", "negative", "stuck", "gap")
+DISTURBANCES = ("other load", "throttled")
 _WAKE_S = 30.0  # how long the clocks stay active after a load
 
 
@@ -106,6 +105,11 @@ class SimulatedDevice:
         start_s = self._now_s if start_s is None else start_s
         event = Disturbance(what, start_s, start_s + duration_s, slowdown, power_w, noticed)
         self.disturbances.append(event)
+
+    def list_faults(self, start_s: float, end_s: float) -> tuple[str, ...]:
+        """Return the disturbances between two moments that a meter reports."""
+        events = (one for one in self.disturbances if one.noticed)
+        return tuple(one.what for one in events if one.start_s < end_s and one.end_s > start_s)
 
     def issue(self, cost: StepCost, count: int, done: int = 0) -> None:
         """Issue ``count`` steps of a network that has run ``done`` steps before."""

@@ -33,8 +33,8 @@ GRIDS = {
 GRID_SOURCE = "Ember, yearly averages of 2023, rounded; eu, uk and us were not checked against it"
 
 _PREFIXES = {"n": 1e-9, "µ": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-# Other spellings of a prefix: the Greek letter mu and u for the micro sign, K for k.
-_PREFIX_SPELLINGS = {"μ": "µ", "u": "µ", "K": "k"}
+# Other spellings: the Greek letter mu and u for the micro sign, K for k.
+_PREFIXES |= {"μ": 1e-6, "u": 1e-6, "K": 1e3}
 _NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)"
 _ENERGY = re.compile(_NUMBER + r"\s*([nuµμmkKMGT]?)([jJ]|[wW][hH])")
 _GRID = re.compile(_NUMBER + r"\s*(?:(k?)g\s*(?:CO2e?)?\s*/\s*kWh)?", re.IGNORECASE)
@@ -43,7 +43,8 @@ _BYTES = re.compile(_NUMBER + r"\s*([kKMGT]?)(i?)B")
 _DURATION_PART = re.compile(_NUMBER + r"\s*(ms|s|min|h|d)\s*")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _CURRENCY = r"([A-Za-z]{3}|[€$£¥₹])?"
-_MONEY = re.compile(_CURRENCY + r"\s*" + _NUMBER + r"\s*" + _CURRENCY)
+# The currency may come before or after the number.
+_MONEY = re.compile(_CURRENCY + r"\s*" + _NUMBER + r"\s*(?(1)|" + _CURRENCY + ")")
 _PER_KWH = re.compile(r"\s*/\s*kWh$", re.IGNORECASE)
 _POWER = re.compile(_NUMBER + r"\s*([umµμkKM]?)[wW]")
 
@@ -98,16 +99,10 @@ def price_energy(energy_j: float, price_per_kwh: float) -> float:
 
 def parse_energy(text: str) -> float:
     """Return the joules of a text like ``15Wh``, ``300 mWh``, ``2kWh`` or ``5J``."""
-    match = _ENERGY.fullmatch(text.strip())
-    if match is None:
-        hint = " (mAh x volts / 1000 = Wh)" if "ah" in text.lower() else ""
-        raise InputError(
-            f"{text!r} is not an energy: give a number and a unit, like 15Wh or 5J{hint}"
-        )
-    number, prefix, unit = match.groups()
-    scale = _PREFIXES[_PREFIX_SPELLINGS.get(prefix, prefix)]
+    hint = " (mAh x volts / 1000 = Wh)" if "ah" in text.lower() else ""
+    number, prefix, unit = _match(_ENERGY, text, f"an energy: give one like 15Wh or 5J{hint}")
     joules = JOULES_PER_WH if unit.lower() == "wh" else 1.0
-    return _check_finite(float(number) * scale * joules, text, "15Wh")
+    return _check_finite(float(number) * _PREFIXES[prefix] * joules, text, "15Wh")
 
 
 def parse_grid(text: str) -> float:
@@ -115,13 +110,8 @@ def parse_grid(text: str) -> float:
     name = text.strip().lower()
     if name in GRIDS:
         return GRIDS[name]
-    match = _GRID.fullmatch(name)
-    if match is None:
-        names = ", ".join(GRIDS)
-        raise InputError(
-            f"{text!r} is not a grid: give g CO2e per kWh, like 400, or one of {names}"
-        )
-    number, kilo = match.groups()
+    wanted = f"a grid: give g CO2e per kWh, like 400, or one of {', '.join(GRIDS)}"
+    number, kilo = _match(_GRID, text, wanted)
     return _check_finite(float(number) * (GRAMS_PER_KG if kilo else 1.0), text, "400")
 
 
@@ -137,21 +127,14 @@ def parse_price(text: str) -> Price:
 
 def parse_money(text: str) -> tuple[float, str]:
     """Return amount and currency of a text like ``599EUR``, ``€599`` or ``599``."""
-    match = _MONEY.fullmatch(text.strip())
-    before, number, after = match.groups() if match else (None, "", None)
-    if match is None or (before and after):
-        raise InputError(f"{text!r} is not a price: give one like 599EUR, €599 or 599")
+    before, number, after = _match(_MONEY, text, "a price: give one like 599EUR, €599 or 599")
     return _check_finite(float(number), text, "599EUR"), (before or after or "").upper()
 
 
 def parse_power(text: str) -> float:
     """Return the watts of a text like ``15W``, ``700 mW`` or ``1.2kW``."""
-    match = _POWER.fullmatch(text.strip())
-    if match is None:
-        raise InputError(f"{text!r} is not a power: give a number and a unit, like 15W")
-    number, prefix = match.groups()
-    scale = _PREFIXES[_PREFIX_SPELLINGS.get(prefix, prefix)]
-    return _check_finite(float(number) * scale, text, "15W")
+    number, prefix = _match(_POWER, text, "a power: give a number and a unit, like 15W")
+    return _check_finite(float(number) * _PREFIXES[prefix], text, "15W")
 
 
 def parse_share(text: str, most: float = 1.0) -> float:
@@ -179,11 +162,9 @@ def parse_duration(text: str) -> float:
 
 def parse_bytes(text: str) -> float:
     """Return the bytes of a text like ``8GiB``, ``500MB`` or ``1024B``."""
-    match = _BYTES.fullmatch(text.strip())
-    if match is None:
-        raise InputError(f"{text!r} is not a size in bytes: give one like 8GiB or 500MB")
-    number, prefix, binary = match.groups()
-    power = ("", "k", "M", "G", "T").index(_PREFIX_SPELLINGS.get(prefix, prefix))
+    wanted = "a size in bytes: give one like 8GiB or 500MB"
+    number, prefix, binary = _match(_BYTES, text, wanted)
+    power = ("", "k", "M", "G", "T").index(prefix.replace("K", "k"))
     return _check_finite(float(number) * (1024.0 if binary else 1000.0) ** power, text, "8GiB")
 
 
@@ -196,6 +177,13 @@ def parse_shape(text: str) -> tuple[int, ...]:
     if not shape or min(shape) < 1:
         raise InputError(f"{text!r} is not a shape: give the sizes of one sample, like 3x96x96")
     return shape
+
+
+def _match(pattern: re.Pattern[str], text: str, wanted: str) -> tuple[str, ...]:
+    match = pattern.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"{text!r} is not {wanted}")
+    return match.groups(default="")
 
 
 def _check_finite(value: float, text: str, example: str) -> float:

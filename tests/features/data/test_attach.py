@@ -58,8 +58,8 @@ class Instrument:
 def record_trials(seed, count):
     """Record random nets, and the idle device once; return the device and the observations."""
     device, rng = make_simulated_device(seed), random.Random(seed)
-    meter = LaterMeter("device", "simulated", now=device.now, wall=lambda: WALL_S + device.now())
-    clock = MeasureClock(device.now, device.sleep)
+    clock = MeasureClock(device.now, device.sleep, lambda: WALL_S + device.now())
+    meter = LaterMeter("device", "simulated", clock)
     with Measurer(SimulatedRuntime(device), meter, clock=clock, run="run") as measurer:
         nets = [
             draw_family(rng.choice(("lenet5", "cnn5", "har")), rng.randint) for _ in range(count)
