@@ -23,11 +23,9 @@ from joulecast.features.plan.problem import (
     ChargingWindow,
     Job,
     JobCost,
+    JobForecast,
     PlanDevice,
-    PlanRequest,
     Problem,
-    Task,
-    TaskCost,
     estimate_jobs,
     parse_plan_request,
 )
@@ -110,15 +108,15 @@ def devices(draw, name):
 
 
 @st.composite
-def problems(draw, max_tasks=4, max_s=10, whole=True):
+def problems(draw, max_jobs=4, max_s=10, whole=True):
     """Draw a problem: whole seconds and deadlines, or fractions and some without deadline."""
     stretch = 1.0 if whole else draw(st.floats(0.5, 2.0))
     found = tuple(draw(devices(f"m{at}")) for at in range(draw(st.integers(1, 2))))
-    tasks = []
-    for at in range(draw(st.integers(1, max_tasks))):
+    jobs = []
+    for at in range(draw(st.integers(1, max_jobs))):
         sizes = st.integers(1, 4), st.integers(0, 30), st.integers(1, 5)
         costs = {
-            device.name: TaskCost(
+            device.name: JobCost(
                 stretch * draw(sizes[0]), float(draw(sizes[1])), draw(sizes[2]) * 2.0**20
             )
             for device in found
@@ -126,8 +124,8 @@ def problems(draw, max_tasks=4, max_s=10, whole=True):
         release = draw(st.integers(0, 4))
         deadline = release + draw(st.integers(2, max_s - release))
         is_due = whole or draw(st.booleans())
-        tasks.append(Task(f"t{at}", costs, float(release), float(deadline) if is_due else math.inf))
-    return Problem(found, tuple(tasks))
+        jobs.append(Job(f"t{at}", costs, float(release), float(deadline) if is_due else math.inf))
+    return Problem(found, tuple(jobs))
 
 
 def simulate(problem, schedule, parts=8):
@@ -148,7 +146,7 @@ def simulate(problem, schedule, parts=8):
             power = device.awake_w if now >= first else device.asleep_w
             for one in here:
                 if one.start_s <= now < one.end_s:
-                    cost = problem.task[one.task].costs[device.name]
+                    cost = problem.job[one.job].costs[device.name]
                     power += cost.extra_j / cost.duration_s
             if now >= first:
                 energy += power / parts
@@ -158,9 +156,9 @@ def simulate(problem, schedule, parts=8):
     return least, energy
 
 
-def solve_quickly(tasks, limit_s=10.0, workers=1, **device):
+def solve_quickly(jobs, limit_s=10.0, workers=1, **device):
     """Solve a problem of one device."""
-    return solve(Problem((PlanDevice("m", **device),), tuple(tasks)), limit_s, workers)
+    return solve(Problem((PlanDevice("m", **device),), tuple(jobs)), limit_s, workers)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -175,30 +173,30 @@ def test_schedules_violate_nothing_and_can_be_followed(problem):
     least, energy = simulate(problem, found.schedule, parts=200)
     assert least > -0.5
     assert found.energy_j == pytest.approx(energy, abs=0.5)
-    assert {one.task for one in found.schedule} | set(found.left_out) == set(problem.task)
+    assert {one.job for one in found.schedule} | set(found.left_out) == set(problem.job)
     followed = follow_schedule(problem, found.schedule, 1.5 * found.time_step_s)
     replayed = replay(problem, followed)
     assert replayed.energy_j == pytest.approx(found.energy_j, rel=1e-3, abs=0.05)
     kinds = {one.kind for one in replayed.violations}
-    assert not kinds & {"release", "parallel", "memory", "tasks"}
+    assert not kinds & {"release", "parallel", "memory", "jobs"}
     for name in found.left_out:
         assert {one.device for one in explain_left_out(problem, found.schedule, name).reasons} == {
             device.name for device in problem.devices
         }
 
 
-@given(problems(max_tasks=3, max_s=8))
+@given(problems(max_jobs=3, max_s=8))
 @settings(max_examples=15, deadline=None)
 def test_no_schedule_is_better_than_the_solvers(problem):
     found = solve(problem, 20.0, workers=1)
-    # Every task at every whole second, or not at all.
+    # Every job at every whole second, or not at all.
     choices = [
         [None, *(
-            problem.assign(task.name, name, float(start))
-            for name, cost in task.costs.items()
-            for start in range(int(task.release_s), int(task.deadline_s - cost.duration_s) + 1)
+            problem.assign(job.name, name, float(start))
+            for name, cost in job.costs.items()
+            for start in range(int(job.release_s), int(job.deadline_s - cost.duration_s) + 1)
         )]
-        for task in problem.tasks
+        for job in problem.jobs
     ]  # fmt: skip
     schedules = ([one for one in row if one] for row in itertools.product(*choices))
     best = min(
@@ -213,7 +211,7 @@ def test_no_schedule_is_better_than_the_solvers(problem):
     assert found.lower_bound_j <= found.energy_j * (1 + 1e-9)
     for one in found.schedule:
         others = [other for other in found.schedule if other != one]
-        sooner = problem.assign(one.task, one.device, one.start_s - 1.0)
+        sooner = problem.assign(one.job, one.device, one.start_s - 1.0)
         replayed = replay(problem, [*others, sooner])
         costs_more = replayed.energy_j > found.energy_j * (1 + 1e-9)
         assert replayed.violations or costs_more or sooner.start_s < 0
@@ -223,9 +221,9 @@ def test_no_schedule_is_better_than_the_solvers(problem):
 @settings(max_examples=40, deadline=None)
 def test_the_replay_agrees_with_small_steps(problem, data):
     schedule = []
-    for task in problem.tasks:
+    for job in problem.jobs:
         device = data.draw(st.sampled_from(problem.devices)).name
-        schedule.append(problem.assign(task.name, device, float(data.draw(st.integers(0, 6)))))
+        schedule.append(problem.assign(job.name, device, float(data.draw(st.integers(0, 6)))))
     replayed = replay(problem, schedule)
     least, energy = simulate(problem, schedule)
     assert replayed.energy_j == pytest.approx(energy, abs=1e-6)
@@ -244,9 +242,9 @@ def test_the_replay_agrees_with_small_steps(problem, data):
     ids=["after", "apart", "together"],
 )
 def test_idle_energy_flows_between_tasks_and_is_counted_once(second_s, energies):
-    cost = TaskCost(10.0, 50.0)
+    cost = JobCost(10.0, 50.0)
     device = PlanDevice("m", idle_w=2.0, max_parallel=2)
-    problem = Problem((device,), (Task("a", {"m": cost}), Task("b", {"m": cost})))
+    problem = Problem((device,), (Job("a", {"m": cost}), Job("b", {"m": cost})))
     assert cost.energy_j(device) == 70.0
     both = [problem.assign("a", "m", 0.0), problem.assign("b", "m", second_s)]
     run = replay(problem, both).runs["m"]
@@ -260,61 +258,59 @@ def test_idle_energy_flows_between_tasks_and_is_counted_once(second_s, energies)
         ([Assignment("a", "m", 25.0, 35.0)], "deadline", 5.0),
         ([Assignment("a", "m", 5.0, 15.0), Assignment("b", "m", 6.0, 16.0)], "parallel", 1.0),
         ([Assignment("a", "n", 5.0, 15.0), Assignment("b", "n", 6.0, 16.0)], "memory", 2.0),
-        ([Assignment("a", "m", 5.0, 15.0), Assignment("a", "n", 5.0, 15.0)], "tasks", 1.0),
-        ([Assignment("a", "m", 5.0, 12.0)], "tasks", 1.0),
+        ([Assignment("a", "m", 5.0, 15.0), Assignment("a", "n", 5.0, 15.0)], "jobs", 1.0),
+        ([Assignment("a", "m", 5.0, 12.0)], "jobs", 1.0),
         ([Assignment("a", "full", 10.0, 20.0)], "battery", 10.0),
     ],
 )
 def test_violations_say_how_much_is_missing(schedule, kind, missing):
-    cost, drain = TaskCost(10.0, 1.0, 5.0), TaskCost(10.0, 60.0)
+    cost, drain = JobCost(10.0, 1.0, 5.0), JobCost(10.0, 60.0)
     battery = Battery(100.0, 90.0, 50.0, (ChargingWindow(0.0, 10.0, 5.0),))
     costs = {"m": cost, "n": cost, "full": drain}
-    tasks = tuple(Task(name, costs, 1.0, 30.0) for name in "ab")
+    jobs = tuple(Job(name, costs, 1.0, 30.0) for name in "ab")
     some = PlanDevice("m"), PlanDevice("n", max_parallel=2, memory_bytes=8.0)
-    problem = Problem((*some, PlanDevice("full", battery=battery)), tasks)
+    problem = Problem((*some, PlanDevice("full", battery=battery)), jobs)
     violations = replay(problem, schedule).violations
     (found,) = {(one.kind, one.missing) for one in violations}
     assert found == (kind, pytest.approx(missing))
 
 
-def make_tasks(names, duration_s=10.0, extra_j=1.0, *times, memory_bytes=0.0):
-    return [
-        Task(name, {"m": TaskCost(duration_s, extra_j, memory_bytes)}, *times) for name in names
-    ]
+def make_jobs(names, duration_s=10.0, extra_j=1.0, *times, memory_bytes=0.0):
+    return [Job(name, {"m": JobCost(duration_s, extra_j, memory_bytes)}, *times) for name in names]
 
 
 CHARGED = Battery(100.0, 40.0, 10.0, (ChargingWindow(50.0, 100.0, 2.0),))
 
 
 @pytest.mark.parametrize(
-    ("tasks", "device", "starts"),
+    ("jobs", "device", "starts"),
     [
         # The first now; the others draw 3 W against 2 W, each after 10 J were charged.
-        (make_tasks("abc", 10.0, 30.0), {"battery": CHARGED}, [0.0, 55.0, 70.0]),
+        (make_jobs("abc", 10.0, 30.0), {"battery": CHARGED}, [0.0, 55.0, 70.0]),
         # Grouped, to save idle energy.
         (
-            [*make_tasks("ab", 10.0, 10.0, 0.0, 100.0), *make_tasks("c", 10.0, 1.0, 50.0, 100.0)],
+            [*make_jobs("ab", 10.0, 10.0, 0.0, 100.0), *make_jobs("c", 10.0, 1.0, 50.0, 100.0)],
             {"idle_w": 5.0},
             [30.0, 40.0, 50.0],
         ),
         # Who gains nothing by waiting does not wait.
         (
-            [*make_tasks("l", 700.0, 9e4, 1800.0, 36e3), *make_tasks("s", 30.0, 9e3, 0.0, 28800.0)],
+            [*make_jobs("l", 700.0, 9e4, 1800.0, 36e3), *make_jobs("s", 30.0, 9e3, 0.0, 28800.0)],
             {"idle_w": 220.0},
             [1770.0, 1800.0],
         ),
         # Two that fill a memory run in parallel.
         (
-            make_tasks("ab", 10.0, 1.0, 0.0, 10.0, memory_bytes=2.5 * 2**20),
+            make_jobs("ab", 10.0, 1.0, 0.0, 10.0, memory_bytes=2.5 * 2**20),
             {"memory_bytes": 5 * 2**20, "max_parallel": 2},
             [0.0, 0.0],
         ),
         # Only the wait for the next time step is between them.
-        (make_tasks("ab", 499.593), {"idle_w": 30.0}, [0.0, 499.6]),
+        (make_jobs("ab", 499.593), {"idle_w": 30.0}, [0.0, 499.6]),
     ],
 )
-def test_small_problems_have_the_obvious_schedule(tasks, device, starts):
-    found = solve_quickly(tasks, **device)
+def test_small_problems_have_the_obvious_schedule(jobs, device, starts):
+    found = solve_quickly(jobs, **device)
     assert found.is_optimal and found.gap_share == 0 and not found.left_out
     assert sorted(one.start_s for one in found.schedule) == pytest.approx(starts, abs=0.2)
 
@@ -323,44 +319,44 @@ FULL = Battery(50.0, 50.0, 0.0, (ChargingWindow(0.0, 100.0, 10.0),))
 
 
 @pytest.mark.parametrize(
-    ("tasks", "battery", "running"),
+    ("jobs", "battery", "running"),
     [
         # One that needs the last joule runs.
-        (make_tasks("a", math.pi, 30.0), Battery(100.0, 40.0, 10.0), ("a",)),
+        (make_jobs("a", math.pi, 30.0), Battery(100.0, 40.0, 10.0), ("a",)),
         # A full battery gains nothing from its charger.
-        (make_tasks("ab", 10.0, 40.0, 100.0, 120.0), FULL, ("a", "b")),
+        (make_jobs("ab", 10.0, 40.0, 100.0, 120.0), FULL, ("a", "b")),
         # Those of higher priority run.
         (
-            [Task(f"t{at}", {"m": TaskCost(10.0, 20.0)}, priority=at % 4) for at in (1, 7, 5, 2)],
+            [Job(f"t{at}", {"m": JobCost(10.0, 20.0)}, priority=at % 4) for at in (1, 7, 5, 2)],
             Battery(100.0, 60.0, 20.0),
             ("t2", "t7"),
         ),
     ],
 )
-def test_as_much_runs_as_the_battery_allows(tasks, battery, running):
-    found = solve_quickly(tasks, battery=battery)
+def test_as_much_runs_as_the_battery_allows(jobs, battery, running):
+    found = solve_quickly(jobs, battery=battery)
     assert found.runs_most and not found.replay.violations
-    assert {one.task for one in found.schedule} <= set(running)
-    assert len(found.left_out) == (1 if battery is FULL else len(tasks) - len(running))
+    assert {one.job for one in found.schedule} <= set(running)
+    assert len(found.left_out) == (1 if battery is FULL else len(jobs) - len(running))
 
 
 def test_uneven_lanes_are_proven_optimal():
     """Durations that sum to 105 s cannot be split evenly over two lanes."""
     durations_s = (11.0, 13.0, 17.0, 19.0, 16.0, 14.0, 15.0)
-    tasks = [Task(f"t{s:g}", {"m": TaskCost(s, 1.0)}, 0.0, 120.0) for s in durations_s]
-    found = solve_quickly(tasks, 20.0, 2, idle_w=10.0, max_parallel=2)
+    jobs = [Job(f"t{s:g}", {"m": JobCost(s, 1.0)}, 0.0, 120.0) for s in durations_s]
+    found = solve_quickly(jobs, 20.0, 2, idle_w=10.0, max_parallel=2)
     assert found.is_optimal
     assert found.energy_j == pytest.approx(10 * 53.0 + 7, abs=0.1)
 
 
 def test_time_limit_leaves_a_schedule_and_a_bound():
-    tasks = []
+    jobs = []
     for at in range(30):
-        costs = [TaskCost(5.0 + at % 7, 10.0 + (at * k) % 11) for k in range(3)]
-        tasks.append(Task(f"t{at}", dict(zip("mno", costs, strict=True))))
+        costs = [JobCost(5.0 + at % 7, 10.0 + (at * k) % 11) for k in range(3)]
+        jobs.append(Job(f"t{at}", dict(zip("mno", costs, strict=True))))
     some = tuple(PlanDevice(name, idle_w=1.0, max_parallel=2) for name in "mno")
     ticking = itertools.count(0.0, 0.8)
-    found = solve(Problem(some, tuple(tasks)), 1.0, workers=1, now=lambda: next(ticking))
+    found = solve(Problem(some, tuple(jobs)), 1.0, workers=1, now=lambda: next(ticking))
     assert len(found.schedule) == 30 and not found.replay.violations
     assert 0 <= found.lower_bound_j <= found.energy_j and 0 <= found.gap_share <= 1
 
@@ -373,7 +369,7 @@ def test_task_that_follows_another_waits_only_for_it(duration_s, starts):
         Assignment(name, "m", start_s, start_s + 10.0)
         for name, start_s in (("a", 0.0), ("b", 10.0), ("c", 50.0))
     )
-    problem = Problem((PlanDevice("m"),), tuple(make_tasks("abc", duration_s)))
+    problem = Problem((PlanDevice("m"),), tuple(make_jobs("abc", duration_s)))
     assert [one.start_s for one in follow_schedule(problem, planned, 0.01)] == starts
 
 
@@ -384,10 +380,9 @@ def test_task_that_follows_another_waits_only_for_it(duration_s, starts):
 def plan_two_jobs(confidence, idle_w=10.0, max_parallel=2, rest_w=0.0):
     """Plan two jobs of 300 s at 15 W with an uncertainty of 30 %."""
     device = PlanDevice("m", idle_w=idle_w, max_parallel=max_parallel, rest_w=rest_w)
-    request = PlanRequest(tuple(Job(name, "net", RunLength(1)) for name in "ab"), (device,))
     run = RunForecast(15.0 * 300, 300.0, 0.3, 0.3, rest_w)
-    costs = {job.name: {"m": JobCost(run, 1.0, "modelled", "")} for job in request.jobs}
-    return plan_jobs(request, costs, MIDNIGHT, confidence, 10.0)
+    jobs = tuple(Job(name, forecasts={"m": JobForecast(run, 1.0, "modelled")}) for name in "ab")
+    return plan_jobs(Problem((device,), jobs), MIDNIGHT, confidence, 10.0)
 
 
 @pytest.mark.parametrize(
@@ -422,8 +417,8 @@ def test_upper_bounds_hold_for_parallel_jobs():
 def test_stated_devices_take_flops_or_wait_for_launches(flops_per_s):
     lenet5, setup = make_family("lenet5"), Setup(batch=8)
     device = PlanDevice("m", power_w=3.0, flops_per_s=flops_per_s, launch_s=1e-3)
-    request = PlanRequest((Job("a", "net", RunLength(10)),), (device,))
-    cost = estimate_jobs(request, {"a": (lenet5, setup)}, {})["a"]["m"]
+    problem = Problem((device,), (Job("a", length=RunLength(10)),))
+    cost = estimate_jobs(problem, {"a": (lenet5, setup)}, {}).jobs[0].forecasts["m"]
     work = network_work(lenet5, setup).total
     step_s = work.flops / 1e6 if flops_per_s == 1e6 else work.launches * 1e-3
     assert cost.run.duration_s == pytest.approx(10 * step_s)
