@@ -23,15 +23,14 @@ from joulecast.features.budgets import EnergyBudget, RunLength, parse_budget
 from joulecast.features.channel_search import (
     STRATEGIES,
     PruneOptions,
-    PruningObjective,
     PruningProblem,
     list_allowed_counts,
-    make_flops_objective,
     parse_pruning_budget,
     prune_network,
     refine_counts,
 )
 from joulecast.features.prune_report import read_pruning
+from joulecast.operators import network_work
 from joulecast.operators.channel_groups import ChannelGroup, ChannelSlot, narrow_network
 from joulecast.records import Setup
 from joulecast.system.errors import FileError, InputError
@@ -65,20 +64,28 @@ def make_groups(seed: int = 0) -> tuple[ChannelGroup, ...]:
 GROUPS = make_groups()
 
 
-def make_jagged_objective(log_sd: float = 0.0) -> PruningObjective:
-    """Cost by FLOPs, 50 % higher for every layer whose channels are not a multiple of eight."""
+class JaggedProfile:
+    """Energy by FLOPs, 50 % higher for every layer whose channels are not a multiple of eight."""
 
-    def compute_costs(networks):
+    def __init__(self, log_sd=0.0):
+        self.log_variance = [log_sd**2] * 2
+
+    def predict_means(self, networks, setup):
         odd = [sum(one.sizes["cout"] % 8 != 0 for one in net.layers[:-1]) for net in networks]
-        return make_flops_objective(SETUP).compute_costs(networks) * (1 + 0.5 * np.array(odd))
+        flops = [network_work(one, setup).total.flops for one in networks]
+        return np.array(flops) * (1 + 0.5 * np.array(odd))
 
-    return PruningObjective("J", compute_costs, lambda before, after: log_sd)
+    def estimate(self, networks, setup, **options):
+        return self
+
+    def log_ratio_variance(self, reference, others):
+        return self.log_variance[1:]
 
 
-def make_problem(objective, share=0.5, **options) -> PruningProblem:
-    chosen = PruneOptions(**options)
+def make_problem(fitted=None, share=0.5, **options) -> PruningProblem:
+    chosen, budget = PruneOptions(**options), EnergyBudget(share=share)
     allowed = list_allowed_counts(NETWORK, GROUPS, chosen)
-    return PruningProblem(NETWORK, GROUPS, allowed, objective, EnergyBudget(share=share), chosen)
+    return PruningProblem(NETWORK, GROUPS, allowed, SETUP, budget, chosen, fitted)
 
 
 def test_narrowing_equals_building_the_narrower_net():
@@ -99,7 +106,7 @@ def test_narrowing_equals_building_the_narrower_net():
 @settings(max_examples=4)
 @given(share=st.floats(0.15, 0.95), confidence=st.sampled_from([0.5, 0.9]), spend=st.booleans())
 def test_every_strategy_meets_the_budget_with_confidence(strategy, share, confidence, spend):
-    problem = make_problem(make_jagged_objective(log_sd=0.02), share, confidence=confidence)
+    problem = make_problem(JaggedProfile(0.02), share, confidence=confidence)
     counts = refine_counts(problem, STRATEGIES[strategy](problem), spend)
     cost = problem.compute_cost(counts)
     assert cost <= share * problem.compute_cost(problem.full)
@@ -113,7 +120,7 @@ def test_every_strategy_meets_the_budget_with_confidence(strategy, share, confid
 
 
 def test_marginal_uses_the_budget_that_uniform_leaves():
-    problem = make_problem(make_flops_objective(SETUP))
+    problem = make_problem()
     full_cost = problem.compute_cost(problem.full)
     uniform = STRATEGIES["uniform"](problem)
     marginal = refine_counts(problem, STRATEGIES["marginal"](problem), True)
@@ -121,15 +128,15 @@ def test_marginal_uses_the_budget_that_uniform_leaves():
     assert problem.compute_value(marginal) > problem.compute_value(uniform)
     of_epochs = parse_pruning_budget("2Wh", RunLength(epochs=2, samples=50), batch=10)
     assert of_epochs.limit(4.0) == pytest.approx(2 * JOULES_PER_WH / 10)
-    whole = make_problem(make_jagged_objective(), share=1.0)
+    whole = make_problem(JaggedProfile(), share=1.0)
     assert refine_counts(whole, whole.full, True) == whole.full
 
 
 def test_limits_apply_floor_keep_and_multiple():
-    problem = make_problem(make_jagged_objective(), floor=0.25, keep=("conv2",), multiple=4)
+    problem = make_problem(JaggedProfile(), floor=0.25, keep=("conv2",), multiple=4)
     assert problem.allowed["conv2"] == (24,) and problem.allowed["conv1"] == (4, 8, 12, 16)
-    assert make_problem(make_jagged_objective(), floor=6).smallest["conv1"] == 6
-    assert make_problem(make_jagged_objective(), keep=("conv*",)).smallest == problem.full
+    assert make_problem(JaggedProfile(), floor=6).smallest["conv1"] == 6
+    assert make_problem(JaggedProfile(), keep=("conv*",)).smallest == problem.full
     options = replace(FLOPS, keep=("conv3",))
     result = prune_network(NETWORK, GROUPS, SETUP, parse_pruning_budget("60%"), options=options)
     assert result.counts["conv3"] == result.pruned.layers[2].sizes["cout"] == 32
@@ -140,13 +147,13 @@ def test_limits_apply_floor_keep_and_multiple():
 def test_kept_importance_is_that_of_the_most_important_channels():
     group = replace(GROUPS[0], importance=(0.1, 0.4, 0.2, 0.3))
     assert group.rank() == [0, 2, 3, 1]
-    problem = replace(make_problem(make_jagged_objective()), groups=(group,))
+    problem = replace(make_problem(JaggedProfile()), groups=(group,))
     assert problem.shares["conv1"][2] == pytest.approx(0.7)
 
 
 @given(log_sd=st.floats(0.001, 0.2), confidence=st.floats(0.5, 0.99))
 def test_budget_probability_at_the_cost_target_is_the_confidence(log_sd, confidence):
-    problem = make_problem(make_jagged_objective(log_sd), confidence=confidence)
+    problem = make_problem(JaggedProfile(log_sd), confidence=confidence)
     target = problem.compute_cost_target(problem.full)
     log_margin = math.log(problem.cost_limit / target)
     assert NormalDist().cdf(log_margin / log_sd) == pytest.approx(confidence)
