@@ -467,7 +467,7 @@ def planned(profiled, write):
         ("steps = 50_000", "steps = 0", ("[[job]] first", "steps is 0")),
         ("steps = 50_000", "step = 5", ("[[job]] first", "unknown key 'step'")),
         ("steps = 50_000", "epochs = 5", ("[[job]] first", "epochs and samples")),
-        ("steps = 50_000", "inferences = 5", ("[[job]] first", "inference = true")),
+        ("steps = 50_000", "inferences = 5", ("[[job]] first", "inferences needs")),
         ("batch = 8", 'inference = true\nloss = "mse"', ("[[job]] first", "loss is for training")),
         ('net = "lenet5:3,5,9,11"', "", ("[[job]] first", "net is missing")),
         ('net = "lenet5:3,5,9,11"', 'net = "nix"', ("[[job]] first", "no net 'nix'")),

@@ -29,7 +29,9 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from joulecast.features.arguments import choose_setup_fields
 from joulecast.features.budgets import MAX_COUNT, RunLength
+from joulecast.features.estimate import find_run_length
 from joulecast.records import Network, Profile, Setup
 from joulecast.system.errors import InputError
 from joulecast.system.files import show_value
@@ -331,22 +333,13 @@ def parse_plan_request(data: Mapping[str, Any], now: datetime) -> Problem:
 
 
 def _parse_job(where: str, row: Json, parse_time: Parser) -> Job:
-    times = dict.fromkeys(("release", "deadline"), parse_time)
-    values = parse_table(where, row, {**_JOB, **_LENGTH, **_SETUP, **times})
+    more = {"release": parse_time, "deadline": parse_time, "inference": _parse_flag}
+    values = parse_table(where, row, {**_JOB, **_LENGTH, **_SETUP, **more})
     if "net" not in values:
         raise InputError("net is missing: give a family, file.py:make_net or a .json")
-    setup = {key: values[key] for key in _SETUP if key in values}
-    if values.pop("inference", False):
-        setup["phase"] = "inference"
-        for key in ("optimizer", "loss"):
-            if key in values:
-                raise InputError(f"{key} is for training: leave it out with inference")
-        if "steps" in values and "inferences" in values:
-            raise InputError("steps and inferences mean the same: give one of them")
-    elif "inferences" in values:
-        raise InputError("inferences needs inference = true: give steps to train")
-    steps = values.get("inferences", values.get("steps"))
-    length = RunLength(steps, values.get("epochs"), values.get("samples"))
+    phase = "inference" if values.get("inference") else None
+    setup = choose_setup_fields(phase=phase, **{key: values.get(key) for key in _SETUP})
+    length = find_run_length(phase=phase, **{key: values.get(key) for key in _LENGTH})
     if not length.is_run:
         raise InputError("give steps, or epochs and samples")
     job = Job(
@@ -444,10 +437,7 @@ _COUNT_ADVICE = f"give a whole number from 1 to {MAX_COUNT:,}"
 _parse_count = _expect(int, _COUNT_ADVICE, lambda count: 1 <= count <= MAX_COUNT)
 _parse_flag = _expect(bool, "give true or false")
 _parse_names = _expect(list, 'give a list like ["phone", "laptop"]', bool)
-_LENGTH: dict[str, Parser] = {
-    **dict.fromkeys(("steps", "inferences", "epochs", "samples"), _parse_count),
-    "inference": _parse_flag,
-}
+_LENGTH = dict.fromkeys(("steps", "inferences", "epochs", "samples"), _parse_count)
 _JOB: dict[str, Parser] = {
     **dict.fromkeys(("name", "net"), parse_text),
     "devices": lambda value: tuple(map(parse_text, _parse_names(value))),

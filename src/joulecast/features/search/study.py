@@ -109,10 +109,10 @@ def run_study(
     # The seed differs when a study is continued, so that the same candidates do not return.
     inner = make_sampler(sampler, seed + len(opened.get_trials(deepcopy=False)))
     opened.sampler = screening = ScreeningSampler(inner, screener, tries)
-    failures: list[JoulecastError] = []
+    failures, dimensions = list[JoulecastError](), screener.space.dimensions
 
     def run_trial(trial: optuna.Trial) -> float | tuple[float, float]:
-        params = {name: _suggest(trial, name, one) for name, one in screening.distributions.items()}
+        params = {name: _suggest(trial, name, one) for name, one in dimensions.items()}
         candidate, screened, ruled_out = screening.pop_screening(trial.number, params)
         # The dashboard shows user attributes.
         attributes = {
@@ -183,8 +183,10 @@ def summarise_study(
         fronts = [find_front(list(zip(losses, row, strict=True))) for row in energies_j.tolist()]
         shares = np.mean(fronts, axis=0).tolist()
     trials = [
-        TrainedTrial(one.number, -loss, *rest)
-        for one, loss, *rest in zip(trained, losses, candidates, on_front, shares, strict=True)
+        TrainedTrial(one.number, -loss, candidate, is_on_front, share)
+        for one, loss, candidate, is_on_front, share in zip(
+            trained, losses, candidates, on_front, shares, strict=True
+        )
     ]
     return SearchResult(
         study.study_name,
@@ -303,22 +305,24 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
         return list(zip(drawn, self.screener.screen(own), strict=True))
 
 
-def _make_distribution(dimension: Dimension) -> Any:
-    kinds = optuna.distributions
+def _describe(dimension: Dimension) -> tuple[str, Json]:
+    """Return what Optuna calls a kind of dimension, and its arguments."""
     if isinstance(dimension, Choice):
-        return kinds.CategoricalDistribution(dimension.values)
+        return "categorical", {"choices": dimension.values}
     low, high = dimension.bounds
     if dimension.is_integer:
-        return kinds.IntDistribution(int(low), int(high), dimension.log, dimension.step)
-    return kinds.FloatDistribution(low, high, dimension.log)
+        return "int", {"low": low, "high": high, "log": dimension.log, "step": dimension.step}
+    return "float", {"low": low, "high": high, "log": dimension.log}
 
 
-def _suggest(trial: optuna.Trial, name: str, one: Any) -> Any:
-    if isinstance(one, optuna.distributions.CategoricalDistribution):
-        return trial.suggest_categorical(name, one.choices)
-    if isinstance(one, optuna.distributions.IntDistribution):
-        return trial.suggest_int(name, one.low, one.high, step=one.step, log=one.log)
-    return trial.suggest_float(name, one.low, one.high, log=one.log)
+def _make_distribution(dimension: Dimension) -> Any:
+    kind, given = _describe(dimension)
+    return getattr(optuna.distributions, f"{kind.title()}Distribution")(**given)
+
+
+def _suggest(trial: optuna.Trial, name: str, dimension: Dimension) -> Any:
+    kind, given = _describe(dimension)
+    return getattr(trial, f"suggest_{kind}")(name, **given)
 
 
 def _score(score: ScoreFunction, net: Any, name: str, trial: optuna.Trial) -> float:
