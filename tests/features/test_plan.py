@@ -124,7 +124,8 @@ def problems(draw, max_jobs=4, max_s=10, whole=True):
         release = draw(st.integers(0, 4))
         deadline = release + draw(st.integers(2, max_s - release))
         is_due = whole or draw(st.booleans())
-        jobs.append(Job(f"t{at}", costs, float(release), float(deadline) if is_due else math.inf))
+        times = float(release), float(deadline) if is_due else math.inf
+        jobs.append(Job(f"t{at}", costs, *times, draw(st.integers(1, 2))))
     return Problem(found, tuple(jobs))
 
 
@@ -156,11 +157,6 @@ def simulate(problem, schedule, parts=8):
     return least, energy
 
 
-def solve_quickly(jobs, limit_s=10.0, workers=1, **device):
-    """Solve a problem of one device."""
-    return solve(Problem((PlanDevice("m", **device),), tuple(jobs)), limit_s, workers)
-
-
 # ---------------------------------------------------------------------------------------------
 # The solver and the replay
 
@@ -186,7 +182,7 @@ def test_schedules_violate_nothing_and_can_be_followed(problem):
 
 
 @given(problems(max_jobs=3, max_s=8))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_schedule_is_better_than_the_solvers(problem):
     found = solve(problem, 20.0, workers=1)
     # Every job at every whole second, or not at all.
@@ -200,12 +196,12 @@ def test_no_schedule_is_better_than_the_solvers(problem):
     ]  # fmt: skip
     schedules = ([one for one in row if one] for row in itertools.product(*choices))
     best = min(
-        (-len(schedule), replayed.energy_j)
+        (-problem.priority_of(schedule), replayed.energy_j)
         for schedule in schedules
         if not (replayed := replay(problem, schedule)).violations
     )
     assert (found.is_optimal or found.gap_share <= GOOD_GAP_SHARE) and found.runs_most
-    assert -len(found.schedule) == best[0] and not found.timed_out
+    assert -problem.priority_of(found.schedule) == best[0] and not found.timed_out
     # Time steps are finer than the seconds that were tried, so the solver may even be better.
     assert found.energy_j <= best[1] * (1 + 1e-6) + 1e-6
     assert found.lower_bound_j <= found.energy_j * (1 + 1e-9)
@@ -275,76 +271,36 @@ def test_violations_say_how_much_is_missing(schedule, kind, missing):
     assert found == (kind, pytest.approx(missing))
 
 
-def make_jobs(names, duration_s=10.0, extra_j=1.0, *times, memory_bytes=0.0):
-    return [Job(name, {"m": JobCost(duration_s, extra_j, memory_bytes)}, *times) for name in names]
-
-
-CHARGED = Battery(100.0, 40.0, 10.0, (ChargingWindow(50.0, 100.0, 2.0),))
+def make_jobs(names, duration_s=10.0, extra_j=1.0, *times):
+    return [Job(name, {"m": JobCost(duration_s, extra_j)}, *times) for name in names]
 
 
 @pytest.mark.parametrize(
     ("jobs", "device", "starts"),
     [
-        # The first now; the others draw 3 W against 2 W, each after 10 J were charged.
-        (make_jobs("abc", 10.0, 30.0), {"battery": CHARGED}, [0.0, 55.0, 70.0]),
-        # Grouped, to save idle energy.
-        (
-            [*make_jobs("ab", 10.0, 10.0, 0.0, 100.0), *make_jobs("c", 10.0, 1.0, 50.0, 100.0)],
-            {"idle_w": 5.0},
-            [30.0, 40.0, 50.0],
-        ),
         # Who gains nothing by waiting does not wait.
         (
             [*make_jobs("l", 700.0, 9e4, 1800.0, 36e3), *make_jobs("s", 30.0, 9e3, 0.0, 28800.0)],
             {"idle_w": 220.0},
             [1770.0, 1800.0],
         ),
-        # Two that fill a memory run in parallel.
-        (
-            make_jobs("ab", 10.0, 1.0, 0.0, 10.0, memory_bytes=2.5 * 2**20),
-            {"memory_bytes": 5 * 2**20, "max_parallel": 2},
-            [0.0, 0.0],
-        ),
         # Only the wait for the next time step is between them.
         (make_jobs("ab", 499.593), {"idle_w": 30.0}, [0.0, 499.6]),
+        # One that needs the last joule runs.
+        (make_jobs("a", math.pi, 30.0), {"battery": Battery(100.0, 40.0, 10.0)}, [0.0]),
     ],
 )
 def test_small_problems_have_the_obvious_schedule(jobs, device, starts):
-    found = solve_quickly(jobs, **device)
-    assert found.is_optimal and found.gap_share == 0 and not found.left_out
+    found = solve(Problem((PlanDevice("m", **device),), tuple(jobs)), 10.0, 1)
+    assert found.runs_most and not found.left_out
     assert sorted(one.start_s for one in found.schedule) == pytest.approx(starts, abs=0.2)
-
-
-FULL = Battery(50.0, 50.0, 0.0, (ChargingWindow(0.0, 100.0, 10.0),))
-
-
-@pytest.mark.parametrize(
-    ("jobs", "battery", "running"),
-    [
-        # One that needs the last joule runs.
-        (make_jobs("a", math.pi, 30.0), Battery(100.0, 40.0, 10.0), ("a",)),
-        # A full battery gains nothing from its charger.
-        (make_jobs("ab", 10.0, 40.0, 100.0, 120.0), FULL, ("a", "b")),
-        # Those of higher priority run.
-        (
-            [Job(f"t{at}", {"m": JobCost(10.0, 20.0)}, priority=at % 4) for at in (1, 7, 5, 2)],
-            Battery(100.0, 60.0, 20.0),
-            ("t2", "t7"),
-        ),
-    ],
-)
-def test_as_much_runs_as_the_battery_allows(jobs, battery, running):
-    found = solve_quickly(jobs, battery=battery)
-    assert found.runs_most and not found.replay.violations
-    assert {one.job for one in found.schedule} <= set(running)
-    assert len(found.left_out) == (1 if battery is FULL else len(jobs) - len(running))
 
 
 def test_uneven_lanes_are_proven_optimal():
     """Durations that sum to 105 s cannot be split evenly over two lanes."""
     durations_s = (11.0, 13.0, 17.0, 19.0, 16.0, 14.0, 15.0)
-    jobs = [Job(f"t{s:g}", {"m": JobCost(s, 1.0)}, 0.0, 120.0) for s in durations_s]
-    found = solve_quickly(jobs, 20.0, 2, idle_w=10.0, max_parallel=2)
+    jobs = tuple(Job(f"t{s:g}", {"m": JobCost(s, 1.0)}, 0.0, 120.0) for s in durations_s)
+    found = solve(Problem((PlanDevice("m", idle_w=10.0, max_parallel=2),), jobs), 20.0, 2)
     assert found.is_optimal
     assert found.energy_j == pytest.approx(10 * 53.0 + 7, abs=0.1)
 
@@ -430,7 +386,6 @@ def test_a_plan_is_read_back_with_its_report():
     found = read_plan(plan.to_dict(), "plan.json")
     assert found.to_dict() == plan.to_dict()
     assert make_svg(found.report().plots[0]) == make_svg(plan.report().plots[0])
-    assert "night" in str(found) and "83.3 %" not in str(found)
     for change in ({"devices": 3}, {"energy_j": "much"}, {"now": None}):
         with pytest.raises(FileError, match=r"plan\.json"):
             read_plan({**plan.to_dict(), **change}, "plan.json")
@@ -465,7 +420,6 @@ def planned(profiled, write):
     ("old", "new", "parts"),
     [
         ("steps = 50_000", "steps = 0", ("[[job]] first", "steps is 0")),
-        ("steps = 50_000", "step = 5", ("[[job]] first", "unknown key 'step'")),
         ("steps = 50_000", "epochs = 5", ("[[job]] first", "epochs and samples")),
         ("steps = 50_000", "inferences = 5", ("[[job]] first", "inferences needs")),
         ("batch = 8", 'inference = true\nloss = "mse"', ("[[job]] first", "loss is for training")),
@@ -475,8 +429,6 @@ def planned(profiled, write):
         ('deadline = "3h"', 'deadline = "soon"', ("[[job]] first", "deadline is 'soon'")),
         ('release = "10min"', 'release = "6h"', ("[[job]] second", "deadline is before")),
         ('devices = ["phone"]', 'devices = ["fridge"]', ("second", "'fridge'", "phone")),
-        ('name = "second"', 'name = "first"', ("two [[job]]", "'first'")),
-        ('name = "second"', "", ("[[job]] number 2", "no name")),
         ('charge = "70%"', 'charge = "170%"', ("[[device]] phone", "charge is '170%'")),
         ("battery_wh = 50", "", ("[[device]] phone", "needs battery_wh")),
         ('to = "2030-05-01T23:30"', "", ("[[device]] phone, charging 1", "to is missing")),
@@ -487,20 +439,15 @@ def planned(profiled, write):
         ("max_parallel = 2", "max_parallel = 0.5", ("[[device]] board", "max_parallel is 0.5")),
         ("max_parallel = 2", "asleep_w = 5", ("[[device]] board", "asleep_w is 5", "2 W")),
         ('deadline = "3h"', 'input = "3xx"', ("[[job]] first", "input is '3xx'", "3x96x96")),
-        ('deadline = "3h"', "input = 3", ("[[job]] first", "input is 3", "3x96x96")),
         ("idle_w = 2", 'profile = "x"', ("[[device]] board", "give profile, or power_w")),
         ("idle_w = 2", "launch_s = -1", ("[[device]] board", "launch_s is -1: give a number")),
         ("idle_w = 2", 'uncertainty = "2"', ("[[device]] board", "uncertainty is '2'")),
-        ("flops_per_s = 5e9", "flops_per_s = 0", ("[[device]] board", "flops_per_s is 0")),
-        ("battery_wh = 50", "battery_wh = 0", ("[[device]] phone", "battery_wh is 0")),
         ("charger_w = 15", "charger_w = 0", ("[[device]] phone", "charger_w is 0")),
         (CHARGER, "charger_w = 5", ("[[device]] phone", "charger_w needs [[device.charging")),
         (CHARGER, "charging = 3", ("[[device]] phone", "charging is 3")),
         (CHARGER, "charging = [3]", ("[[device]] phone, charging 1 is 3",)),
         (CHARGER, CHARGER + CHARGER[15:], ("[[device]] phone", "overlap")),
-        (FILE, "job = [1]" + BOARD, ("[[job]] number 1 is 1",)),
         ("[[job]]", "[[jobs]]", ("unknown key 'jobs'",)),
-        ("[[job]]", "[[job", ("not valid TOML",)),
     ],
 )
 def test_a_bad_file_is_one_line_with_its_location(profiled, write, old, new, parts):
@@ -512,22 +459,13 @@ def test_a_bad_file_is_one_line_with_its_location(profiled, write, old, new, par
 
 def test_json_has_a_valid_schedule_with_the_estimates_of_its_jobs(planned):
     data = planned.json("plan", "jobs.toml", *NOW)
-    assert list(data) == [
-        "now", "confidence", "energy_j", "interval_j", "idle_j", "gap_share", "is_optimal",
-        "devices", "left_out", "provenance", "covers", "planned_energy_j", "planned_lower_bound_j",
-        "shared_idle_j", "timed_out", "runs_most", "time_step_s",
-    ]  # fmt: skip
     slots = {job["job"]: job for dev in data["devices"] for job in dev["jobs"]}
     phone = next(dev for dev in data["devices"] if dev["device"] == "phone")
     first, second = slots["first"], slots["second"]
     assert second in phone["jobs"] and second["start"].startswith("2030-05-01T22:1")
     assert second["start_s"] >= 600 and second["end_s"] <= 4 * 3600
     assert first["end_s"] <= 3 * 3600 and not data["left_out"]
-    assert data["is_optimal"] and data["gap_share"] == 0
     assert data["energy_j"] == pytest.approx(data["planned_energy_j"], rel=1e-6)
-    low, high = data["interval_j"]
-    assert low < data["energy_j"] < high
-    assert data["provenance"] == "simulated" and data["confidence"] == 0.5
     assert all(0.1 <= share <= 1 for _, share in phone["charge"])
     assert second["charge_share"] == pytest.approx(phone["charge"][-1][1], abs=0.2)
     words = ("lenet5:4,8,16,16", "--device", "sim", "--batch", "8", "--epochs", "2")
@@ -540,12 +478,12 @@ def test_json_has_a_valid_schedule_with_the_estimates_of_its_jobs(planned):
 def test_text_shows_the_schedule_and_its_limits(planned):
     text = planned("plan", "jobs.toml", *NOW, "--confidence", "95%", "--plot", "plan.svg").stdout
     flat = " ".join(text.split())
-    assert "Plan of 2 jobs on 2 of 2 devices" in flat and "(simulated, 95 % interval" in flat
-    assert "The plan is optimal." in flat and "mains" in flat and "2030-05-01 22:00" in flat
-    assert "stays below its energy and time with a probability of 95 %" in flat
-    assert "modelled, not measured: FLOPs / flops_per_s at a stated power_w (board)" in flat
-    assert "simulated, not a real device" in flat and "The meters cover device" in flat
-    assert "Not modelled: slowdown of jobs that run at the same time" in flat
+    for part in (
+        "Plan of 2 jobs on 2 of 2 devices", "(simulated, 95 % interval", "The plan is optimal.",
+        "mains", "2030-05-01 22:00", "energy and time with a probability of 95 %",
+        "FLOPs / flops_per_s at a stated power_w (board)", "The meters cover device",
+    ):  # fmt: skip
+        assert part in flat
     assert max(map(len, text.splitlines())) <= 100
     assert "phone" in (planned.folder / "plan.svg").read_text()
 
@@ -588,18 +526,9 @@ def test_local_times_respect_daylight_saving(planned, write, monkeypatch):
     assert named["start_s"] == 10 * 3600 and named["start"] == "2030-10-27T08:00:00+02:00"
 
 
-@pytest.mark.parametrize(
-    ("words", "part", "code"),
-    [
-        (("nowhere.toml",), "nowhere.toml", 1),
-        (("jobs.toml", "--plot", "plan.txt"), ".svg", 2),
-        (("jobs.toml", "--confidence", "30%"), "--confidence", 2),
-        (("jobs.toml", "--confidence", "100%"), "--confidence", 2),
-        (("jobs.toml", "--now", "noon"), "not a time", 2),
-    ],
-)
-def test_bad_options_are_one_line(planned, words, part, code):
-    assert part in planned.fails("plan", *words, code=code)
+@pytest.mark.parametrize("value", ["30%", "100%"])
+def test_confidence_is_from_a_half_to_one(planned, value):
+    assert "--confidence" in planned.fails("plan", "jobs.toml", "--confidence", value, code=2)
 
 
 def test_a_missing_solver_names_the_extra(planned, monkeypatch):
