@@ -164,6 +164,7 @@ def test_budget_probability_at_the_cost_target_is_the_confidence(log_sd, confide
     [
         ("50%", GROUPS, None, "needs a device profile"),
         ("50%", (), FLOPS, "no channels"),
+        ("150%", GROUPS, FLOPS, "less than 100 %"),
         ("5J", GROUPS, FLOPS, "needs a share"),
         ("0.5%", GROUPS, FLOPS, r"smallest reachable network.*FLOP"),
         ("50%", GROUPS, replace(FLOPS, keep=("nowhere",)), "no layer"),
@@ -219,16 +220,12 @@ def surely_halved(cnn_store):
 
 
 def test_json_has_estimates_and_layers(surely_halved):
-    data = surely_halved
-    for side in ("before", "after"):
-        low, high = data[side]["interval_j"]
-        assert low < data[side]["energy_j"] < high
-        assert data[side]["provenance"] == "simulated"
-    assert data["after"]["energy_j"] <= 0.5 * data["before"]["energy_j"]
-    assert data["budget_probability"] >= 0.9
-    changed = {layer["name"]: layer["channels_after"] for layer in data["layers"]}
+    before, after = surely_halved["before"], surely_halved["after"]
+    assert after["interval_j"][0] < after["energy_j"] <= 0.5 * before["energy_j"]
+    assert after["provenance"] == "simulated" and surely_halved["budget_probability"] >= 0.9
+    changed = {layer["name"]: layer["channels_after"] for layer in surely_halved["layers"]}
     assert list(changed)[:2] == ["conv1", "conv2"] and changed["fc"] == 10
-    assert all(changed[name] == count for name, count in data["counts"].items())
+    assert changed.items() >= surely_halved["counts"].items()
 
 
 def test_text_shows_layers_interval_and_provenance(stored):
@@ -367,37 +364,29 @@ def test_parse_budget(text, length, expected):
     assert parse_budget(text, length) == expected
 
 
-@pytest.mark.parametrize("text", ["5", "5J/day", "5J/", "0J", "0%", "x%", "-3%", "1e999%", "much"])
-def test_parse_budget_refuses_other_text_in_one_line(text):
-    for parse in (lambda: parse_budget(text, RUN), lambda: parse_pruning_budget(text)):
-        with pytest.raises(InputError, match=r"budget.*like") as caught:
-            parse()
-        assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("text", "length", "named"),
+    [
+        *(
+            (text, RUN, "budget.*like")
+            for text in ("5", "5J/day", "5J/", "0J", "0%", "x%", "-3%", "1e999%", "much")
+        ),
+        # A single step does not take watt-hours.
+        *((text, STEP, "give steps.*/step") for text in ("2Wh", "300mWh", "3kJ", "1 MJ", "5J/run")),
+    ],
+)
+def test_other_budgets_are_refused_alike(text, length, named):
+    for parse in (parse_budget, parse_pruning_budget):
+        with pytest.raises(InputError, match=named):
+            parse(text, length)
 
 
-@pytest.mark.parametrize("text", ["2Wh", "300mWh", "3kJ", "1 MJ", "5J/run"])
-def test_energy_of_a_run_needs_the_length_of_the_run(text):
-    """A single step does not take watt-hours."""
-    amount = text.partition("/")[0]
-    for parse in (lambda: parse_budget(text), lambda: parse_pruning_budget(text)):
-        with pytest.raises(InputError, match=rf"give steps.*{amount}/step"):
-            parse()
-    assert parse_budget(f"{amount}/step").per == "step"
-
-
-@given(st.floats(0.01, 1e4), st.sampled_from(["J", "kJ", "Wh", "mWh", "J/step", "Wh/run", "%"]))
-def test_pruning_and_searching_parse_budgets_alike(amount, unit):
-    """Pruning converts the budget of a search to one step."""
+@given(st.floats(0.01, 1e4), st.sampled_from(["J", "kJ", "Wh", "mWh", "J/step", "Wh/run"]))
+def test_pruning_takes_the_budget_of_a_search_for_one_step(amount, unit):
     text = f"{amount!r}{unit}"
-    found = parse_budget(text, RunLength(20))
-    if found.share is not None and found.share >= 1:
-        with pytest.raises(InputError, match="less than 100 %"):
-            parse_pruning_budget(text, RunLength(20))
-        return
-    step = parse_pruning_budget(text, RunLength(20))
+    found, step = parse_budget(text, RunLength(20)), parse_pruning_budget(text, RunLength(20))
     assert step == found.to_step(20) and step.per == "step" and step.text == text
-    runs = 20 if found.per == "run" and found.share is None else 1
-    assert runs * step.limit(3.0) == pytest.approx(found.limit(3.0))
+    assert step.limit(3.0) * (20 if found.per == "run" else 1) == pytest.approx(found.limit(3.0))
 
 
 @given(st.integers(1, 50), st.integers(1, 1000), st.integers(1, 300))
@@ -416,12 +405,5 @@ def test_epoch_covers_every_sample(epochs, samples, batch):
 def test_impossible_budgets_and_lengths_are_refused(kind, wrong):
     with pytest.raises(InputError):
         kind(*wrong)
-
-
-def test_budgets_and_lengths_are_limited_and_written_as_json():
-    assert RunLength(7).count_steps(3) == 7 and RunLength(1).is_run
-    assert RunLength().count_steps(3) == 1 and not RunLength().is_run
     with pytest.raises(InputError, match="at most 1,000,000,000,000"):
         RunLength(epochs=10**9, samples=10**9).count_steps(32)
-    assert RunLength(7).to_dict() == {"steps": 7, "epochs": None, "samples": None}
-    assert parse_budget("5J", RUN).to_dict() == {"limit_j": 5.0, "share": None, "per": "run"}
