@@ -88,11 +88,7 @@ def make_problem(fitted=None, share=0.5, **options) -> PruningProblem:
     return PruningProblem(NETWORK, GROUPS, allowed, SETUP, budget, chosen, fitted)
 
 
-def test_narrowing_equals_building_the_narrower_net():
-    counts = {"conv1": 5, "conv2": 7, "conv3": 9, "conv4": 11}
-    assert narrow_network(NETWORK, GROUPS, counts) == make_family("cnn5:5,7,9,11", (3, 32, 32))
-    assert narrow_network(NETWORK, GROUPS, {}) == NETWORK
-    # Equal layers are narrowed once, but keep their names.
+def test_equal_layers_are_narrowed_but_keep_their_names():
     layer = NETWORK.layers[1]
     twins = [replace(layer, name=name) for name in ("one", "two")]
     network = replace(NETWORK, layers=(*twins, *NETWORK.layers[2:]), totals=None)
@@ -284,7 +280,6 @@ def test_a_probe_measures_remaining_layers(stored, surely_halved):
     [
         (("--budget", "1%"), "smallest reachable network", 1),
         (("--budget", "2Wh"), "give --steps", 1),
-        (("--floor", "x"), "is not a share", 2),
         (("--strategy", "luck"), "luck", 2),
         (("--multiple", "1000"), "up to 32", 1),
         (("--probe",), "leave out --device", 2),

@@ -308,8 +308,7 @@ def test_a_failure_ends_the_search_without_a_traceback(make_cnn_screener, monkey
     assert heard and not any(record.exc_info for record in heard)
     study = optuna.load_study(study_name="s", storage=storage)
     assert "out of luck" in study.get_trials()[-1].user_attrs["reason"]
-    found = summarise_study(study, screener)
-    assert found.failed_count == 2 and len(found.trials) == 1
+    assert summarise_study(study, screener).failed_count == 2
 
 
 @pytest.mark.parametrize(
@@ -386,20 +385,17 @@ def test_without_training_candidates_are_screened(profiled):
     assert data["screened"] == len(data["candidates"]) == 40
     assert profiled.json("search", *FAMILY, *words)["candidates"] == data["candidates"]
     assert 0 < data["within_budget"] == sum(one["within_budget"] for one in data["candidates"])
-    assert data["provenance"] == "simulated" and data["budget"]["share"] == pytest.approx(1.05)
     for one in data["candidates"]:
         assert one["params"]["c1"] in (2, 4) and one["params"]["f1"] == 16
-        assert one["parameters"] > 0 and "score" not in one
-        assert one["steps"] == 64 / one["setup"]["batch"]
+        assert one["steps"] == 64 / one["setup"]["batch"] and "score" not in one
     assert "Parameters" in (profiled.folder / "found.svg").read_text()
 
 
 def test_training_finds_the_front(profiled, shell, train):
     words = ("--train", f"{train}:score", "--trials", "3", "--vary", "lr=1e-3..1e-1/log")
     words += ("--storage", "sqlite:///search.db", "--study", "mine", "--steps", "50")
-    data = profiled.json("search", *FAMILY, *words, "--out", "out.json", "--plot", "front.html")
+    data = profiled.json("search", *FAMILY, *words, "--plot", "front.html")
     assert len(data["trials"]) == 3 and data["front"]
-    assert json.loads((shell.folder / "out.json").read_text()) == data
     assert "score against energy" in (shell.folder / "front.html").read_text()
     for one in data["trials"]:
         assert one["within_budget"] and one["steps"] == 50 and "lr" in one["params"]
@@ -409,7 +405,6 @@ def test_training_finds_the_front(profiled, shell, train):
     )
     text = profiled("search", *FAMILY, *words).stdout
     assert "6 trials trained" in text and "optuna-dashboard sqlite:///search.db" in text
-    assert "simulated, not a real device" in text
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -418,14 +413,9 @@ def test_training_finds_the_front(profiled, shell, train):
     [
         (("--train", "nowhere.py:score"), "there is no file nowhere.py", 1),
         (("--train", "train.py:nothing"), "has no function 'nothing' that trains a net", 1),
-        (("--train", "score"), "does not name a function that trains a net", 1),
         (("--train", "train.py:fails", "--trials", "1"), "in trial 0: RuntimeError: no data", 1),
         (("--budget", "1nJ"), "no candidate meets", 1),
-        (("--budget", "2Wh"), "give --steps", 1),
-        (("--estimator", "luck"), "there is no estimator", 1),
         (("--vary", "c1"), "is not a dimension", 2),
-        (("--epochs", "2"), "--samples", 2),
-        (("--confidence", "2"), "is not a share", 2),
         (("--objective", "luck"), "pareto", 2),
         (("--sampler", "nope"), "--sampler needs --train", 2),
         (("--storage", "sqlite:///x.db"), "--storage needs --train", 2),
@@ -433,8 +423,4 @@ def test_training_finds_the_front(profiled, shell, train):
 )
 def test_errors_are_one_line(profiled, train, words, said, code):
     assert said in profiled.fails("search", *FAMILY, *words, code=code)
-
-
-def test_only_families_are_searched(profiled):
-    words = ("net.py:make", "--device", "sim", "--budget", "50%")
-    assert "is not a family" in profiled.fails("search", *words)
+    assert "is not a family" in profiled.fails("search", "net.py:make", *FAMILY[1:])

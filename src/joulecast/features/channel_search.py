@@ -37,6 +37,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -280,16 +281,16 @@ class PruningProblem:
     options: PruneOptions
     fitted: FittedProfile | None = None
     known_costs: dict[tuple[int, ...], float] = field(default_factory=dict, compare=False)
-    shares: dict[str, dict[int, float]] = field(init=False, repr=False, compare=False)
-    """For each group and count, the share of importance in its most important channels."""
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def shares(self) -> dict[str, dict[int, float]]:
+        """For each group and count, the share of importance in its most important channels."""
         shares = {}
         for group in self.groups:
             kept = np.cumsum(sorted(group.importance, reverse=True))
             counts = range(group.step, group.channels + 1, group.step)
             shares[group.name] = dict(zip(counts, (kept / kept[-1]).tolist(), strict=True))
-        object.__setattr__(self, "shares", shares)
+        return shares
 
     @property
     def unit(self) -> str:
