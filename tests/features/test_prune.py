@@ -290,6 +290,10 @@ def test_a_probe_measures_remaining_layers(stored, surely_halved):
 )
 def test_refusals_are_one_line(stored, words, said, code):
     assert said in stored.fails("prune", *NET, "--budget", "50%", *words, code=code)
+
+
+def test_recurrent_layers_are_refused(stored):
+    assert "LSTM" in stored.fails("prune", "lstm:8", "--device", "sim", "--budget", "50%")
     assert "LSTM" in stored.fails("prune", "lstm:8", "--device", "sim", "--budget", "50%")
 
 

@@ -44,7 +44,6 @@ class Violation:
     device: str
     at_s: float
     missing: float
-    job: str = ""
     full_s: float = 0.0
 
 
@@ -59,7 +58,6 @@ class DeviceRun:
         shared_j: Idle energy saved by running jobs in parallel.
     """
 
-    device: str
     assignments: tuple[Assignment, ...] = ()
     charge: tuple[ChargePoint, ...] = ()
     energy_j: float = 0.0
@@ -92,7 +90,7 @@ def replay(
         device.name: replay_device(problem, device, by_device[device.name], tolerance_share)
         for device in problem.devices
     }
-    twice = [Violation("jobs", "", 0.0, 1.0, name) for name, count in counts.items() if count > 1]
+    twice = [Violation("jobs", "", 0.0, 1.0) for count in counts.values() if count > 1]
     return Replay(runs, (*(one for run in runs.values() for one in run.violations), *twice))
 
 
@@ -107,17 +105,17 @@ def replay_device(
     charge = [ChargePoint(0.0, battery.charge_j)] if battery else []
     ordered = tuple(sorted(assignments, key=lambda one: (one.start_s, one.end_s, one.job)))
     if not ordered:
-        return DeviceRun(name, (), tuple(charge))
+        return DeviceRun(charge=tuple(charge))
     energy_j = idle_j = shared_j = 0.0
     for one in ordered:
         job, cost = problem.job[one.job], problem.job[one.job].costs[name]
         energy_j += cost.extra_j
         if not math.isclose(one.end_s - one.start_s, cost.duration_s, rel_tol=1e-6):
-            violations.append(Violation("jobs", name, one.start_s, 1.0, one.job))
+            violations.append(Violation("jobs", name, one.start_s, 1.0))
         if (early_s := job.release_s - one.start_s) > _INSTANT_S:
-            violations.append(Violation("release", name, one.start_s, early_s, one.job))
+            violations.append(Violation("release", name, one.start_s, early_s))
         if (late_s := one.end_s - job.deadline_s) > _INSTANT_S:
-            violations.append(Violation("deadline", name, one.end_s, late_s, one.job))
+            violations.append(Violation("deadline", name, one.end_s, late_s))
     first_s, last_s = ordered[0].start_s, max(one.end_s for one in ordered)
     events = {0.0, *(one.start_s for one in ordered), *(one.end_s for one in ordered)}
     events |= {edge_s for window in device.windows for edge_s in (window.start_s, window.end_s)}
@@ -135,12 +133,11 @@ def replay_device(
             idle_j += base_j * (not running)
             shared_j += base_j * max(0, len(running) - 1)
         if end_s - start_s > _INSTANT_S and running:
-            last = running[-1].job
             if (excess := len(running) - device.max_parallel) > 0:
-                violations.append(Violation("parallel", name, start_s, float(excess), last))
+                violations.append(Violation("parallel", name, start_s, float(excess)))
             missing_bytes = sum(cost.memory_bytes for cost in costs) - device.memory_bytes
             if missing_bytes > 0:
-                violations.append(Violation("memory", name, start_s, missing_bytes, last))
+                violations.append(Violation("memory", name, start_s, missing_bytes))
         if battery:
             windows = (w.power_w for w in device.windows if w.start_s <= middle_s < w.end_s)
             power_w = sum(windows) - (base_w + sum(cost.extra_w for cost in costs))
@@ -152,9 +149,9 @@ def replay_device(
             # The reserve counts from the first job on.
             if point.at_s >= first_s - _INSTANT_S and point.charge_j < least_j:
                 missing_j = battery.reserve_j - point.charge_j
-                violations.append(Violation("battery", name, point.at_s, missing_j, "", full_s))
+                violations.append(Violation("battery", name, point.at_s, missing_j, full_s))
     energies_j = (energy_j, idle_j, shared_j)
-    return DeviceRun(name, ordered, tuple(charge), *energies_j, tuple(violations))
+    return DeviceRun(ordered, tuple(charge), *energies_j, tuple(violations))
 
 
 def _flow(battery: Battery, before: ChargePoint, end_s: float, power_w: float) -> list[ChargePoint]:

@@ -382,21 +382,21 @@ def explain_left_out(problem: Problem, schedule: Schedule, name: str) -> LeftOut
         return rows
 
     for where, cost in job.costs.items():
-        device, rows = problem.device[where], list_missing(problem.device[where], [])
+        device = problem.device[where]
+        rows = list_missing(device, [])
         # Between the usual times CP-SAT decides.
         fits = not all(rows) or (
             device.windows and solve(problem.restrict({where}, {name}), _ALONE_S).schedule
         )
         if fits:
             rows = list_missing(device, [one for one in schedule if one.device == where])
-        needs = dict(
-            zip(_UNITS, (cost.energy_j(device), cost.duration_s, cost.memory_bytes), strict=True)
-        )
-        obstacles = []
-        for row in rows:
-            if row and row.keys() <= _UNITS.keys():
-                shares = [(row[kind] / (needs[kind] or 1.0), row[kind], kind) for kind in row]
-                obstacles.append((len(row), max(shares)))
+        sizes = cost.energy_j(device), cost.duration_s, cost.memory_bytes
+        needs = dict(zip(_UNITS, sizes, strict=True))
+        obstacles = [
+            (len(row), max((row[kind] / (needs[kind] or 1.0), row[kind], kind) for kind in row))
+            for row in rows
+            if row and row.keys() <= needs.keys()
+        ]
         least = min(obstacles)[1] if obstacles else (math.inf, math.inf, "deadline")
         found.append((not fits, *least, where))
     reasons = tuple(
