@@ -68,7 +68,7 @@ class JaggedProfile:
     """Energy by FLOPs, 50 % higher for every layer whose channels are not a multiple of eight."""
 
     def __init__(self, log_sd=0.0):
-        self.log_variance = [log_sd**2] * 2
+        self.log_sd, self.log_variance = log_sd, [4.0 * log_sd**2] * 2
 
     def predict_means(self, networks, setup):
         odd = [sum(one.sizes["cout"] % 8 != 0 for one in net.layers[:-1]) for net in networks]
@@ -79,7 +79,7 @@ class JaggedProfile:
         return self
 
     def log_ratio_variance(self, reference, others):
-        return self.log_variance[1:]
+        return [self.log_sd**2]
 
 
 def make_problem(fitted=None, share=0.5, **options) -> PruningProblem:
@@ -113,6 +113,21 @@ def test_every_strategy_meets_the_budget_with_confidence(strategy, share, confid
         near = -(-count // 8) * 8
         if near in problem.allowed[name] and near > count:
             assert problem.compute_cost({**counts, name: near}) > cost
+
+
+@pytest.mark.parametrize(
+    ("fitted", "lowered", "refined"),
+    [
+        (None, (10, 15, 24, 38), (10, 15, 26, 39)),
+        (JaggedProfile(), (16, 8, 32, 8), (16, 8, 32, 32)),
+    ],
+)
+def test_marginal_weighs_importance_against_cost(fitted, lowered, refined):
+    """Pin the counts: other ones would meet the budget too."""
+    problem = make_problem(fitted)
+    counts = STRATEGIES["marginal"](problem)
+    assert tuple(counts.values()) == lowered
+    assert tuple(refine_counts(problem, counts, True).values()) == refined
 
 
 def test_marginal_uses_the_budget_that_uniform_leaves():
@@ -149,10 +164,12 @@ def test_kept_importance_is_that_of_the_most_important_channels():
 
 @given(log_sd=st.floats(0.001, 0.2), confidence=st.floats(0.5, 0.99))
 def test_budget_probability_at_the_cost_target_is_the_confidence(log_sd, confidence):
-    problem = make_problem(JaggedProfile(log_sd), confidence=confidence)
-    target = problem.compute_cost_target(problem.full)
-    log_margin = math.log(problem.cost_limit / target)
-    assert NormalDist().cdf(log_margin / log_sd) == pytest.approx(confidence)
+    of_share = make_problem(JaggedProfile(log_sd), confidence=confidence)
+    # A ratio of two networks is more certain than either energy.
+    of_joules = replace(of_share, budget=EnergyBudget(of_share.cost_limit))
+    for problem, sd in ((of_share, log_sd), (of_joules, 2.0 * log_sd)):
+        log_margin = math.log(problem.cost_limit / problem.compute_cost_target(problem.full))
+        assert NormalDist().cdf(log_margin / sd) == pytest.approx(confidence)
 
 
 @pytest.mark.parametrize(
