@@ -296,6 +296,17 @@ def test_small_problems_have_the_obvious_schedule(jobs, device, starts):
     assert sorted(one.start_s for one in found.schedule) == pytest.approx(starts, abs=0.2)
 
 
+def test_priorities_are_added_up():
+    """Neither the job of highest priority nor the most jobs are best."""
+    sizes = {"a": (10.0, 4), "b": (5.0, 3), "c": (5.0, 3), "d": (3.0, 1), "e": (3.0, 1)}
+    sizes["f"] = sizes["e"]
+    jobs = [
+        Job(n, {"m": JobCost(s, 1.0)}, 0.0, 10.0, priority) for n, (s, priority) in sizes.items()
+    ]
+    found = solve(Problem((PlanDevice("m"),), tuple(jobs)), 10.0, 1)
+    assert {one.job for one in found.schedule} == {"b", "c"} and found.runs_most
+
+
 def test_uneven_lanes_are_proven_optimal():
     """Durations that sum to 105 s cannot be split evenly over two lanes."""
     durations_s = (11.0, 13.0, 17.0, 19.0, 16.0, 14.0, 15.0)
