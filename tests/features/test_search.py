@@ -175,8 +175,8 @@ def test_screened_candidates_have_their_estimates(make_cnn_screener):
 
 @pytest.mark.parametrize("sampler", ["random", "nsga2", "tpe"])
 def test_trained_networks_are_within_the_budget(make_cnn_screener, sampler):
-    screener = make_cnn_screener("40%", lr=NumberRange(1e-4, 1e-1, log=True))
-    trained, reports = [], []
+    vary = {"c1": NumberRange(8, 64, 8), "lr": NumberRange(1e-4, 1e-1, log=True)}
+    screener, trained, reports = make_cnn_screener("40%", **vary), [], []
 
     def score(net, trial):
         assert isinstance(net, Network)
@@ -190,6 +190,7 @@ def test_trained_networks_are_within_the_budget(make_cnn_screener, sampler):
     found = run_study(screener, score, trials=12, sampler=sampler, on_progress=reports.append)
     assert len(found.trials) == len(trained) == 12 and found.pruned_count == found.failed_count == 0
     assert all(trial.candidate.is_within_budget for trial in found.trials)
+    assert all(trial.candidate.params["c1"] % 8 == 0 for trial in found.trials)
     assert found.screened_count >= 12 + found.ruled_out_count > 12
     assert [trial.candidate.network for trial in found.trials] == trained
     assert [(one.done, one.total) for one in reports] == [(at, 12) for at in range(1, 13)]
