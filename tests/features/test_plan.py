@@ -540,6 +540,11 @@ def test_confidence_is_from_a_half_to_one(planned, value):
     assert "--confidence" in planned.fails("plan", "jobs.toml", "--confidence", value, code=2)
 
 
+def test_a_job_that_never_ends_is_refused(planned, write):
+    write("jobs.toml", FILE.replace("flops_per_s = 5e9", "flops_per_s = 1e-300"))
+    assert "cannot be planned" in planned.fails("plan", "jobs.toml", *NOW)
+
+
 def test_a_missing_solver_names_the_extra(planned, monkeypatch):
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
     assert "pip install 'joulecast[plan]'" in planned.fails("plan", "jobs.toml", *NOW)

@@ -149,6 +149,13 @@ class JobCost:
     memory_bytes: float = 0.0
     drawn_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not (0 < self.duration_s < math.inf and 0 <= self.extra_j < math.inf):
+            raise InputError(
+                f"a job of {self.duration_s:g} s and {self.extra_j:g} J cannot be planned: give a "
+                "duration above 0 and an energy of at least 0"
+            )
+
     @property
     def extra_w(self) -> float:
         return self.extra_j / (self.drawn_s or self.duration_s)
