@@ -12,9 +12,8 @@ from joulecast.features.device_score import (
 from joulecast.features.evaluate import Evaluation, NetEstimate, NetResult
 from joulecast.features.evaluation import score_estimator
 from joulecast.features.generate import GenerationEstimate, TokenEstimate
-from joulecast.features.plan.problem import Battery, Job, JobCost, PlanDevice, PlanRequest
+from joulecast.features.plan.problem import Battery, Job, JobForecast, PlanDevice, Problem
 from joulecast.features.plan.result import plan_jobs
-from joulecast.features.run import RunLength
 from joulecast.records import Device, Setup
 
 
@@ -46,10 +45,10 @@ def make_evaluation(provenance="simulated"):
 def make_plan():
     """Return a plan of a job on a device with a battery."""
     battery = Battery(36_000.0, 30_000.0, 3_600.0)
-    specs = (PlanDevice("phone", power_w=5.0, flops_per_s=1.0, battery=battery),)
-    request = PlanRequest((Job("night", "net", RunLength(1)),), specs)
-    costs = {"night": {"phone": JobCost(RunForecast(900.0, 300.0, 0.1, 0.1), 1.0, "modelled", "")}}
-    return plan_jobs(request, costs, datetime(2030, 5, 1, tzinfo=UTC), 0.5, 5.0)
+    phone = PlanDevice("phone", power_w=5.0, flops_per_s=1.0, battery=battery)
+    forecast = JobForecast(RunForecast(900.0, 300.0, 0.1, 0.1), 1.0, "modelled")
+    problem = Problem((phone,), (Job("night", forecasts={"phone": forecast}),))
+    return plan_jobs(problem, datetime(2030, 5, 1, tzinfo=UTC), 0.5, 5.0)
 
 
 def _estimate(energy_j):

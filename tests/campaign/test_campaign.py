@@ -274,13 +274,3 @@ def test_device_that_refuses_everything_ends_a_campaign(measurer, store, monkeyp
 def test_fitting_nothing_is_an_error(measurer, store):
     with pytest.raises(MissingError):
         profile(measurer, store, points=0)
-
-
-def test_observations_are_kept_if_the_device_fails(measurer, store):
-    def disturb(progress):
-        if progress.points == 5:
-            measurer.runtime.simulated.disturb("throttled", 1e9)
-
-    with pytest.raises(ContaminatedError):
-        profile(measurer, store, points=20, on_progress=disturb)
-    assert len(list_measured(store, find_profile_key(measurer))) == 5

@@ -22,11 +22,9 @@ from joulecast.features.plan.problem import (
     ChargingWindow,
     Job,
     JobCost,
+    JobForecast,
     PlanDevice,
-    PlanRequest,
     Problem,
-    Task,
-    TaskCost,
     estimate_jobs,
     parse_plan_request,
 )
@@ -110,15 +108,15 @@ def devices(draw, name):
 
 
 @st.composite
-def problems(draw, max_tasks=4, max_s=10, whole=True):
+def problems(draw, max_jobs=4, max_s=10, whole=True):
     """Draw a problem: whole seconds and deadlines, or fractions and some without deadline."""
     stretch = 1.0 if whole else draw(st.floats(0.5, 2.0))
     found = tuple(draw(devices(f"m{at}")) for at in range(draw(st.integers(1, 2))))
-    tasks = []
-    for at in range(draw(st.integers(1, max_tasks))):
+    jobs = []
+    for at in range(draw(st.integers(1, max_jobs))):
         sizes = st.integers(1, 4), st.integers(0, 30), st.integers(1, 5)
         costs = {
-            device.name: TaskCost(
+            device.name: JobCost(
                 stretch * draw(sizes[0]), float(draw(sizes[1])), draw(sizes[2]) * 2.0**20
             )
             for device in found
@@ -126,8 +124,9 @@ def problems(draw, max_tasks=4, max_s=10, whole=True):
         release = draw(st.integers(0, 4))
         deadline = release + draw(st.integers(2, max_s - release))
         is_due = whole or draw(st.booleans())
-        tasks.append(Task(f"t{at}", costs, float(release), float(deadline) if is_due else math.inf))
-    return Problem(found, tuple(tasks))
+        times = float(release), float(deadline) if is_due else math.inf
+        jobs.append(Job(f"t{at}", costs, *times, draw(st.integers(1, 2))))
+    return Problem(found, tuple(jobs))
 
 
 def simulate(problem, schedule, parts=8):
@@ -148,7 +147,7 @@ def simulate(problem, schedule, parts=8):
             power = device.awake_w if now >= first else device.asleep_w
             for one in here:
                 if one.start_s <= now < one.end_s:
-                    cost = problem.task[one.task].costs[device.name]
+                    cost = problem.job[one.job].costs[device.name]
                     power += cost.extra_j / cost.duration_s
             if now >= first:
                 energy += power / parts
@@ -156,11 +155,6 @@ def simulate(problem, schedule, parts=8):
                 charging = sum(w.power_w for w in device.windows if w.start_s <= now < w.end_s)
                 held = min(device.battery.capacity_j, held + (charging - power) / parts)
     return least, energy
-
-
-def solve_quickly(tasks, limit_s=10.0, workers=1, **device):
-    """Solve a problem of one device."""
-    return solve(Problem((PlanDevice("m", **device),), tuple(tasks)), limit_s, workers)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -175,45 +169,45 @@ def test_schedules_violate_nothing_and_can_be_followed(problem):
     least, energy = simulate(problem, found.schedule, parts=200)
     assert least > -0.5
     assert found.energy_j == pytest.approx(energy, abs=0.5)
-    assert {one.task for one in found.schedule} | set(found.left_out) == set(problem.task)
+    assert {one.job for one in found.schedule} | set(found.left_out) == set(problem.job)
     followed = follow_schedule(problem, found.schedule, 1.5 * found.time_step_s)
     replayed = replay(problem, followed)
     assert replayed.energy_j == pytest.approx(found.energy_j, rel=1e-3, abs=0.05)
     kinds = {one.kind for one in replayed.violations}
-    assert not kinds & {"release", "parallel", "memory", "tasks"}
+    assert not kinds & {"release", "parallel", "memory", "jobs"}
     for name in found.left_out:
         assert {one.device for one in explain_left_out(problem, found.schedule, name).reasons} == {
             device.name for device in problem.devices
         }
 
 
-@given(problems(max_tasks=3, max_s=8))
-@settings(max_examples=15, deadline=None)
+@given(problems(max_jobs=3, max_s=8))
+@settings(max_examples=60, deadline=None)
 def test_no_schedule_is_better_than_the_solvers(problem):
     found = solve(problem, 20.0, workers=1)
-    # Every task at every whole second, or not at all.
+    # Every job at every whole second, or not at all.
     choices = [
         [None, *(
-            problem.assign(task.name, name, float(start))
-            for name, cost in task.costs.items()
-            for start in range(int(task.release_s), int(task.deadline_s - cost.duration_s) + 1)
+            problem.assign(job.name, name, float(start))
+            for name, cost in job.costs.items()
+            for start in range(int(job.release_s), int(job.deadline_s - cost.duration_s) + 1)
         )]
-        for task in problem.tasks
+        for job in problem.jobs
     ]  # fmt: skip
     schedules = ([one for one in row if one] for row in itertools.product(*choices))
     best = min(
-        (-len(schedule), replayed.energy_j)
+        (-problem.priority_of(schedule), replayed.energy_j)
         for schedule in schedules
         if not (replayed := replay(problem, schedule)).violations
     )
     assert (found.is_optimal or found.gap_share <= GOOD_GAP_SHARE) and found.runs_most
-    assert -len(found.schedule) == best[0] and not found.timed_out
+    assert -problem.priority_of(found.schedule) == best[0] and not found.timed_out
     # Time steps are finer than the seconds that were tried, so the solver may even be better.
     assert found.energy_j <= best[1] * (1 + 1e-6) + 1e-6
     assert found.lower_bound_j <= found.energy_j * (1 + 1e-9)
     for one in found.schedule:
         others = [other for other in found.schedule if other != one]
-        sooner = problem.assign(one.task, one.device, one.start_s - 1.0)
+        sooner = problem.assign(one.job, one.device, one.start_s - 1.0)
         replayed = replay(problem, [*others, sooner])
         costs_more = replayed.energy_j > found.energy_j * (1 + 1e-9)
         assert replayed.violations or costs_more or sooner.start_s < 0
@@ -223,9 +217,9 @@ def test_no_schedule_is_better_than_the_solvers(problem):
 @settings(max_examples=40, deadline=None)
 def test_the_replay_agrees_with_small_steps(problem, data):
     schedule = []
-    for task in problem.tasks:
+    for job in problem.jobs:
         device = data.draw(st.sampled_from(problem.devices)).name
-        schedule.append(problem.assign(task.name, device, float(data.draw(st.integers(0, 6)))))
+        schedule.append(problem.assign(job.name, device, float(data.draw(st.integers(0, 6)))))
     replayed = replay(problem, schedule)
     least, energy = simulate(problem, schedule)
     assert replayed.energy_j == pytest.approx(energy, abs=1e-6)
@@ -244,9 +238,9 @@ def test_the_replay_agrees_with_small_steps(problem, data):
     ids=["after", "apart", "together"],
 )
 def test_idle_energy_flows_between_tasks_and_is_counted_once(second_s, energies):
-    cost = TaskCost(10.0, 50.0)
+    cost = JobCost(10.0, 50.0)
     device = PlanDevice("m", idle_w=2.0, max_parallel=2)
-    problem = Problem((device,), (Task("a", {"m": cost}), Task("b", {"m": cost})))
+    problem = Problem((device,), (Job("a", {"m": cost}), Job("b", {"m": cost})))
     assert cost.energy_j(device) == 70.0
     both = [problem.assign("a", "m", 0.0), problem.assign("b", "m", second_s)]
     run = replay(problem, both).runs["m"]
@@ -260,107 +254,76 @@ def test_idle_energy_flows_between_tasks_and_is_counted_once(second_s, energies)
         ([Assignment("a", "m", 25.0, 35.0)], "deadline", 5.0),
         ([Assignment("a", "m", 5.0, 15.0), Assignment("b", "m", 6.0, 16.0)], "parallel", 1.0),
         ([Assignment("a", "n", 5.0, 15.0), Assignment("b", "n", 6.0, 16.0)], "memory", 2.0),
-        ([Assignment("a", "m", 5.0, 15.0), Assignment("a", "n", 5.0, 15.0)], "tasks", 1.0),
-        ([Assignment("a", "m", 5.0, 12.0)], "tasks", 1.0),
+        ([Assignment("a", "m", 5.0, 15.0), Assignment("a", "n", 5.0, 15.0)], "jobs", 1.0),
+        ([Assignment("a", "m", 5.0, 12.0)], "jobs", 1.0),
         ([Assignment("a", "full", 10.0, 20.0)], "battery", 10.0),
     ],
 )
 def test_violations_say_how_much_is_missing(schedule, kind, missing):
-    cost, drain = TaskCost(10.0, 1.0, 5.0), TaskCost(10.0, 60.0)
+    cost, drain = JobCost(10.0, 1.0, 5.0), JobCost(10.0, 60.0)
     battery = Battery(100.0, 90.0, 50.0, (ChargingWindow(0.0, 10.0, 5.0),))
     costs = {"m": cost, "n": cost, "full": drain}
-    tasks = tuple(Task(name, costs, 1.0, 30.0) for name in "ab")
+    jobs = tuple(Job(name, costs, 1.0, 30.0) for name in "ab")
     some = PlanDevice("m"), PlanDevice("n", max_parallel=2, memory_bytes=8.0)
-    problem = Problem((*some, PlanDevice("full", battery=battery)), tasks)
+    problem = Problem((*some, PlanDevice("full", battery=battery)), jobs)
     violations = replay(problem, schedule).violations
     (found,) = {(one.kind, one.missing) for one in violations}
     assert found == (kind, pytest.approx(missing))
 
 
-def make_tasks(names, duration_s=10.0, extra_j=1.0, *times, memory_bytes=0.0):
-    return [
-        Task(name, {"m": TaskCost(duration_s, extra_j, memory_bytes)}, *times) for name in names
-    ]
-
-
-CHARGED = Battery(100.0, 40.0, 10.0, (ChargingWindow(50.0, 100.0, 2.0),))
+def make_jobs(names, duration_s=10.0, extra_j=1.0, *times):
+    return [Job(name, {"m": JobCost(duration_s, extra_j)}, *times) for name in names]
 
 
 @pytest.mark.parametrize(
-    ("tasks", "device", "starts"),
+    ("jobs", "device", "starts"),
     [
-        # The first now; the others draw 3 W against 2 W, each after 10 J were charged.
-        (make_tasks("abc", 10.0, 30.0), {"battery": CHARGED}, [0.0, 55.0, 70.0]),
-        # Grouped, to save idle energy.
-        (
-            [*make_tasks("ab", 10.0, 10.0, 0.0, 100.0), *make_tasks("c", 10.0, 1.0, 50.0, 100.0)],
-            {"idle_w": 5.0},
-            [30.0, 40.0, 50.0],
-        ),
         # Who gains nothing by waiting does not wait.
         (
-            [*make_tasks("l", 700.0, 9e4, 1800.0, 36e3), *make_tasks("s", 30.0, 9e3, 0.0, 28800.0)],
+            [*make_jobs("l", 700.0, 9e4, 1800.0, 36e3), *make_jobs("s", 30.0, 9e3, 0.0, 28800.0)],
             {"idle_w": 220.0},
             [1770.0, 1800.0],
         ),
-        # Two that fill a memory run in parallel.
-        (
-            make_tasks("ab", 10.0, 1.0, 0.0, 10.0, memory_bytes=2.5 * 2**20),
-            {"memory_bytes": 5 * 2**20, "max_parallel": 2},
-            [0.0, 0.0],
-        ),
         # Only the wait for the next time step is between them.
-        (make_tasks("ab", 499.593), {"idle_w": 30.0}, [0.0, 499.6]),
+        (make_jobs("ab", 499.593), {"idle_w": 30.0}, [0.0, 499.6]),
+        # One that needs the last joule runs.
+        (make_jobs("a", math.pi, 30.0), {"battery": Battery(100.0, 40.0, 10.0)}, [0.0]),
     ],
 )
-def test_small_problems_have_the_obvious_schedule(tasks, device, starts):
-    found = solve_quickly(tasks, **device)
-    assert found.is_optimal and found.gap_share == 0 and not found.left_out
+def test_small_problems_have_the_obvious_schedule(jobs, device, starts):
+    found = solve(Problem((PlanDevice("m", **device),), tuple(jobs)), 10.0, 1)
+    assert found.runs_most and not found.left_out
     assert sorted(one.start_s for one in found.schedule) == pytest.approx(starts, abs=0.2)
 
 
-FULL = Battery(50.0, 50.0, 0.0, (ChargingWindow(0.0, 100.0, 10.0),))
-
-
-@pytest.mark.parametrize(
-    ("tasks", "battery", "running"),
-    [
-        # One that needs the last joule runs.
-        (make_tasks("a", math.pi, 30.0), Battery(100.0, 40.0, 10.0), ("a",)),
-        # A full battery gains nothing from its charger.
-        (make_tasks("ab", 10.0, 40.0, 100.0, 120.0), FULL, ("a", "b")),
-        # Those of higher priority run.
-        (
-            [Task(f"t{at}", {"m": TaskCost(10.0, 20.0)}, priority=at % 4) for at in (1, 7, 5, 2)],
-            Battery(100.0, 60.0, 20.0),
-            ("t2", "t7"),
-        ),
-    ],
-)
-def test_as_much_runs_as_the_battery_allows(tasks, battery, running):
-    found = solve_quickly(tasks, battery=battery)
-    assert found.runs_most and not found.replay.violations
-    assert {one.task for one in found.schedule} <= set(running)
-    assert len(found.left_out) == (1 if battery is FULL else len(tasks) - len(running))
+def test_priorities_are_added_up():
+    """Neither the job of highest priority nor the most jobs are best."""
+    sizes = {"a": (10.0, 4), "b": (5.0, 3), "c": (5.0, 3), "d": (3.0, 1), "e": (3.0, 1)}
+    sizes["f"] = sizes["e"]
+    jobs = [
+        Job(n, {"m": JobCost(s, 1.0)}, 0.0, 10.0, priority) for n, (s, priority) in sizes.items()
+    ]
+    found = solve(Problem((PlanDevice("m"),), tuple(jobs)), 10.0, 1)
+    assert {one.job for one in found.schedule} == {"b", "c"} and found.runs_most
 
 
 def test_uneven_lanes_are_proven_optimal():
     """Durations that sum to 105 s cannot be split evenly over two lanes."""
     durations_s = (11.0, 13.0, 17.0, 19.0, 16.0, 14.0, 15.0)
-    tasks = [Task(f"t{s:g}", {"m": TaskCost(s, 1.0)}, 0.0, 120.0) for s in durations_s]
-    found = solve_quickly(tasks, 20.0, 2, idle_w=10.0, max_parallel=2)
+    jobs = tuple(Job(f"t{s:g}", {"m": JobCost(s, 1.0)}, 0.0, 120.0) for s in durations_s)
+    found = solve(Problem((PlanDevice("m", idle_w=10.0, max_parallel=2),), jobs), 20.0, 2)
     assert found.is_optimal
     assert found.energy_j == pytest.approx(10 * 53.0 + 7, abs=0.1)
 
 
 def test_time_limit_leaves_a_schedule_and_a_bound():
-    tasks = []
+    jobs = []
     for at in range(30):
-        costs = [TaskCost(5.0 + at % 7, 10.0 + (at * k) % 11) for k in range(3)]
-        tasks.append(Task(f"t{at}", dict(zip("mno", costs, strict=True))))
+        costs = [JobCost(5.0 + at % 7, 10.0 + (at * k) % 11) for k in range(3)]
+        jobs.append(Job(f"t{at}", dict(zip("mno", costs, strict=True))))
     some = tuple(PlanDevice(name, idle_w=1.0, max_parallel=2) for name in "mno")
     ticking = itertools.count(0.0, 0.8)
-    found = solve(Problem(some, tuple(tasks)), 1.0, workers=1, now=lambda: next(ticking))
+    found = solve(Problem(some, tuple(jobs)), 1.0, workers=1, now=lambda: next(ticking))
     assert len(found.schedule) == 30 and not found.replay.violations
     assert 0 <= found.lower_bound_j <= found.energy_j and 0 <= found.gap_share <= 1
 
@@ -373,7 +336,7 @@ def test_task_that_follows_another_waits_only_for_it(duration_s, starts):
         Assignment(name, "m", start_s, start_s + 10.0)
         for name, start_s in (("a", 0.0), ("b", 10.0), ("c", 50.0))
     )
-    problem = Problem((PlanDevice("m"),), tuple(make_tasks("abc", duration_s)))
+    problem = Problem((PlanDevice("m"),), tuple(make_jobs("abc", duration_s)))
     assert [one.start_s for one in follow_schedule(problem, planned, 0.01)] == starts
 
 
@@ -384,10 +347,9 @@ def test_task_that_follows_another_waits_only_for_it(duration_s, starts):
 def plan_two_jobs(confidence, idle_w=10.0, max_parallel=2, rest_w=0.0):
     """Plan two jobs of 300 s at 15 W with an uncertainty of 30 %."""
     device = PlanDevice("m", idle_w=idle_w, max_parallel=max_parallel, rest_w=rest_w)
-    request = PlanRequest(tuple(Job(name, "net", RunLength(1)) for name in "ab"), (device,))
     run = RunForecast(15.0 * 300, 300.0, 0.3, 0.3, rest_w)
-    costs = {job.name: {"m": JobCost(run, 1.0, "modelled", "")} for job in request.jobs}
-    return plan_jobs(request, costs, MIDNIGHT, confidence, 10.0)
+    jobs = tuple(Job(name, forecasts={"m": JobForecast(run, 1.0, "modelled")}) for name in "ab")
+    return plan_jobs(Problem((device,), jobs), MIDNIGHT, confidence, 10.0)
 
 
 @pytest.mark.parametrize(
@@ -422,8 +384,8 @@ def test_upper_bounds_hold_for_parallel_jobs():
 def test_stated_devices_take_flops_or_wait_for_launches(flops_per_s):
     lenet5, setup = make_family("lenet5"), Setup(batch=8)
     device = PlanDevice("m", power_w=3.0, flops_per_s=flops_per_s, launch_s=1e-3)
-    request = PlanRequest((Job("a", "net", RunLength(10)),), (device,))
-    cost = estimate_jobs(request, {"a": (lenet5, setup)}, {})["a"]["m"]
+    problem = Problem((device,), (Job("a", length=RunLength(10)),))
+    cost = estimate_jobs(problem, {"a": (lenet5, setup)}, {}).jobs[0].forecasts["m"]
     work = network_work(lenet5, setup).total
     step_s = work.flops / 1e6 if flops_per_s == 1e6 else work.launches * 1e-3
     assert cost.run.duration_s == pytest.approx(10 * step_s)
@@ -435,7 +397,6 @@ def test_a_plan_is_read_back_with_its_report():
     found = read_plan(plan.to_dict(), "plan.json")
     assert found.to_dict() == plan.to_dict()
     assert make_svg(found.report().plots[0]) == make_svg(plan.report().plots[0])
-    assert "night" in str(found) and "83.3 %" not in str(found)
     for change in ({"devices": 3}, {"energy_j": "much"}, {"now": None}):
         with pytest.raises(FileError, match=r"plan\.json"):
             read_plan({**plan.to_dict(), **change}, "plan.json")
@@ -470,9 +431,8 @@ def planned(profiled, write):
     ("old", "new", "parts"),
     [
         ("steps = 50_000", "steps = 0", ("[[job]] first", "steps is 0")),
-        ("steps = 50_000", "step = 5", ("[[job]] first", "unknown key 'step'")),
         ("steps = 50_000", "epochs = 5", ("[[job]] first", "epochs and samples")),
-        ("steps = 50_000", "inferences = 5", ("[[job]] first", "inference = true")),
+        ("steps = 50_000", "inferences = 5", ("[[job]] first", "inferences needs")),
         ("batch = 8", 'inference = true\nloss = "mse"', ("[[job]] first", "loss is for training")),
         ('net = "lenet5:3,5,9,11"', "", ("[[job]] first", "net is missing")),
         ('net = "lenet5:3,5,9,11"', 'net = "nix"', ("[[job]] first", "no net 'nix'")),
@@ -480,8 +440,6 @@ def planned(profiled, write):
         ('deadline = "3h"', 'deadline = "soon"', ("[[job]] first", "deadline is 'soon'")),
         ('release = "10min"', 'release = "6h"', ("[[job]] second", "deadline is before")),
         ('devices = ["phone"]', 'devices = ["fridge"]', ("second", "'fridge'", "phone")),
-        ('name = "second"', 'name = "first"', ("two [[job]]", "'first'")),
-        ('name = "second"', "", ("[[job]] number 2", "no name")),
         ('charge = "70%"', 'charge = "170%"', ("[[device]] phone", "charge is '170%'")),
         ("battery_wh = 50", "", ("[[device]] phone", "needs battery_wh")),
         ('to = "2030-05-01T23:30"', "", ("[[device]] phone, charging 1", "to is missing")),
@@ -492,20 +450,15 @@ def planned(profiled, write):
         ("max_parallel = 2", "max_parallel = 0.5", ("[[device]] board", "max_parallel is 0.5")),
         ("max_parallel = 2", "asleep_w = 5", ("[[device]] board", "asleep_w is 5", "2 W")),
         ('deadline = "3h"', 'input = "3xx"', ("[[job]] first", "input is '3xx'", "3x96x96")),
-        ('deadline = "3h"', "input = 3", ("[[job]] first", "input is 3", "3x96x96")),
         ("idle_w = 2", 'profile = "x"', ("[[device]] board", "give profile, or power_w")),
         ("idle_w = 2", "launch_s = -1", ("[[device]] board", "launch_s is -1: give a number")),
         ("idle_w = 2", 'uncertainty = "2"', ("[[device]] board", "uncertainty is '2'")),
-        ("flops_per_s = 5e9", "flops_per_s = 0", ("[[device]] board", "flops_per_s is 0")),
-        ("battery_wh = 50", "battery_wh = 0", ("[[device]] phone", "battery_wh is 0")),
         ("charger_w = 15", "charger_w = 0", ("[[device]] phone", "charger_w is 0")),
         (CHARGER, "charger_w = 5", ("[[device]] phone", "charger_w needs [[device.charging")),
         (CHARGER, "charging = 3", ("[[device]] phone", "charging is 3")),
         (CHARGER, "charging = [3]", ("[[device]] phone, charging 1 is 3",)),
         (CHARGER, CHARGER + CHARGER[15:], ("[[device]] phone", "overlap")),
-        (FILE, "job = [1]" + BOARD, ("[[job]] number 1 is 1",)),
         ("[[job]]", "[[jobs]]", ("unknown key 'jobs'",)),
-        ("[[job]]", "[[job", ("not valid TOML",)),
     ],
 )
 def test_a_bad_file_is_one_line_with_its_location(profiled, write, old, new, parts):
@@ -517,40 +470,29 @@ def test_a_bad_file_is_one_line_with_its_location(profiled, write, old, new, par
 
 def test_json_has_a_valid_schedule_with_the_estimates_of_its_jobs(planned):
     data = planned.json("plan", "jobs.toml", *NOW)
-    assert list(data) == [
-        "now", "confidence", "energy_j", "interval_j", "idle_j", "gap_share", "is_optimal",
-        "devices", "left_out", "provenance", "covers", "planned_energy_j", "planned_lower_bound_j",
-        "shared_idle_j", "timed_out", "runs_most", "time_step_s",
-    ]  # fmt: skip
-    slots = {job["job"]: job for dev in data["devices"] for job in dev["jobs"]}
-    phone = next(dev for dev in data["devices"] if dev["device"] == "phone")
-    first, second = slots["first"], slots["second"]
-    assert second in phone["jobs"] and second["start"].startswith("2030-05-01T22:1")
-    assert second["start_s"] >= 600 and second["end_s"] <= 4 * 3600
-    assert first["end_s"] <= 3 * 3600 and not data["left_out"]
-    assert data["is_optimal"] and data["gap_share"] == 0
+    (phone,) = (one for one in data["devices"] if one["device"] == "phone")
+    (job,) = (one for one in phone["jobs"] if one["job"] == "second")
+    assert job["start"].startswith("2030-05-01T22:1") and not data["left_out"]
+    assert 600 <= job["start_s"] < job["end_s"] <= 4 * 3600
     assert data["energy_j"] == pytest.approx(data["planned_energy_j"], rel=1e-6)
-    low, high = data["interval_j"]
-    assert low < data["energy_j"] < high
-    assert data["provenance"] == "simulated" and data["confidence"] == 0.5
     assert all(0.1 <= share <= 1 for _, share in phone["charge"])
-    assert second["charge_share"] == pytest.approx(phone["charge"][-1][1], abs=0.2)
+    assert job["charge_share"] == pytest.approx(phone["charge"][-1][1], abs=0.2)
     words = ("lenet5:4,8,16,16", "--device", "sim", "--batch", "8", "--epochs", "2")
     asked = planned.json("estimate", *words, "--samples", "100000")
-    assert second["energy_j"] == pytest.approx(asked["total_energy_j"])
-    assert second["interval_j"] == pytest.approx(asked["total_interval_j"])
-    assert second["end_s"] - second["start_s"] == pytest.approx(asked["total_duration_s"])
+    assert job["energy_j"] == pytest.approx(asked["total_energy_j"])
+    assert job["interval_j"] == pytest.approx(asked["total_interval_j"])
+    assert job["end_s"] - job["start_s"] == pytest.approx(asked["total_duration_s"])
 
 
 def test_text_shows_the_schedule_and_its_limits(planned):
     text = planned("plan", "jobs.toml", *NOW, "--confidence", "95%", "--plot", "plan.svg").stdout
     flat = " ".join(text.split())
-    assert "Plan of 2 jobs on 2 of 2 devices" in flat and "(simulated, 95 % interval" in flat
-    assert "The plan is optimal." in flat and "mains" in flat and "2030-05-01 22:00" in flat
-    assert "stays below its energy and time with a probability of 95 %" in flat
-    assert "modelled, not measured: FLOPs / flops_per_s at a stated power_w (board)" in flat
-    assert "simulated, not a real device" in flat and "The meters cover device" in flat
-    assert "Not modelled: slowdown of jobs that run at the same time" in flat
+    for part in (
+        "Plan of 2 jobs on 2 of 2 devices", "(simulated, 95 % interval", "The plan is optimal.",
+        "mains", "2030-05-01 22:00", "energy and time with a probability of 95 %",
+        "FLOPs / flops_per_s at a stated power_w (board)", "The meters cover device",
+    ):  # fmt: skip
+        assert part in flat
     assert max(map(len, text.splitlines())) <= 100
     assert "phone" in (planned.folder / "plan.svg").read_text()
 
@@ -593,18 +535,14 @@ def test_local_times_respect_daylight_saving(planned, write, monkeypatch):
     assert named["start_s"] == 10 * 3600 and named["start"] == "2030-10-27T08:00:00+02:00"
 
 
-@pytest.mark.parametrize(
-    ("words", "part", "code"),
-    [
-        (("nowhere.toml",), "nowhere.toml", 1),
-        (("jobs.toml", "--plot", "plan.txt"), ".svg", 2),
-        (("jobs.toml", "--confidence", "30%"), "--confidence", 2),
-        (("jobs.toml", "--confidence", "100%"), "--confidence", 2),
-        (("jobs.toml", "--now", "noon"), "not a time", 2),
-    ],
-)
-def test_bad_options_are_one_line(planned, words, part, code):
-    assert part in planned.fails("plan", *words, code=code)
+@pytest.mark.parametrize("value", ["30%", "100%"])
+def test_confidence_is_from_a_half_to_one(planned, value):
+    assert "--confidence" in planned.fails("plan", "jobs.toml", "--confidence", value, code=2)
+
+
+def test_a_job_that_never_ends_is_refused(planned, write):
+    write("jobs.toml", FILE.replace("flops_per_s = 5e9", "flops_per_s = 1e-300"))
+    assert "cannot be planned" in planned.fails("plan", "jobs.toml", *NOW)
 
 
 def test_a_missing_solver_names_the_extra(planned, monkeypatch):

@@ -119,23 +119,18 @@ def test_parse_dimension(text, expected):
     "text",
     [
         "c1", "c1=", "=3", "c1=8..x", "c1=8..64/x", "c1=9..3", "c=0..3/log", "lr=nan..1",
-        "lr=0.1..inf", "lr=-inf..1", "lr=nan,1", "lr=inf", "c=" + "9" * 400 + "..1", "a=b/1..2",
-        "c=1..2/²", "c=1..1e999",
+        "lr=0.1..inf", "lr=nan,1", "c=" + "9" * 400 + "..1", "a=b/1..2", "c=1..2/²",
     ],
 )  # fmt: skip
-def test_malformed_dimensions_are_refused_in_one_line(text):
-    with pytest.raises(InputError) as caught:
+def test_malformed_dimensions_are_refused(text):
+    with pytest.raises(InputError):
         parse_dimension(text)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("vary", "trains", "named"),
     [
-        *[
-            ({name: (8, 16)}, True, f"{name}.* did you mean")
-            for name in ("C1", "c5", "c_1", "batchsize", "Precision")
-        ],
+        *[({name: (8, 16)}, True, f"{name}.* did you mean") for name in ("C1", "c5", "batchsize")],
         *[({name: (8, 16)}, False, f"{name} cannot vary") for name in ("threads", "loss")],
         ({"lr": (1, 2)}, False, "'lr' .* would have no effect"),
         ({"c1": (0, 4)}, True, "c1 is 0"),
@@ -180,8 +175,8 @@ def test_screened_candidates_have_their_estimates(make_cnn_screener):
 
 @pytest.mark.parametrize("sampler", ["random", "nsga2", "tpe"])
 def test_trained_networks_are_within_the_budget(make_cnn_screener, sampler):
-    screener = make_cnn_screener("40%", lr=NumberRange(1e-4, 1e-1, log=True))
-    trained, reports = [], []
+    vary = {"c1": NumberRange(8, 64, 8), "lr": NumberRange(1e-4, 1e-1, log=True)}
+    screener, trained, reports = make_cnn_screener("40%", **vary), [], []
 
     def score(net, trial):
         assert isinstance(net, Network)
@@ -195,6 +190,7 @@ def test_trained_networks_are_within_the_budget(make_cnn_screener, sampler):
     found = run_study(screener, score, trials=12, sampler=sampler, on_progress=reports.append)
     assert len(found.trials) == len(trained) == 12 and found.pruned_count == found.failed_count == 0
     assert all(trial.candidate.is_within_budget for trial in found.trials)
+    assert all(trial.candidate.params["c1"] % 8 == 0 for trial in found.trials)
     assert found.screened_count >= 12 + found.ruled_out_count > 12
     assert [trial.candidate.network for trial in found.trials] == trained
     assert [(one.done, one.total) for one in reports] == [(at, 12) for at in range(1, 13)]
@@ -209,9 +205,8 @@ def test_front_is_marked_and_shown(make_cnn_screener):
     assert data == json.loads(json.dumps(again.to_dict())) and len(data["trials"]) == 15
     pairs = [(-trial.score, trial.candidate.energy_j) for trial in found.trials]
     assert tuple(trial.is_on_front for trial in found.trials) == find_front(pairs)
-    best = max(found.trials, key=lambda trial: trial.score)
-    assert best.is_on_front and 0.5 < best.front_probability <= 1
     energies = [one["energy_j"] for one in data["front"]]
+    best = max(found.trials, key=lambda trial: trial.score)
     assert energies == sorted(energies) and data["front"][-1]["score"] == best.score
     text, svg = " ".join(str(found).split()), make_svg(found.report().plots[0])
     assert "15 trials trained, sampled by RandomSampler" in text and "P(front)" in text
@@ -223,14 +218,16 @@ def test_worse_trial_of_the_same_network_is_not_on_the_front(make_cnn_screener):
     widths = {"c1": (32,), "c2": (64,), "c3": (100,), "c4": (200, 190)}
     screener = make_cnn_screener("90%", **widths, lr=NumberRange(0.001, 0.1))
     found = run_study(screener, lambda net, trial: trial.params["lr"], trials=20, sampler="random")
-    best = {
-        trial.candidate.name: trial for trial in sorted(found.trials, key=lambda trial: trial.score)
-    }
+    best: dict[str, float] = {}
+    for trial in found.trials:
+        name = trial.candidate.name
+        best[name] = max(best.get(name, 0.0), trial.score)
     assert len(best) == 2 and len(found.trials) == 20
     for trial in found.trials:
-        if trial not in best.values():
+        if trial.score < best[trial.candidate.name]:
             assert trial.front_probability == 0.0 and not trial.is_on_front
-    assert max(best.values(), key=lambda trial: trial.score).front_probability == 1.0
+        elif trial.score == max(best.values()):
+            assert trial.front_probability == 1.0
 
 
 def test_enqueued_trial_above_the_budget_is_pruned(make_cnn_screener):
@@ -283,8 +280,6 @@ def test_a_study_is_continued_with_other_bounds_and_budget_only(cnn_profile, mak
 
 
 def test_score_can_be_the_only_objective(make_cnn_screener):
-    storage = optuna.storages.InMemoryStorage()
-
     def score(net, trial):
         trial.report(1.0, 0)
         assert trial.should_prune() in (True, False)
@@ -292,9 +287,7 @@ def test_score_can_be_the_only_objective(make_cnn_screener):
             raise optuna.TrialPruned
         return width_score(net, trial)
 
-    options = {"objective": "score", "storage": storage, "study": "s"}
-    found = run_study(make_cnn_screener("50%"), score, trials=4, **options)
-    assert len(optuna.load_study(study_name="s", storage=storage).directions) == 1
+    found = run_study(make_cnn_screener("50%"), score, trials=4, objective="score")
     assert len(found.trials) == 3 and found.pruned_count == 1 and found.front
 
 
@@ -316,8 +309,7 @@ def test_a_failure_ends_the_search_without_a_traceback(make_cnn_screener, monkey
     assert heard and not any(record.exc_info for record in heard)
     study = optuna.load_study(study_name="s", storage=storage)
     assert "out of luck" in study.get_trials()[-1].user_attrs["reason"]
-    found = summarise_study(study, screener)
-    assert found.failed_count == 2 and len(found.trials) == 1
+    assert summarise_study(study, screener).failed_count == 2
 
 
 @pytest.mark.parametrize(
@@ -394,20 +386,17 @@ def test_without_training_candidates_are_screened(profiled):
     assert data["screened"] == len(data["candidates"]) == 40
     assert profiled.json("search", *FAMILY, *words)["candidates"] == data["candidates"]
     assert 0 < data["within_budget"] == sum(one["within_budget"] for one in data["candidates"])
-    assert data["provenance"] == "simulated" and data["budget"]["share"] == pytest.approx(1.05)
     for one in data["candidates"]:
         assert one["params"]["c1"] in (2, 4) and one["params"]["f1"] == 16
-        assert one["parameters"] > 0 and "score" not in one
-        assert one["steps"] == 64 / one["setup"]["batch"]
+        assert one["steps"] == 64 / one["setup"]["batch"] and "score" not in one
     assert "Parameters" in (profiled.folder / "found.svg").read_text()
 
 
 def test_training_finds_the_front(profiled, shell, train):
     words = ("--train", f"{train}:score", "--trials", "3", "--vary", "lr=1e-3..1e-1/log")
     words += ("--storage", "sqlite:///search.db", "--study", "mine", "--steps", "50")
-    data = profiled.json("search", *FAMILY, *words, "--out", "out.json", "--plot", "front.html")
+    data = profiled.json("search", *FAMILY, *words, "--plot", "front.html")
     assert len(data["trials"]) == 3 and data["front"]
-    assert json.loads((shell.folder / "out.json").read_text()) == data
     assert "score against energy" in (shell.folder / "front.html").read_text()
     for one in data["trials"]:
         assert one["within_budget"] and one["steps"] == 50 and "lr" in one["params"]
@@ -417,7 +406,6 @@ def test_training_finds_the_front(profiled, shell, train):
     )
     text = profiled("search", *FAMILY, *words).stdout
     assert "6 trials trained" in text and "optuna-dashboard sqlite:///search.db" in text
-    assert "simulated, not a real device" in text
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -426,14 +414,9 @@ def test_training_finds_the_front(profiled, shell, train):
     [
         (("--train", "nowhere.py:score"), "there is no file nowhere.py", 1),
         (("--train", "train.py:nothing"), "has no function 'nothing' that trains a net", 1),
-        (("--train", "score"), "does not name a function that trains a net", 1),
         (("--train", "train.py:fails", "--trials", "1"), "in trial 0: RuntimeError: no data", 1),
         (("--budget", "1nJ"), "no candidate meets", 1),
-        (("--budget", "2Wh"), "give --steps", 1),
-        (("--estimator", "luck"), "there is no estimator", 1),
         (("--vary", "c1"), "is not a dimension", 2),
-        (("--epochs", "2"), "--samples", 2),
-        (("--confidence", "2"), "is not a share", 2),
         (("--objective", "luck"), "pareto", 2),
         (("--sampler", "nope"), "--sampler needs --train", 2),
         (("--storage", "sqlite:///x.db"), "--storage needs --train", 2),
@@ -441,8 +424,4 @@ def test_training_finds_the_front(profiled, shell, train):
 )
 def test_errors_are_one_line(profiled, train, words, said, code):
     assert said in profiled.fails("search", *FAMILY, *words, code=code)
-
-
-def test_only_families_are_searched(profiled):
-    words = ("net.py:make", "--device", "sim", "--budget", "50%")
-    assert "is not a family" in profiled.fails("search", *words)
+    assert "is not a family" in profiled.fails("search", "net.py:make", *FAMILY[1:])

@@ -37,6 +37,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,10 +135,10 @@ def prune_network(
         raise InputError(
             "the objective energy needs a device profile: give one, or use the objective flops"
         )
-    allowed = list_allowed_counts(network, groups, options)
-    energy = make_energy_objective(fitted, setup, budget) if fitted else None
-    objective = energy if energy and options.objective == "energy" else make_flops_objective(setup)
-    problem = PruningProblem(network, tuple(groups), allowed, objective, budget, options)
+    allowed, guide = list_allowed_counts(network, groups, options), fitted
+    if options.objective == "flops":
+        guide = None
+    problem = PruningProblem(network, tuple(groups), allowed, setup, budget, options, guide)
     _check_reachable(problem, name_step(setup))
     counts = _choose_counts(problem)
     pruned = problem.narrow_network(counts)
@@ -155,17 +156,16 @@ def prune_network(
         changes.append(LayerChange(old.name or old.kind, old.kind, *channels, *both_j))
     cost_before, cost_after = problem.compute_costs([problem.full, counts])
     probability = None
-    if energy is not None:
+    if fitted is not None:
         # Of the energy, whatever was minimised.
-        is_other = objective is not energy
-        by_energy = replace(problem, objective=energy, known_costs={}) if is_other else problem
+        by_energy = problem if guide else replace(problem, fitted=fitted, known_costs={})
         probability = by_energy.compute_budget_probability(counts)
     return PruningResult(
         net=network.name,
         budget=budget.text or str(budget),
         strategy=options.strategy,
         objective=options.objective,
-        unit=objective.unit,
+        unit=problem.unit,
         cost_before=cost_before,
         cost_after=cost_after,
         before=before,
@@ -227,7 +227,7 @@ def _check_reachable(problem: PruningProblem, step: str) -> None:
     full_cost, cost = problem.compute_costs([problem.full, smallest])
     if problem.is_within_budget(smallest):
         return
-    show = format_energy if problem.objective.unit == "J" else lambda n: format_count(n, "FLOP")
+    show = format_energy if problem.unit == "J" else lambda n: format_count(n, "FLOP")
     budget = problem.budget.describe(step)
     shown = f"{show(cost)} per {step} ({format_share(cost / full_cost)} of {show(full_cost)})"
     if cost <= problem.cost_limit:
@@ -266,67 +266,35 @@ def _choose_counts(problem: PruningProblem) -> Counts:
 
 
 @dataclass(frozen=True)
-class PruningObjective:
-    """A cost to minimise, in ``unit`` per step.
-
-    Attributes:
-        compute_costs: Returns the cost of one step of each network.
-        compute_log_sd: Returns the standard deviation of the logarithm of what the budget limits,
-            for a network before and after pruning.
-    """
-
-    unit: str
-    compute_costs: Callable[[Sequence[Network]], Floats]
-    compute_log_sd: Callable[[Network, Network], float]
-
-
-def make_energy_objective(
-    fitted: FittedProfile, setup: Setup, budget: EnergyBudget
-) -> PruningObjective:
-    """Return the energy of a step as estimated from a profile."""
-
-    def compute_log_sd(before: Network, after: Network) -> float:
-        found = fitted.estimate([before, after], setup, joint=True, details=False)
-        is_share = budget.share is not None
-        variance = found.log_ratio_variance(0, [1])[0] if is_share else found.log_variance[1]
-        return math.sqrt(max(float(variance), 0.0))
-
-    # Costs are means alone, which is twice as fast as with variances.
-    return PruningObjective(
-        "J", lambda networks: fitted.predict_means(networks, setup), compute_log_sd
-    )
-
-
-def make_flops_objective(setup: Setup) -> PruningObjective:
-    """Return the FLOPs of a step, counted and not estimated: the usual proxy of energy."""
-    return PruningObjective(
-        "FLOP",
-        lambda networks: np.array([network_work(one, setup).total.flops for one in networks]),
-        lambda before, after: 0.0,
-    )
-
-
-@dataclass(frozen=True)
 class PruningProblem:
-    """A network, its prunable groups and the counts they may have, an objective and a budget."""
+    """A network, its prunable groups and the counts they may have, and the budget of a step.
+
+    A cost is the energy that ``fitted`` estimates, in joules. Without it a cost is FLOPs, the usual
+    proxy of energy, which are counted.
+    """
 
     network: Network
     groups: tuple[ChannelGroup, ...]
     allowed: Mapping[str, tuple[int, ...]]
-    objective: PruningObjective
+    setup: Setup
     budget: EnergyBudget
     options: PruneOptions
+    fitted: FittedProfile | None = None
     known_costs: dict[tuple[int, ...], float] = field(default_factory=dict, compare=False)
-    shares: dict[str, dict[int, float]] = field(init=False, repr=False, compare=False)
-    """For each group and count, the share of importance in its most important channels."""
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def shares(self) -> dict[str, dict[int, float]]:
+        """For each group and count, the share of importance in its most important channels."""
         shares = {}
         for group in self.groups:
             kept = np.cumsum(sorted(group.importance, reverse=True))
             counts = range(group.step, group.channels + 1, group.step)
             shares[group.name] = dict(zip(counts, (kept / kept[-1]).tolist(), strict=True))
-        object.__setattr__(self, "shares", shares)
+        return shares
+
+    @property
+    def unit(self) -> str:
+        return "J" if self.fitted else "FLOP"
 
     @property
     def full(self) -> dict[str, int]:
@@ -366,13 +334,23 @@ class PruningProblem:
         missing = {key: at for at, key in enumerate(keys) if key not in self.known_costs}
         if missing:
             networks = [self.narrow_network(candidates[at]) for at in missing.values()]
-            costs = self.objective.compute_costs(networks)
-            self.known_costs.update(zip(missing, map(float, costs), strict=True))
+            if self.fitted is None:
+                costs = [network_work(one, self.setup).total.flops for one in networks]
+            else:
+                # Means alone, which is twice as fast as with variances.
+                costs = self.fitted.predict_means(networks, self.setup).tolist()
+            self.known_costs.update(zip(missing, costs, strict=True))
         return [self.known_costs[key] for key in keys]
 
     def compute_log_sd(self, counts: Counts) -> float:
         """Return the standard deviation of the logarithm of the quantity the budget limits."""
-        return self.objective.compute_log_sd(self.network, self.narrow_network(counts))
+        if self.fitted is None:
+            return 0.0
+        networks = [self.network, self.narrow_network(counts)]
+        found = self.fitted.estimate(networks, self.setup, joint=True, details=False)
+        is_share = self.budget.share is not None
+        variance = found.log_ratio_variance(0, [1])[0] if is_share else found.log_variance[1]
+        return math.sqrt(max(float(variance), 0.0))
 
     def compute_cost_target(self, counts: Counts) -> float:
         """Return the highest cost at which candidates like this one reach the confidence."""
@@ -393,18 +371,27 @@ class PruningProblem:
         """Return the sum over groups of the logarithm of the importance share kept."""
         return sum(math.log(max(self.shares[one][count], 1e-12)) for one, count in counts.items())
 
-    def try_changes(
-        self, counts: Counts, list_others: Callable[[PruningProblem, str, int], Iterable[int]]
-    ) -> tuple[float, list[tuple[str, int, float, float]]]:
-        """Return the cost now; for other counts of single groups their cost and gain in value."""
+    def rank_changes(
+        self, counts: Counts, list_others: ListCounts, rate: Callable[[float, float], float | None]
+    ) -> list[tuple[str, int, float]]:
+        """Return the best other count of each group and the cost with it, the highest rate first.
+
+        ``rate`` takes the gain in value and the cost of a change; it returns None for one that must
+        not be made.
+        """
         pairs = [(name, new) for name in counts for new in list_others(self, name, counts[name])]
-        now, *costs = self.compute_costs([counts, *({**counts, name: new} for name, new in pairs)])
-        gains = (
-            self.compute_value({name: new}) - self.compute_value({name: counts[name]})
-            for name, new in pairs
-        )
-        rows = zip(pairs, costs, gains, strict=True)
-        return now, [(name, new, cost, gain) for (name, new), cost, gain in rows]
+        costs = self.compute_costs([{**counts, name: new} for name, new in pairs])
+        best: dict[str, tuple[float, float, int]] = {}
+        for (name, new), cost in zip(pairs, costs, strict=True):
+            gain = self.compute_value({name: new}) - self.compute_value({name: counts[name]})
+            if (rated := rate(gain, cost)) is not None:
+                best[name] = max(best.get(name, (rated, cost, new)), (rated, cost, new))
+        ranked = sorted(best.items(), key=lambda item: item[1], reverse=True)
+        return [(name, count, cost) for name, (_, cost, count) in ranked]
+
+
+ListCounts = Callable[[PruningProblem, str, int], Iterable[int]]
+"""Lists other counts of a group that has this one."""
 
 
 # ---------------------------------------------------------------------------------------------
@@ -434,7 +421,7 @@ def choose_random(problem: PruningProblem) -> Counts:
 
 def choose_marginal(problem: PruningProblem) -> Counts:
     """Prune where the least importance is lost per joule saved, until the budget is met."""
-    counts = problem.initial_counts
+    counts: Counts = problem.initial_counts
     # The uncertainty of a pruned network hardly depends on which channels were removed.
     reference = counts if problem.options.start else choose_uniform(problem)
     target = problem.compute_cost_target(reference)
@@ -475,30 +462,26 @@ def _find_first_within(problem: PruningProblem, candidates: Sequence[Counts]) ->
 
 
 def _move(
-    problem: PruningProblem,
-    counts: dict[str, int],
-    target: float,
-    list_lower: Callable[[PruningProblem, str, int], Iterable[int]],
-) -> dict[str, int] | None:
+    problem: PruningProblem, counts: Counts, target: float, list_lower: ListCounts
+) -> Counts | None:
     """Return counts after the best moves, as many at once as the target still needs."""
-    now, changes = problem.try_changes(counts, list_lower)
-    best: dict[str, tuple[float, float, int]] = {}
-    for name, count, cost, value in changes:
+    now = problem.compute_cost(counts)
+
+    def rate(gain: float, cost: float) -> float | None:
         # Some counts run slower than larger ones: a cut that saves nothing is not made.
-        if cost < now:
-            move = (-value / (now - cost), now - cost, count)
-            best[name] = min(best.get(name, move), move)
-    if not best:
+        return gain / (now - cost) if cost < now else None
+
+    ranked = problem.rank_changes(counts, list_lower, rate)
+    if not ranked:
         return None
-    ranked = sorted(best.items(), key=lambda item: item[1])
     chosen, left = {}, now
-    for name, (_, saved, count) in ranked[: max(1, int(_SIMULTANEOUS_SHARE * len(ranked)))]:
+    for name, count, cost in ranked[: max(1, int(_SIMULTANEOUS_SHARE * len(ranked)))]:
         chosen[name] = count
-        left -= saved
+        left -= now - cost
         if left <= target:
             break
     if len(chosen) > 1 and problem.compute_cost({**counts, **chosen}) >= now:
-        chosen = {ranked[0][0]: ranked[0][1][2]}
+        chosen = dict([ranked[0][:2]])
     return {**counts, **chosen}
 
 
@@ -525,19 +508,18 @@ def refine_counts(problem: PruningProblem, counts: Counts, spend: bool) -> Count
     target = problem.compute_cost_target(counts)
     for _ in range(_MAX_REFINEMENTS):
         moves = _list_moves(problem, counts, target * spend, rejected)
+        if not moves:
+            break
         while moves:
             grown = {**counts, **dict(moves)}
             highest = max(target, problem.compute_cost(counts))
             if problem.compute_cost(grown) <= highest and problem.is_within_budget(grown):
+                # The uncertainty depends slightly on the network, so the target moves with it.
+                counts, target = grown, problem.compute_cost_target(grown)
                 break
             if len(moves) == 1:
                 rejected.update(moves)
             moves = moves[: len(moves) // 2]
-        if moves:
-            # The uncertainty depends slightly on the network, so the target moves with it.
-            counts, target = grown, problem.compute_cost_target(grown)
-        elif not (rejected and _list_moves(problem, counts, target * spend, rejected)):
-            break
     return counts
 
 
@@ -545,18 +527,19 @@ def _list_moves(
     problem: PruningProblem, counts: Counts, target: float, rejected: set[tuple[str, int]]
 ) -> list[tuple[str, int]]:
     """Return at most one larger count per group, best first, as many as the target allows."""
-    now, changes = problem.try_changes(counts, _list_larger)
-    smallest = _MIN_COST_SHARE * problem.cost_limit
-    best: dict[str, tuple[float, float, int]] = {}
-    for name, count, cost, value in changes:
-        if cost <= max(now, target) and (name, count) not in rejected:
-            move = (value / max(cost - now, smallest), cost - now, count)
-            best[name] = max(best.get(name, (0.0, 0.0, 0)), move)
+    now, smallest = problem.compute_cost(counts), _MIN_COST_SHARE * problem.cost_limit
+
+    def list_untried(problem: PruningProblem, name: str, count: int) -> list[int]:
+        return [one for one in _list_larger(problem, name, count) if (name, one) not in rejected]
+
+    def rate(gain: float, cost: float) -> float | None:
+        return gain / max(cost - now, smallest) if cost <= max(now, target) else None
+
     moves, left = [], target - now
-    for name, (_, extra, count) in sorted(best.items(), key=lambda item: item[1], reverse=True):
-        if extra <= max(left, 0.0):
+    for name, count, cost in problem.rank_changes(counts, list_untried, rate):
+        if cost - now <= max(left, 0.0):
             moves.append((name, count))
-            left -= extra
+            left -= cost - now
     return moves
 
 

@@ -1,6 +1,6 @@
 """Plan which job runs when on which device: least energy, with every battery above its reserve.
 
-jobs.toml --problem--> PlanRequest --problem--> Problem --model--> Solution --result--> Plan
+jobs.toml --problem--> Problem --model--> Solution --result--> Plan
 
 problem      jobs and devices of a TOML file, what each job takes on each device, in plain numbers
 model        one CP-SAT model (the extra ``plan``), solved until the replay agrees
@@ -89,9 +89,9 @@ def plan(
     now = now or datetime.now().replace(microsecond=0)
     data = read_toml(Path(path))
     with _locate_errors(path):
-        request = parse_plan_request(data, now)
+        problem = parse_plan_request(data, now)
     nets, profiles = {}, {}
-    for job in request.jobs:
+    for job in problem.jobs:
         with _locate_errors(f"{path}: [[job]] {job.name}"):
             setup, batch = Setup(**job.setup), job.setup.get("batch")
             found = resolve_name(
@@ -100,14 +100,14 @@ def plan(
             )  # fmt: skip
             nets[job.name] = found.network, replace(setup, batch=found.batch)
     devices = []
-    for device in request.devices:
+    for device in problem.devices:
         with _locate_errors(f"{path}: [[device]] {device.name}"):
             if device.power_w is None:
                 profiles[device.name] = load_profile(device.profile or device.name, store=store)
             devices.append(device.complete(profiles.get(device.name)))
-    request = replace(request, devices=tuple(devices))
-    costs = estimate_jobs(request, nets, profiles, estimator)
-    return plan_jobs(request, costs, now, confidence, time_limit_s)
+    problem = replace(problem, devices=tuple(devices))
+    problem = estimate_jobs(problem, nets, profiles, estimator)
+    return plan_jobs(problem, now, confidence, time_limit_s)
 
 
 @contextmanager

@@ -1,15 +1,15 @@
 """Find the schedule that runs most, then takes least energy, then starts first, by CP-SAT.
 
-    placed[i, m]         task i runs on device m: an optional interval
-    start[i]             when task i starts
-    first[m], last[m]    when device m wakes, and when its last task ends
+    placed[i, m]         job i runs on device m: an optional interval
+    start[i]             when job i starts
+    first[m], last[m]    when device m wakes, and when its last job ends
     energy               sum extra_j * placed + sum awake_w * (last - first)
 
 CP-SAT counts in integers: times are whole time steps, energies whole units. One model is solved for
 three objectives in turn: the priority of what runs, energy, early starts. Batteries are added as
 they are needed. Charge is a straight line between events, so a charge that is too low at some time
 is one linear inequality; but there are very many times. The model starts with one inequality per
-battery: all energy until the last task ends was in it or came from the charger. Without a charger
+battery: all energy until the last job ends was in it or came from the charger. Without a charger
 that is all. Whatever else a replay finds violated is then forbidden, exactly and in all schedules:
 
     charge(t) >= reserve   <=>   for u = 0 and every u < t at which the battery could be full:
@@ -32,11 +32,11 @@ from typing import Any, NamedTuple
 from joulecast.features.plan.problem import (
     Assignment,
     ChargingWindow,
+    Job,
+    JobCost,
     PlanDevice,
     Problem,
     Schedule,
-    Task,
-    TaskCost,
 )
 from joulecast.features.plan.replay import STRICT, Replay, Violation, replay, replay_device
 from joulecast.system.errors import InputError, MissingError
@@ -48,7 +48,7 @@ _EXACT_S = 5.0
 _PART_DEVICES, _PART_S, _WHOLE_SHARE = 3, 2.0, 0.6
 # CP-SAT's search strategies help each other from eight on, whatever the number of cores.
 _WORKERS = 8
-# Shares of the time left: to fit most tasks in, and for one call of CP-SAT while more may follow.
+# Shares of the time left: to fit most jobs in, and for one call of CP-SAT while more may follow.
 _PRIORITY_SHARE, _CALL_SHARE = 0.6, 0.5
 # Time kept for the earliest starts, as a share of the limit, at most so many seconds.
 _TAIL_SHARE, _TAIL_S = 0.1, 2.0
@@ -56,11 +56,11 @@ _TAIL_SHARE, _TAIL_S = 0.1, 2.0
 _EQUAL = 1e-6
 # Share of a battery that may be missing: between the replay's strict and harmless.
 _TOLERANCE = 1.5e-6
-# Units in the energy of all tasks and in a battery, and the largest sum.
+# Units in the energy of all jobs and in a battery, and the largest sum.
 _ENERGY_UNITS, _BATTERY_UNITS, _MAX_UNITS = 1e11, 1e12, 1e17
 # Parts of a memory: a power of two, so that halves and quarters are whole.
 _MEMORY_PARTS, _SHARE_PARTS = 2**20, 2**12
-# Tasks of a device up to which each gets a lane.
+# Jobs of a device up to which each gets a lane.
 _MAX_LANED = 30
 _MAX_STEPS = 200_000
 # Of a time step, so that 3.0000000001 steps are three.
@@ -103,13 +103,13 @@ def solve(
 
     After ``limit_s`` of the clock ``now`` it is the best so far.
     """
-    if not problem.tasks or not problem.devices:
+    if not problem.jobs or not problem.devices:
         raise InputError("there is nothing to plan: give at least one job and one device")
     end_s = now() + limit_s - min(_TAIL_S, _TAIL_SHARE * limit_s)
     rounded, grid = round_to_grid(problem)
     model = ScheduleModel(rounded, grid, workers, now)
     best = place_rest(rounded, ())
-    runs_most = len(best) == sum(bool(task.costs) for task in rounded.tasks)
+    runs_most = len(best) == sum(bool(job.costs) for job in rounded.jobs)
     if not runs_most:
         priority_end_s = now() + _PRIORITY_SHARE * (end_s - now())
         best, bound, _ = _optimise(model, "priority", best, priority_end_s)
@@ -125,15 +125,15 @@ def solve(
     best, *_ = _optimise(model, "starts", best, now() + _TAIL_S)
     # What holds on whole time steps holds with the original durations, and there may be room for
     # one more between time steps; then optimality is not known.
-    exact = tuple(problem.assign(one.task, one.device, one.start_s) for one in best)
+    exact = tuple(problem.assign(one.job, one.device, one.start_s) for one in best)
     schedule = place_rest(problem, exact)
-    replayed, running = replay(problem, schedule), {one.task for one in schedule}
+    replayed, running = replay(problem, schedule), {one.job for one in schedule}
     if replayed.violations:
         raise RuntimeError(f"a schedule on the time grid is invalid: {replayed.violations[0]}")
     is_optimal = is_optimal and len(schedule) == len(exact)
     return Solution(
         schedule,
-        tuple(task.name for task in problem.tasks if task.name not in running),
+        tuple(job.name for job in problem.jobs if job.name not in running),
         replayed,
         replayed.energy_j if is_optimal else min(max(0.0, bound_j), replayed.energy_j),
         is_optimal,
@@ -144,23 +144,23 @@ def solve(
 
 
 def place_rest(problem: Problem, schedule: Schedule) -> Schedule:
-    """Place each task that does not run where it adds least energy, then as early as it fits.
+    """Place each job that does not run where it adds least energy, then as early as it fits.
 
     This gives CP-SAT a valid schedule to improve, and one to return if its time is over.
     """
     here: dict[str, list[Assignment]] = {device.name: [] for device in problem.devices}
     for one in schedule:
         here[one.device].append(one)
-    running = {one.task for one in schedule}
-    for task in sorted(problem.tasks, key=lambda task: (-task.priority, task.deadline_s)):
-        if task.name in running:
+    running = {one.job for one in schedule}
+    for job in sorted(problem.jobs, key=lambda job: (-job.priority, job.deadline_s)):
+        if job.name in running:
             continue
         best, chosen = (math.inf, math.inf), None
-        for extra_j, name in sorted((cost.extra_j, name) for name, cost in task.costs.items()):
+        for extra_j, name in sorted((cost.extra_j, name) for name, cost in job.costs.items()):
             device, others = problem.device[name], here[name]
             first_s = min((one.start_s for one in others), default=math.inf)
             last_s = max((one.end_s for one in others), default=-math.inf)
-            for one in list_starts(problem, device, others, task):
+            for one in list_starts(problem, device, others, job):
                 awake_s = max(last_s, one.end_s) - min(first_s, one.start_s)
                 longer_s = awake_s - (last_s - first_s if others else 0.0)
                 added = extra_j + device.awake_w * longer_s, one.end_s
@@ -174,16 +174,16 @@ def place_rest(problem: Problem, schedule: Schedule) -> Schedule:
 
 
 def list_starts(
-    problem: Problem, device: PlanDevice, others: Sequence[Assignment], task: Task
+    problem: Problem, device: PlanDevice, others: Sequence[Assignment], job: Job
 ) -> list[Assignment]:
-    """Return a task at its release, beside each other task, and at edges of charging windows."""
-    duration_s = task.costs[device.name].duration_s
+    """Return a job at its release, beside each other job, and at edges of charging windows."""
+    duration_s = job.costs[device.name].duration_s
     edges_s = {edge_s for one in others for edge_s in (one.start_s, one.end_s)}
     edges_s |= {edge_s for w in device.windows for edge_s in (w.start_s, w.end_s)}
-    edges_s |= {task.deadline_s} if task.deadline_s < math.inf else set()
-    starts_s = {task.release_s, *edges_s, *(edge_s - duration_s for edge_s in edges_s)}
-    allowed = sorted(start_s for start_s in starts_s if start_s >= task.release_s)
-    return [problem.assign(task.name, device.name, start_s) for start_s in allowed]
+    edges_s |= {job.deadline_s} if job.deadline_s < math.inf else set()
+    starts_s = {job.release_s, *edges_s, *(edge_s - duration_s for edge_s in edges_s)}
+    allowed = sorted(start_s for start_s in starts_s if start_s >= job.release_s)
+    return [problem.assign(job.name, device.name, start_s) for start_s in allowed]
 
 
 def _optimise(
@@ -232,7 +232,7 @@ def _repair(model: ScheduleModel, schedule: Schedule, end_s: float) -> Schedule:
     for device in problem.devices:
         here = tuple(one for one in schedule if one.device == device.name)
         if replay_device(problem, device, here, STRICT).violations:
-            part = model.restrict({device.name}, {one.task for one in here})
+            part = model.restrict({device.name}, {one.job for one in here})
             count, here = len(here), place_rest(part.problem, ())
             if len(here) < count and len(problem.devices) > 1:
                 here, *_ = _optimise(part, "priority", here, min(end_s, model.now() + _PART_S))
@@ -247,7 +247,7 @@ def _improve_parts(model: ScheduleModel, best: Schedule, end_s: float) -> Schedu
         chosen = set(rng.sample(names, _PART_DEVICES))
         elsewhere = tuple(one for one in best if one.device not in chosen)
         here = tuple(one for one in best if one.device in chosen)
-        part = model.restrict(chosen, model.problem.task.keys() - {one.task for one in elsewhere})
+        part = model.restrict(chosen, model.problem.job.keys() - {one.job for one in elsewhere})
         part.require_priority(here)
         found, *_ = _optimise(part, "energy", here, min(end_s, at_s + _PART_S))
         best = elsewhere + found
@@ -284,9 +284,9 @@ class TimeGrid:
 def round_to_grid(problem: Problem) -> tuple[Problem, TimeGrid]:
     """Return a problem on whole time steps, rounded to the safe side, and the grid.
 
-    Tasks get a little longer, start later and are due earlier; charging windows get shorter. A
-    task's energy stays, but its battery must deliver the power for the longer time, so the true
-    charge is never below the rounded one. Devices on which a task does not fit even alone are
+    Jobs get a little longer, start later and are due earlier; charging windows get shorter. A
+    job's energy stays, but its battery must deliver the power for the longer time, so the true
+    charge is never below the rounded one. Devices on which a job does not fit even alone are
     dropped: too little memory or time.
     """
     horizon_s, digits = _find_horizon(problem), (1, 2, 5)
@@ -306,10 +306,10 @@ def round_to_grid(problem: Problem) -> tuple[Problem, TimeGrid]:
             windows = tuple(ChargingWindow(*row) for row in times if row[0] < row[1])
             device = replace(device, battery=replace(device.battery, windows=windows))
         devices.append(device)
-    tasks = []
-    for task in problem.tasks:
-        release_s, deadline_s, costs = up(task.release_s), down(task.deadline_s), {}
-        for name, cost in task.costs.items():
+    jobs = []
+    for job in problem.jobs:
+        release_s, deadline_s, costs = up(job.release_s), down(job.deadline_s), {}
+        for name, cost in job.costs.items():
             most_bytes, size_bytes = problem.device[name].memory_bytes, cost.memory_bytes
             if 0 < most_bytes < math.inf:
                 part_bytes = most_bytes / _MEMORY_PARTS
@@ -317,20 +317,20 @@ def round_to_grid(problem: Problem) -> tuple[Problem, TimeGrid]:
             duration_s = max(step_s, up(cost.duration_s))
             if size_bytes <= most_bytes and release_s + duration_s <= deadline_s:
                 drawn_s = cost.drawn_s or cost.duration_s
-                costs[name] = TaskCost(duration_s, cost.extra_j, size_bytes, drawn_s)
-        tasks.append(replace(task, costs=costs, release_s=release_s, deadline_s=deadline_s))
-    rounded = Problem(tuple(devices), tuple(tasks))
+                costs[name] = JobCost(duration_s, cost.extra_j, size_bytes, drawn_s)
+        jobs.append(replace(job, costs=costs, release_s=release_s, deadline_s=deadline_s))
+    rounded = Problem(tuple(devices), tuple(jobs))
     return rounded, TimeGrid(step_s, max(1, math.ceil(_find_horizon(rounded) / step_s - _NEAR)))
 
 
 def _find_horizon(problem: Problem) -> float:
-    """Return when everything is over: the last deadline, or all tasks one after another."""
-    deadlines_s = {task.deadline_s for task in problem.tasks}
+    """Return when everything is over: the last deadline, or all jobs one after another."""
+    deadlines_s = {job.deadline_s for job in problem.jobs}
     if math.inf not in deadlines_s:
         return max(deadlines_s)
-    begin_s = [task.release_s for task in problem.tasks]
+    begin_s = [job.release_s for job in problem.jobs]
     begin_s += [window.end_s for device in problem.devices for window in device.windows]
-    longest_s = [max((c.duration_s for c in t.costs.values()), default=0.0) for t in problem.tasks]
+    longest_s = [max((c.duration_s for c in t.costs.values()), default=0.0) for t in problem.jobs]
     return max(max(begin_s) + sum(longest_s), *(deadlines_s - {math.inf}), 1.0)
 
 
@@ -361,27 +361,27 @@ class ScheduleModel:
         self.model = model = self.cp.CpModel()
         self.problem, self.grid, self.workers, self.now = problem, grid, workers, now
         self._known: set[tuple[str, str, str]] = set()
-        self.placed = {(t.name, m): model.new_bool_var("") for t in problem.tasks for m in t.costs}
+        self.placed = {(t.name, m): model.new_bool_var("") for t in problem.jobs for m in t.costs}
         self.start = {}
-        for task in problem.tasks:
-            release = grid.count(task.release_s)
-            most = max(release, grid.count(task.deadline_s))
-            self.start[task.name] = model.new_int_var(release, most, "")
-            model.add_at_most_one(self.placed[task.name, name] for name in task.costs)
+        for job in problem.jobs:
+            release = grid.count(job.release_s)
+            most = max(release, grid.count(job.deadline_s))
+            self.start[job.name] = model.new_int_var(release, most, "")
+            model.add_at_most_one(self.placed[job.name, name] for name in job.costs)
         self.first, self.last = (
             {device.name: model.new_int_var(0, grid.horizon, "") for device in problem.devices}
             for _ in range(2)
         )
-        # The tasks that may run on a device: task, cost, time steps, whether placed.
-        self.tasks: dict[str, list[tuple[Task, TaskCost, int, Any]]] = {
+        # The jobs that may run on a device: job, cost, time steps, whether placed.
+        self.jobs: dict[str, list[tuple[Job, JobCost, int, Any]]] = {
             device.name: [
-                (task, cost, grid.count(cost.duration_s), self.placed[task.name, device.name])
-                for task in problem.tasks
-                if (cost := task.costs.get(device.name))
+                (job, cost, grid.count(cost.duration_s), self.placed[job.name, device.name])
+                for job in problem.jobs
+                if (cost := job.costs.get(device.name))
             ]
             for device in problem.devices
         }
-        costs = ([c.energy_j(problem.device[m]) for m, c in t.costs.items()] for t in problem.tasks)
+        costs = ([c.energy_j(problem.device[m]) for m, c in t.costs.items()] for t in problem.jobs)
         most_j = sum(max(row, default=0.0) for row in costs) or 1.0
 
         def choose_unit(wish_j: float, devices: Iterable[PlanDevice]) -> float:
@@ -395,7 +395,7 @@ class ScheduleModel:
             for device in problem.devices
             if device.battery
         }
-        priorities = (problem.task[task].priority * x for (task, _), x in self.placed.items())
+        priorities = (problem.job[job].priority * x for (job, _), x in self.placed.items())
         self._priority: Any = sum(priorities)
         self._energy: Any = 0
         for device in problem.devices:
@@ -403,15 +403,15 @@ class ScheduleModel:
             if device.battery:
                 self._add_battery(device)
 
-    def restrict(self, devices: set[str], tasks: set[str]) -> ScheduleModel:
-        """Return the model of some tasks on some devices."""
-        part = self.problem.restrict(devices, tasks)
+    def restrict(self, devices: set[str], jobs: set[str]) -> ScheduleModel:
+        """Return the model of some jobs on some devices."""
+        part = self.problem.restrict(devices, jobs)
         return ScheduleModel(part, self.grid, self.workers, self.now)
 
     def solve(
         self, objective: str, limit_s: float, hint: Schedule, gap_share: float = 0.0
     ) -> tuple[Schedule | None, float, bool, bool]:
-        """Optimise an objective: ``priority`` of the running tasks, ``energy`` or ``starts``.
+        """Optimise an objective: ``priority`` of the running jobs, ``energy`` or ``starts``.
 
         Return the schedule, if one was found, the bound on the objective, whether the schedule is
         within the allowed gap, and whether it meets the bound.
@@ -433,8 +433,8 @@ class ScheduleModel:
         if status not in (self.cp.OPTIMAL, self.cp.FEASIBLE):
             return None, scaled, False, False
         schedule = tuple(
-            self.problem.assign(task, device, solver.value(self.start[task]) * self.grid.step_s)
-            for (task, device), placed in self.placed.items()
+            self.problem.assign(job, device, solver.value(self.start[job]) * self.grid.step_s)
+            for (job, device), placed in self.placed.items()
             if solver.boolean_value(placed)
         )
         is_finished = status == self.cp.OPTIMAL
@@ -443,14 +443,14 @@ class ScheduleModel:
 
     def _hint(self, schedule: Schedule) -> None:
         """Start from a schedule; without hints for all of these CP-SAT often does not find it."""
-        model, count, by_task = self.model, self.grid.count, {one.task: one for one in schedule}
+        model, count, by_job = self.model, self.grid.count, {one.job: one for one in schedule}
         model.clear_hints()
-        for (task, device), placed in self.placed.items():
-            model.add_hint(placed, task in by_task and by_task[task].device == device)
-        for task, start in self.start.items():
-            one = by_task.get(task)
-            model.add_hint(start, count(one.start_s if one else self.problem.task[task].release_s))
-        for name in self.tasks:
+        for (job, device), placed in self.placed.items():
+            model.add_hint(placed, job in by_job and by_job[job].device == device)
+        for job, start in self.start.items():
+            one = by_job.get(job)
+            model.add_hint(start, count(one.start_s if one else self.problem.job[job].release_s))
+        for name in self.jobs:
             here = [one for one in schedule if one.device == name]
             model.add_hint(self.first[name], count(min((o.start_s for o in here), default=0.0)))
             model.add_hint(self.last[name], count(max((o.end_s for o in here), default=0.0)))
@@ -461,9 +461,9 @@ class ScheduleModel:
 
     def fix_devices(self, schedule: Schedule) -> None:
         """Require the devices of a schedule, each awake for no longer than in it."""
-        where = {one.task: one.device for one in schedule}
-        for (task, device), placed in self.placed.items():
-            self.model.add(placed == (where.get(task) == device))
+        where = {one.job: one.device for one in schedule}
+        for (job, device), placed in self.placed.items():
+            self.model.add(placed == (where.get(job) == device))
         for name in set(where.values()):
             here = [one for one in schedule if one.device == name]
             span_s = max(one.end_s for one in here) - min(one.start_s for one in here)
@@ -488,58 +488,58 @@ class ScheduleModel:
         return bool(done)
 
     def _add_device(self, device: PlanDevice) -> None:
-        model, tasks = self.model, self.tasks[device.name]
+        model, jobs = self.model, self.jobs[device.name]
         first, last = self.first[device.name], self.last[device.name]
         model.add(first <= last)
         idle, intervals = round(device.awake_w * self.grid.step_s / self._unit_j), []
         self._energy += idle * (last - first)
-        for task, cost, steps, placed in tasks:
-            # A task's own energy is exact; only idle energy, and sharing it, is rounded.
+        for job, cost, steps, placed in jobs:
+            # A job's own energy is exact; only idle energy, and sharing it, is rounded.
             self._energy += (round(cost.energy_j(device) / self._unit_j) - idle * steps) * placed
-            start, deadline = self.start[task.name], self.grid.count(task.deadline_s)
+            start, deadline = self.start[job.name], self.grid.count(job.deadline_s)
             intervals.append(model.new_optional_fixed_size_interval_var(start, steps, placed, ""))
             model.add(start + steps <= deadline).only_enforce_if(placed)
             model.add(first <= start).only_enforce_if(placed)
             model.add(last >= start + steps).only_enforce_if(placed)
         each, parallel = 1.0 / device.max_parallel, device.max_parallel
-        shares = [[each] * len(tasks)]
+        shares = [[each] * len(jobs)]
         if parallel == 1:
             model.add_no_overlap(intervals)
-        elif parallel < len(tasks):
-            model.add_cumulative(intervals, [1] * len(tasks), parallel)
+        elif parallel < len(jobs):
+            model.add_cumulative(intervals, [1] * len(jobs), parallel)
         if parallel > 1 and 0 < device.memory_bytes < math.inf:
-            memory = [cost.memory_bytes / device.memory_bytes for _, cost, _, _ in tasks]
+            memory = [cost.memory_bytes / device.memory_bytes for _, cost, _, _ in jobs]
             sizes = [round(share * _MEMORY_PARTS) for share in memory]
             model.add_cumulative(intervals, sizes, _MEMORY_PARTS)
-            # Tasks of more than half of the memory exclude each other; two others may be parallel.
+            # Jobs of more than half of the memory exclude each other; two others may be parallel.
             shares += [memory, [1.0 if share > 0.5 else each * (share == 0.5) for share in memory]]
         # Implied by the intervals, but only by all of them at once: bounds are far better with it.
         for row in shares:
             parts = [math.floor(_SHARE_PARTS * share) for share in row]
-            busy = sum(p * steps * x for p, (_, _, steps, x) in zip(parts, tasks, strict=True))
+            busy = sum(p * steps * x for p, (_, _, steps, x) in zip(parts, jobs, strict=True))
             model.add(busy <= _SHARE_PARTS * (last - first))
-        if 1 < parallel < len(tasks) <= _MAX_LANED:
+        if 1 < parallel < len(jobs) <= _MAX_LANED:
             # No lane is longer than the device is awake. CP-SAT sees that only by trying start
             # times: ten problems of 10 x 5 had six proofs without lanes and nine with them.
-            lanes = [[model.new_bool_var("") for _ in tasks] for _ in range(parallel)]
+            lanes = [[model.new_bool_var("") for _ in jobs] for _ in range(parallel)]
             for lane in lanes:
-                busy = sum(steps * on for (_, _, steps, _), on in zip(tasks, lane, strict=True))
+                busy = sum(steps * on for (_, _, steps, _), on in zip(jobs, lane, strict=True))
                 model.add(busy <= last - first)
-            for at, (_, _, _, placed) in enumerate(tasks):
+            for at, (_, _, _, placed) in enumerate(jobs):
                 model.add(sum(lane[at] for lane in lanes) == placed)
 
     def _add_battery(self, device: PlanDevice) -> None:
-        """Limit the energy until the last task ends to the charge and what the charger gives."""
+        """Limit the energy until the last job ends to the charge and what the charger gives."""
         model, name, is_used = self.model, device.name, self.model.new_bool_var("")
         first, last = self.first[name], self.last[name]
-        for _, _, _, placed in self.tasks[name]:
+        for _, _, _, placed in self.jobs[name]:
             model.add_implication(placed, is_used)
         self._keep_charge(device, _Event(0.0, "now", 0), _Event(0.0, "last", last, (is_used,)))
-        # Some task starts first and one ends last; else waiting would count as charging.
+        # Some job starts first and one ends last; else waiting would count as charging.
         for edge, is_last in ((first, False), (last, True)) if device.windows else ():
-            chosen = [model.new_bool_var("") for _ in self.tasks[name]]
-            for (task, _, steps, placed), one in zip(self.tasks[name], chosen, strict=True):
-                at = self.start[task.name] + (steps if is_last else 0)
+            chosen = [model.new_bool_var("") for _ in self.jobs[name]]
+            for (job, _, steps, placed), one in zip(self.jobs[name], chosen, strict=True):
+                at = self.start[job.name] + (steps if is_last else 0)
                 model.add(edge == at).only_enforce_if(one)
                 model.add_implication(one, placed)
             model.add_bool_or([~is_used, *chosen])
@@ -547,7 +547,7 @@ class ScheduleModel:
     def _list_events(self, device: PlanDevice, schedule: Schedule) -> list[_Event]:
         """Return the events of a device; of equal times the most general comes first.
 
-        ``first`` and ``last`` stand for whichever task that is in other schedules. Naming that task
+        ``first`` and ``last`` stand for whichever job that is in other schedules. Naming that job
         instead took a 10 x 5 problem from a proof in 6 s to none in 40 s.
         """
         here = [one for one in schedule if one.device == device.name]
@@ -559,10 +559,10 @@ class ScheduleModel:
         for edge_s in (edge_s for w in device.windows for edge_s in (w.start_s, w.end_s)):
             events.append(_Event(edge_s, f"window {edge_s}", self.grid.count(edge_s)))
         for one in here:
-            start, placed = self.start[one.task], (self.placed[one.task, device.name],)
+            start, placed = self.start[one.job], (self.placed[one.job, device.name],)
             end = start + self.grid.count(one.end_s - one.start_s)
-            events.append(_Event(one.start_s, f"start {one.task}", start, placed))
-            events.append(_Event(one.end_s, f"end {one.task}", end, placed))
+            events.append(_Event(one.start_s, f"start {one.job}", start, placed))
+            events.append(_Event(one.end_s, f"end {one.job}", end, placed))
         return events
 
     def _keep_charge(self, device: PlanDevice, since: _Event, until: _Event) -> None:
@@ -578,8 +578,8 @@ class ScheduleModel:
         asleep = self._clip([first - u], self.grid.horizon)
         drawn = count_units(device.awake_w) * (t - u)
         drawn -= count_units(device.awake_w - device.asleep_w) * asleep
-        for task, cost, steps, placed in self.tasks[device.name]:
-            start = self.start[task.name]
+        for job, cost, steps, placed in self.jobs[device.name]:
+            start = self.start[job.name]
             lengths = [t - start] if until.name != "last" else []
             lengths += [start + steps - u] if since.name not in ("now", "first") else []
             if not lengths:

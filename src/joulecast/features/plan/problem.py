@@ -10,12 +10,12 @@
 Times in the file are durations from now (``2h``) or dates (``2030-05-01T22:00``, in the zone of
 ``now``, or local without one). Every error is one line that names table and key.
 
-    power of a device = awake_w + sum over its running tasks of extra_j / duration_s    while awake
-                      = asleep_w                                       before its first task starts
+    power of a device = awake_w + sum over its running jobs of extra_j / duration_s    while awake
+                      = asleep_w                                       before its first job starts
     energy of a job   = steps * energy of a step + rest_w * duration
 
-A device is awake from the start of its first task to the end of its last. A task's ``extra_j`` is
-what it adds to ``awake_w``: alone it takes ``extra_j + awake_w * duration_s``, and parallel tasks
+A device is awake from the start of its first job to the end of its last. A job's ``extra_j`` is
+what it adds to ``awake_w``: alone it takes ``extra_j + awake_w * duration_s``, and parallel jobs
 share ``awake_w``. Times of records are seconds from now.
 """
 
@@ -29,7 +29,8 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from joulecast.features.arguments import MAX_COUNT
+from joulecast.features.arguments import MAX_COUNT, choose_setup_fields
+from joulecast.features.estimate import find_run_length
 from joulecast.features.run import RunLength
 from joulecast.records import Network, Profile, Setup
 from joulecast.system.errors import InputError
@@ -84,7 +85,7 @@ class Battery:
 
 @dataclass(frozen=True)
 class PlanDevice:
-    """A device that runs tasks, with a profile or a stated power and speed.
+    """A device that runs jobs, with a profile or a stated power and speed.
 
     Attributes:
         profile: A device's name, or a profile's key or file.
@@ -137,64 +138,8 @@ class PlanDevice:
 
 
 @dataclass(frozen=True)
-class Job:
-    """A network to be trained, or run, for some steps.
-
-    Attributes:
-        net: Anything the command line takes as NET.
-        setup: Fields of a ``Setup``; without ``batch`` the network's own batch size applies.
-        checkpoint: Its repeated blocks are under activation checkpointing.
-        devices: Devices that may run it; empty for all.
-        priority: Jobs of higher priority run first where not all can.
-    """
-
-    name: str
-    net: str
-    length: RunLength
-    setup: Mapping[str, Any] = field(default_factory=dict)
-    input_shape: tuple[int, ...] | None = None
-    checkpoint: bool = False
-    release_s: float = 0.0
-    deadline_s: float = math.inf
-    devices: tuple[str, ...] = ()
-    priority: int = 1
-
-
-@dataclass(frozen=True)
-class PlanRequest:
-    """Jobs and devices."""
-
-    jobs: tuple[Job, ...]
-    devices: tuple[PlanDevice, ...]
-
-    def __post_init__(self) -> None:
-        known = sorted(device.name for device in self.devices)
-        for job in self.jobs:
-            if unknown := sorted(set(job.devices) - set(known)):
-                raise InputError(
-                    f"the job {job.name} names an unknown device {unknown[0]!r}: give one of "
-                    f"{', '.join(known)}"
-                )
-
-
-@dataclass(frozen=True)
 class JobCost:
-    """What a job takes on a device; ``covers`` is empty where the power was stated."""
-
-    run: RunForecast
-    memory_bytes: float
-    provenance: str
-    covers: str
-    unseen_share: float = 0.0
-
-
-Costs = Mapping[str, Mapping[str, JobCost]]
-"""By job, by device; only where the job may run."""
-
-
-@dataclass(frozen=True)
-class TaskCost:
-    """Duration, energy above ``awake_w`` and memory of a task on a device.
+    """Duration, energy above ``awake_w`` and memory of a job on a device.
 
     ``extra_j`` is drawn in ``drawn_s``, if that is given: rounding makes ``duration_s`` longer.
     """
@@ -207,7 +152,7 @@ class TaskCost:
     def __post_init__(self) -> None:
         if not (0 < self.duration_s < math.inf and 0 <= self.extra_j < math.inf):
             raise InputError(
-                f"a task of {self.duration_s:g} s and {self.extra_j:g} J cannot be planned: give a "
+                f"a job of {self.duration_s:g} s and {self.extra_j:g} J cannot be planned: give a "
                 "duration above 0 and an energy of at least 0"
             )
 
@@ -216,25 +161,65 @@ class TaskCost:
         return self.extra_j / (self.drawn_s or self.duration_s)
 
     def energy_j(self, device: PlanDevice) -> float:
-        """Return what the device draws while only this task runs."""
+        """Return what the device draws while only this job runs."""
         return self.extra_j + device.awake_w * self.duration_s
 
 
 @dataclass(frozen=True)
-class Task:
-    """Work that runs once, without interruption, on one of the devices in ``costs``."""
+class JobForecast:
+    """What a job may take on a device; ``covers`` is empty where the power was stated."""
+
+    run: RunForecast
+    memory_bytes: float
+    provenance: str
+    covers: str = ""
+    unseen_share: float = 0.0
+
+    def at(self, quantile: float, device: PlanDevice, is_bound: bool) -> JobCost:
+        """Return the cost with energy and duration at a quantile.
+
+        With ``is_bound`` they hold beside other jobs too, which share the idle power.
+        """
+        run = self.run
+        # A job of much energy in a short time shares the least idle power with others.
+        is_shared = is_bound and device.max_parallel > 1
+        idle_s = run.duration_quantile(1.0 - quantile if is_shared else quantile)
+        idle_j = (device.awake_w - run.rest_w) * idle_s
+        extra_j = max(0.0, run.device_quantile(quantile) - idle_j)
+        return JobCost(run.duration_quantile(quantile), extra_j, self.memory_bytes)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A network that is trained, or run, for some steps: once, without interruption.
+
+    Attributes:
+        costs: What to plan with on each device that may run it, at a quantile of the forecasts.
+        priority: Jobs of higher priority run first where not all can.
+        net: Anything the command line takes as NET.
+        setup: Fields of a ``Setup``; without ``batch`` the network's own batch size applies.
+        checkpoint: Its repeated blocks are under activation checkpointing.
+        devices: Devices that may run it; empty for all.
+    """
 
     name: str
-    costs: Mapping[str, TaskCost]
+    costs: Mapping[str, JobCost] = field(default_factory=dict)
     release_s: float = 0.0
     deadline_s: float = math.inf
     priority: int = 1
+    net: str = ""
+    length: RunLength = field(default_factory=RunLength)
+    setup: Mapping[str, Any] = field(default_factory=dict)
+    input_shape: tuple[int, ...] | None = None
+    checkpoint: bool = False
+    devices: tuple[str, ...] = ()
+    forecasts: Mapping[str, JobForecast] = field(default_factory=dict)
 
 
 class Assignment(NamedTuple):
-    """A task on a device from start to end."""
+    """A job on a device from start to end."""
 
-    task: str
+    job: str
     device: str
     start_s: float
     end_s: float
@@ -245,65 +230,61 @@ Schedule = tuple[Assignment, ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """Tasks and devices with unique names, by which ``task`` and ``device`` find them."""
+    """Devices and jobs with unique names, by which ``job`` and ``device`` find them."""
 
     devices: tuple[PlanDevice, ...]
-    tasks: tuple[Task, ...]
+    jobs: tuple[Job, ...]
+
+    def __post_init__(self) -> None:
+        for job in self.jobs:
+            if unknown := sorted(set(job.devices) - set(self.device)):
+                raise InputError(
+                    f"the job {job.name} names an unknown device {unknown[0]!r}: give one of "
+                    f"{', '.join(sorted(self.device))}"
+                )
 
     @cached_property
     def device(self) -> dict[str, PlanDevice]:
         return {device.name: device for device in self.devices}
 
     @cached_property
-    def task(self) -> dict[str, Task]:
-        return {task.name: task for task in self.tasks}
+    def job(self) -> dict[str, Job]:
+        return {job.name: job for job in self.jobs}
 
-    def assign(self, task: str, device: str, start_s: float) -> Assignment:
-        return Assignment(task, device, start_s, start_s + self.task[task].costs[device].duration_s)
+    def at(self, quantile: float, is_bound: bool = False) -> Problem:
+        """Return the problem with costs at a quantile of the forecasts."""
+        jobs = []
+        for job in self.jobs:
+            found = job.forecasts.items()
+            costs = {name: one.at(quantile, self.device[name], is_bound) for name, one in found}
+            jobs.append(replace(job, costs=costs))
+        return replace(self, jobs=tuple(jobs))
 
-    def restrict(self, devices: Container[str], tasks: Container[str]) -> Problem:
+    def assign(self, job: str, device: str, start_s: float) -> Assignment:
+        return Assignment(job, device, start_s, start_s + self.job[job].costs[device].duration_s)
+
+    def restrict(self, devices: Container[str], jobs: Container[str]) -> Problem:
+        """Return the problem of some jobs on some devices."""
         return Problem(
             tuple(device for device in self.devices if device.name in devices),
             tuple(
-                replace(task, costs={m: cost for m, cost in task.costs.items() if m in devices})
-                for task in self.tasks
-                if task.name in tasks
+                replace(job, costs={m: cost for m, cost in job.costs.items() if m in devices})
+                for job in self.jobs
+                if job.name in jobs
             ),
         )
 
     def priority_of(self, schedule: Iterable[Assignment]) -> int:
-        return sum(self.task[one.task].priority for one in schedule)
-
-
-def make_problem(
-    request: PlanRequest, costs: Costs, quantile: float, is_bound: bool = False
-) -> Problem:
-    """Return the scheduling problem with energies and durations at a quantile.
-
-    With ``is_bound`` they hold beside other jobs too, which share the idle power.
-    """
-    devices, tasks = {device.name: device for device in request.devices}, []
-    for job in request.jobs:
-        found = {}
-        for name, cost in costs[job.name].items():
-            run, device = cost.run, devices[name]
-            # A job of much energy in a short time shares the least idle power with others.
-            is_shared = is_bound and device.max_parallel > 1
-            idle_s = run.duration_quantile(1.0 - quantile if is_shared else quantile)
-            idle_j = (device.awake_w - run.rest_w) * idle_s
-            extra_j = max(0.0, run.device_quantile(quantile) - idle_j)
-            found[name] = TaskCost(run.duration_quantile(quantile), extra_j, cost.memory_bytes)
-        tasks.append(Task(job.name, found, job.release_s, job.deadline_s, job.priority))
-    return Problem(request.devices, tuple(tasks))
+        return sum(self.job[one.job].priority for one in schedule)
 
 
 def estimate_jobs(
-    request: PlanRequest,
+    problem: Problem,
     nets: Mapping[str, tuple[Network, Setup]],
     profiles: Mapping[str, Profile],
     estimator: str = "auto",
-) -> Costs:
-    """Estimate each job on each device that may run it.
+) -> Problem:
+    """Return a problem with the forecast of each job on each device that may run it.
 
     A device with a stated speed takes FLOPs / flops_per_s for a step, but no less than launch_s for
     each of its kernels: small networks wait for the host. On an H200, steps of host-bound networks
@@ -313,9 +294,9 @@ def estimate_jobs(
     from joulecast.estimators.forecast import RunForecast, forecast_run
     from joulecast.operators import network_work, peak_memory
 
-    costs: dict[str, dict[str, JobCost]] = {job.name: {} for job in request.jobs}
-    for device in request.devices:
-        jobs = [job for job in request.jobs if not job.devices or device.name in job.devices]
+    forecasts: dict[str, dict[str, JobForecast]] = {job.name: {} for job in problem.jobs}
+    for device in problem.devices:
+        jobs = [job for job in problem.jobs if not job.devices or device.name in job.devices]
         steps = [job.length.count_steps(nets[job.name][1].samples_per_step) for job in jobs]
         profile, rest_w = profiles.get(device.name), device.rest_w
         if profile is not None and jobs:
@@ -324,8 +305,8 @@ def estimate_jobs(
             estimates = fit_profile(profile, estimator).estimate(networks, setups, LEVEL)
             for job, count, one in zip(jobs, steps, estimates, strict=True):
                 run, origin = forecast_run(one, count, rest_w), (one.provenance, one.covers)
-                cost = JobCost(run, one.peak_memory_bytes, *origin, one.unseen_share)
-                costs[job.name][device.name] = cost
+                found = JobForecast(run, one.peak_memory_bytes, *origin, one.unseen_share)
+                forecasts[job.name][device.name] = found
         elif profile is None:
             for job, count in zip(jobs, steps, strict=True):
                 work, log_sd = network_work(*nets[job.name]).total, device.uncertainty_share
@@ -333,16 +314,17 @@ def estimate_jobs(
                 duration_s = count * max(step_s, work.launches * device.launch_s)
                 energy_j = duration_s * (device.power_w or 0.0)
                 run = RunForecast(energy_j, duration_s, log_sd, log_sd, rest_w)
-                cost = JobCost(run, peak_memory(*nets[job.name]), "modelled", "")
-                costs[job.name][device.name] = cost
-    return costs
+                found = JobForecast(run, peak_memory(*nets[job.name]), "modelled")
+                forecasts[job.name][device.name] = found
+    jobs = [replace(job, forecasts=forecasts[job.name]) for job in problem.jobs]
+    return replace(problem, jobs=tuple(jobs))
 
 
 # ---------------------------------------------------------------------------------------------
 # The file
 
 
-def parse_plan_request(data: Mapping[str, Any], now: datetime) -> PlanRequest:
+def parse_plan_request(data: Mapping[str, Any], now: datetime) -> Problem:
     """Parse the jobs and devices of a file's content."""
     refuse_unknown("the file", data, ("job", "device"))
     found = []
@@ -353,27 +335,18 @@ def parse_plan_request(data: Mapping[str, Any], now: datetime) -> PlanRequest:
             except InputError as error:
                 text = str(error)
                 raise InputError(text if text.startswith(where) else f"{where}: {text}") from error
-    jobs = tuple(one for one in found if isinstance(one, Job))
-    return PlanRequest(jobs, tuple(one for one in found if isinstance(one, PlanDevice)))
+    devices = tuple(one for one in found if isinstance(one, PlanDevice))
+    return Problem(devices, tuple(one for one in found if isinstance(one, Job)))
 
 
 def _parse_job(where: str, row: Json, parse_time: Parser) -> Job:
-    times = dict.fromkeys(("release", "deadline"), parse_time)
-    values = parse_table(where, row, {**_JOB, **_LENGTH, **_SETUP, **times})
+    more = {"release": parse_time, "deadline": parse_time, "inference": _parse_flag}
+    values = parse_table(where, row, {**_JOB, **_LENGTH, **_SETUP, **more})
     if "net" not in values:
         raise InputError("net is missing: give a family, file.py:make_net or a .json")
-    setup = {key: values[key] for key in _SETUP if key in values}
-    if values.pop("inference", False):
-        setup["phase"] = "inference"
-        for key in ("optimizer", "loss"):
-            if key in values:
-                raise InputError(f"{key} is for training: leave it out with inference")
-        if "steps" in values and "inferences" in values:
-            raise InputError("steps and inferences mean the same: give one of them")
-    elif "inferences" in values:
-        raise InputError("inferences needs inference = true: give steps to train")
-    steps = values.get("inferences", values.get("steps"))
-    length = RunLength(steps, values.get("epochs"), values.get("samples"))
+    phase = "inference" if values.get("inference") else None
+    setup = choose_setup_fields(phase=phase, **{key: values.get(key) for key in _SETUP})
+    length = find_run_length(phase=phase, **{key: values.get(key) for key in _LENGTH})
     if not length.is_run:
         raise InputError("give steps, or epochs and samples")
     job = Job(
@@ -471,10 +444,7 @@ _COUNT_ADVICE = f"give a whole number from 1 to {MAX_COUNT:,}"
 _parse_count = _expect(int, _COUNT_ADVICE, lambda count: 1 <= count <= MAX_COUNT)
 _parse_flag = _expect(bool, "give true or false")
 _parse_names = _expect(list, 'give a list like ["phone", "laptop"]', bool)
-_LENGTH: dict[str, Parser] = {
-    **dict.fromkeys(("steps", "inferences", "epochs", "samples"), _parse_count),
-    "inference": _parse_flag,
-}
+_LENGTH = dict.fromkeys(("steps", "inferences", "epochs", "samples"), _parse_count)
 _JOB: dict[str, Parser] = {
     **dict.fromkeys(("name", "net"), parse_text),
     "devices": lambda value: tuple(map(parse_text, _parse_names(value))),

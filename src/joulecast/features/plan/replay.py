@@ -1,6 +1,6 @@
 """Replay a schedule event by event and report every violated constraint.
 
-The replay shares no code with the solver's model. Between two events (a task starts or ends, a
+The replay shares no code with the solver's model. Between two events (a job starts or ends, a
 charging window opens or closes) every power is constant, so the charge is a straight line, clipped
 where the battery is full.
 """
@@ -35,8 +35,8 @@ class Violation:
     """A constraint that does not hold.
 
     Attributes:
-        kind: ``battery``, ``deadline``, ``release``, ``memory``, ``parallel`` or ``tasks``.
-        missing: By how much: joules, seconds, bytes or tasks.
+        kind: ``battery``, ``deadline``, ``release``, ``memory``, ``parallel`` or ``jobs``.
+        missing: By how much: joules, seconds, bytes or jobs.
         full_s: For a battery: when it was last full, 0 if never.
     """
 
@@ -44,7 +44,6 @@ class Violation:
     device: str
     at_s: float
     missing: float
-    task: str = ""
     full_s: float = 0.0
 
 
@@ -53,13 +52,12 @@ class DeviceRun:
     """What a device does in a schedule.
 
     Attributes:
-        charge: State of charge from now to the end of the last task; empty on mains power.
+        charge: State of charge from now to the end of the last job; empty on mains power.
         energy_j: Energy while awake.
-        idle_j: The part of it that flows between tasks.
-        shared_j: Idle energy saved by running tasks in parallel.
+        idle_j: The part of it that flows between jobs.
+        shared_j: Idle energy saved by running jobs in parallel.
     """
 
-    device: str
     assignments: tuple[Assignment, ...] = ()
     charge: tuple[ChargePoint, ...] = ()
     energy_j: float = 0.0
@@ -87,12 +85,12 @@ def replay(
     by_device: dict[str, list[Assignment]] = {device.name: [] for device in problem.devices}
     for one in schedule:
         by_device[one.device].append(one)
-    counts = Counter(one.task for row in by_device.values() for one in row)
+    counts = Counter(one.job for row in by_device.values() for one in row)
     runs = {
         device.name: replay_device(problem, device, by_device[device.name], tolerance_share)
         for device in problem.devices
     }
-    twice = [Violation("tasks", "", 0.0, 1.0, name) for name, count in counts.items() if count > 1]
+    twice = [Violation("jobs", "", 0.0, 1.0) for count in counts.values() if count > 1]
     return Replay(runs, (*(one for run in runs.values() for one in run.violations), *twice))
 
 
@@ -105,19 +103,19 @@ def replay_device(
     """Replay one device."""
     name, battery, violations = device.name, device.battery, list[Violation]()
     charge = [ChargePoint(0.0, battery.charge_j)] if battery else []
-    ordered = tuple(sorted(assignments, key=lambda one: (one.start_s, one.end_s, one.task)))
+    ordered = tuple(sorted(assignments, key=lambda one: (one.start_s, one.end_s, one.job)))
     if not ordered:
-        return DeviceRun(name, (), tuple(charge))
+        return DeviceRun(charge=tuple(charge))
     energy_j = idle_j = shared_j = 0.0
     for one in ordered:
-        task, cost = problem.task[one.task], problem.task[one.task].costs[name]
+        job, cost = problem.job[one.job], problem.job[one.job].costs[name]
         energy_j += cost.extra_j
         if not math.isclose(one.end_s - one.start_s, cost.duration_s, rel_tol=1e-6):
-            violations.append(Violation("tasks", name, one.start_s, 1.0, one.task))
-        if (early_s := task.release_s - one.start_s) > _INSTANT_S:
-            violations.append(Violation("release", name, one.start_s, early_s, one.task))
-        if (late_s := one.end_s - task.deadline_s) > _INSTANT_S:
-            violations.append(Violation("deadline", name, one.end_s, late_s, one.task))
+            violations.append(Violation("jobs", name, one.start_s, 1.0))
+        if (early_s := job.release_s - one.start_s) > _INSTANT_S:
+            violations.append(Violation("release", name, one.start_s, early_s))
+        if (late_s := one.end_s - job.deadline_s) > _INSTANT_S:
+            violations.append(Violation("deadline", name, one.end_s, late_s))
     first_s, last_s = ordered[0].start_s, max(one.end_s for one in ordered)
     events = {0.0, *(one.start_s for one in ordered), *(one.end_s for one in ordered)}
     events |= {edge_s for window in device.windows for edge_s in (window.start_s, window.end_s)}
@@ -126,7 +124,7 @@ def replay_device(
         while coming and coming[0].start_s <= start_s:
             running.append(coming.popleft())
         running = [one for one in running if one.end_s > start_s]
-        costs = [problem.task[one.task].costs[name] for one in running]
+        costs = [problem.job[one.job].costs[name] for one in running]
         middle_s, base_w = (start_s + end_s) / 2, device.asleep_w
         if middle_s >= first_s:
             base_w = device.awake_w
@@ -135,12 +133,11 @@ def replay_device(
             idle_j += base_j * (not running)
             shared_j += base_j * max(0, len(running) - 1)
         if end_s - start_s > _INSTANT_S and running:
-            last = running[-1].task
             if (excess := len(running) - device.max_parallel) > 0:
-                violations.append(Violation("parallel", name, start_s, float(excess), last))
+                violations.append(Violation("parallel", name, start_s, float(excess)))
             missing_bytes = sum(cost.memory_bytes for cost in costs) - device.memory_bytes
             if missing_bytes > 0:
-                violations.append(Violation("memory", name, start_s, missing_bytes, last))
+                violations.append(Violation("memory", name, start_s, missing_bytes))
         if battery:
             windows = (w.power_w for w in device.windows if w.start_s <= middle_s < w.end_s)
             power_w = sum(windows) - (base_w + sum(cost.extra_w for cost in costs))
@@ -149,12 +146,12 @@ def replay_device(
         least_j, full_s = battery.reserve_j - tolerance_share * battery.capacity_j, 0.0
         for point in charge:
             full_s = point.at_s if point.is_full else full_s
-            # The reserve counts from the first task on.
+            # The reserve counts from the first job on.
             if point.at_s >= first_s - _INSTANT_S and point.charge_j < least_j:
                 missing_j = battery.reserve_j - point.charge_j
-                violations.append(Violation("battery", name, point.at_s, missing_j, "", full_s))
+                violations.append(Violation("battery", name, point.at_s, missing_j, full_s))
     energies_j = (energy_j, idle_j, shared_j)
-    return DeviceRun(name, ordered, tuple(charge), *energies_j, tuple(violations))
+    return DeviceRun(ordered, tuple(charge), *energies_j, tuple(violations))
 
 
 def _flow(battery: Battery, before: ChargePoint, end_s: float, power_w: float) -> list[ChargePoint]:

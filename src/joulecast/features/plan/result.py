@@ -18,12 +18,9 @@ from joulecast.features.plan.model import GOOD_GAP_SHARE, list_starts, solve
 from joulecast.features.plan.problem import (
     LEVEL,
     Assignment,
-    Costs,
     PlanDevice,
-    PlanRequest,
     Problem,
     Schedule,
-    make_problem,
 )
 from joulecast.features.plan.replay import STRICT, replay, replay_device
 from joulecast.records import weakest_provenance
@@ -49,7 +46,7 @@ from joulecast.views.words import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# A task that starts this many time steps after another ends was to follow it.
+# A job that starts this many time steps after another ends was to follow it.
 _NEXT_STEPS = 1.5
 _ALONE_S = 2.0
 _UNITS = {"battery": "J", "deadline": "s", "memory": "bytes"}
@@ -284,23 +281,23 @@ def read_plan(data: Any, what: str = "the plan") -> Plan:
 
 
 def plan_jobs(
-    request: PlanRequest, costs: Costs, now: datetime, confidence: float = 0.5, limit_s: float = 60
+    problem: Problem, now: datetime, confidence: float = 0.5, limit_s: float = 60.0
 ) -> Plan:
     """Return the plan that runs most jobs by priority, then takes least energy, then starts first.
 
-    Devices are completed by their profiles, and ``now`` is second 0: local time without a time
-    zone. ``confidence`` is the probability with which each job stays below its planned numbers.
+    Jobs have their forecasts, and ``now`` is second 0: local time without a time zone.
+    ``confidence`` is the probability with which each job stays below its planned numbers.
     """
     import numpy as np
 
-    problem = make_problem(request, costs, confidence, is_bound=True)
-    solution = solve(problem, limit_s)
-    left_out = (explain_left_out(problem, solution.schedule, name) for name in solution.left_out)
-    others = [make_problem(request, costs, one) for one in (0.5, 0.5 - LEVEL / 2, 0.5 + LEVEL / 2)]
+    planned = problem.at(confidence, is_bound=True)
+    solution = solve(planned, limit_s)
+    left_out = (explain_left_out(planned, solution.schedule, name) for name in solution.left_out)
+    others = [problem.at(one) for one in (0.5, 0.5 - LEVEL / 2, 0.5 + LEVEL / 2)]
     near_s = _NEXT_STEPS * solution.time_step_s
     replays = [replay(one, follow_schedule(one, solution.schedule, near_s)) for one in others]
     expected, totals_j = replays[0].runs, [one.energy_j for one in replays]
-    used = [costs[one.task][one.device] for one in solution.schedule]
+    used = [problem.job[one.job].forecasts[one.device] for one in solution.schedule]
 
     def tell_time(at_s: float) -> str:
         if now.tzinfo is not None:
@@ -313,31 +310,30 @@ def plan_jobs(
         full_j = device.battery.capacity_j if device.battery else math.inf
         charge = tuple((point.at_s, point.charge_j / full_j) for point in run.charge) or None
         for one in run.assignments:
-            cost = costs[one.task][one.device]
+            found = problem.job[one.job].forecasts[one.device]
             planned_j, mean_j, low_j, high_j = (
-                each.task[one.task].costs[one.device].energy_j(device)
-                for each in (problem, *others)
+                each.job[one.job].costs[one.device].energy_j(device) for each in (planned, *others)
             )
             share = float(np.interp(one.end_s, *np.transpose(charge))) if charge else None
             job = PlannedJob(
-                one.task, one.start_s, one.end_s, mean_j, (low_j, high_j), cost.provenance,
-                tell_time(one.start_s), tell_time(one.end_s), planned_j, cost.run.duration_s,
-                cost.memory_bytes, cost.covers or None, cost.unseen_share, share,
+                one.job, one.start_s, one.end_s, mean_j, (low_j, high_j), found.provenance,
+                tell_time(one.start_s), tell_time(one.end_s), planned_j, found.run.duration_s,
+                found.memory_bytes, found.covers or None, found.unseen_share, share,
             )  # fmt: skip
             jobs.append(job)
         reserve_share = device.battery.reserve_j / full_j if device.battery else 0.0
         windows = tuple((window.start_s, window.end_s) for window in device.windows)
-        planned = PlannedDevice(
+        about = PlannedDevice(
             device.name, mean.energy_j, mean.idle_j, tuple(jobs), run.energy_j, mean.shared_j,
             device.awake_w, charge, reserve_share, windows, device.asleep_w,
         )  # fmt: skip
-        devices += [planned] if jobs else []
+        devices += [about] if jobs else []
     return Plan(
         tell_time(0.0), confidence, totals_j[0], (min(totals_j), max(totals_j)),
         sum(run.idle_j for run in expected.values()), solution.gap_share, solution.is_optimal,
         tuple(devices), tuple(left_out),
-        weakest_provenance(cost.provenance for cost in used) if used else None,
-        tuple(sorted({cost.covers for cost in used} - {""})),
+        weakest_provenance(one.provenance for one in used) if used else None,
+        tuple(sorted({one.covers for one in used} - {""})),
         solution.energy_j, solution.lower_bound_j, sum(run.shared_j for run in expected.values()),
         solution.timed_out, solution.runs_most, solution.time_step_s, len(problem.devices),
     )  # fmt: skip
@@ -346,61 +342,61 @@ def plan_jobs(
 def follow_schedule(problem: Problem, schedule: Schedule, near_s: float) -> Schedule:
     """Return a schedule with the durations of another problem, in the same order.
 
-    A task that was to start within ``near_s`` of another's end follows it, but not before its
+    A job that was to start within ``near_s`` of another's end follows it, but not before its
     release; the others start at their time, or as soon after it as there is room.
     """
     ordered = sorted(schedule, key=lambda one: (one.start_s, one.end_s))
     done: dict[str, Assignment] = {}
     for one in ordered:
         device = problem.device[one.device]
-        before = [o for o in ordered if o.device == one.device and o.task in done]
-        followed = [done[o.task].end_s for o in before if abs(o.end_s - one.start_s) <= near_s]
-        wish_s = max(min(followed, default=one.start_s), problem.task[one.task].release_s)
-        begun = [done[o.task] for o in before]
+        before = [o for o in ordered if o.device == one.device and o.job in done]
+        followed = [done[o.job].end_s for o in before if abs(o.end_s - one.start_s) <= near_s]
+        wish_s = max(min(followed, default=one.start_s), problem.job[one.job].release_s)
+        begun = [done[o.job] for o in before]
         for at_s in sorted({wish_s, *(o.end_s for o in begun if o.end_s > wish_s)}):
             running = [o for o in begun if o.end_s > at_s]
-            costs = (problem.task[o.task].costs[device.name] for o in (*running, one))
+            costs = (problem.job[o.job].costs[device.name] for o in (*running, one))
             fits = sum(cost.memory_bytes for cost in costs) <= device.memory_bytes
             if fits and len(running) < device.max_parallel:
-                done[one.task] = problem.assign(one.task, one.device, at_s)
+                done[one.job] = problem.assign(one.job, one.device, at_s)
                 break
     return tuple(done.values())
 
 
 def explain_left_out(problem: Problem, schedule: Schedule, name: str) -> LeftOut:
-    """Explain why a task is left out of a schedule; the device that lacks least comes first.
+    """Explain why a job is left out of a schedule; the device that lacks least comes first.
 
-    On each device the task is tried at the start times that matter, alone and then beside the
+    On each device the job is tried at the start times that matter, alone and then beside the
     others as planned. The smallest amount that is missing is reported; a little less might do. One
     violated kind is better than several; where only several together would do, the largest counts.
     """
-    task, found = problem.task[name], []
+    job, found = problem.job[name], []
 
     def list_missing(device: PlanDevice, others: Sequence[Assignment]) -> list[dict[str, float]]:
         """Return by kind what is missing at each start time."""
         rows: list[dict[str, float]] = []
-        for one in list_starts(problem, device, others, task):
+        for one in list_starts(problem, device, others, job):
             rows.append({})
             for v in replay_device(problem, device, [*others, one], STRICT).violations:
                 rows[-1][v.kind] = max(v.missing, rows[-1].get(v.kind, 0.0))
         return rows
 
-    for where, cost in task.costs.items():
-        device, rows = problem.device[where], list_missing(problem.device[where], [])
+    for where, cost in job.costs.items():
+        device = problem.device[where]
+        rows = list_missing(device, [])
         # Between the usual times CP-SAT decides.
         fits = not all(rows) or (
             device.windows and solve(problem.restrict({where}, {name}), _ALONE_S).schedule
         )
         if fits:
             rows = list_missing(device, [one for one in schedule if one.device == where])
-        needs = dict(
-            zip(_UNITS, (cost.energy_j(device), cost.duration_s, cost.memory_bytes), strict=True)
-        )
-        obstacles = []
-        for row in rows:
-            if row and row.keys() <= _UNITS.keys():
-                shares = [(row[kind] / (needs[kind] or 1.0), row[kind], kind) for kind in row]
-                obstacles.append((len(row), max(shares)))
+        sizes = cost.energy_j(device), cost.duration_s, cost.memory_bytes
+        needs = dict(zip(_UNITS, sizes, strict=True))
+        obstacles = [
+            (len(row), max((row[kind] / (needs[kind] or 1.0), row[kind], kind) for kind in row))
+            for row in rows
+            if row and row.keys() <= needs.keys()
+        ]
         least = min(obstacles)[1] if obstacles else (math.inf, math.inf, "deadline")
         found.append((not fits, *least, where))
     reasons = tuple(

@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from joulecast.families import FAMILIES
@@ -29,7 +30,6 @@ from joulecast.system.units import (
     format_interval,
     format_share,
 )
-from joulecast.views.fronts import find_front
 from joulecast.views.report import Block, Plot, Report, Reportable, Text, make_table
 from joulecast.views.words import (
     describe_coverage,
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 BATCH_SIZE = 256
 """Candidates estimated together: larger batches are no faster and take more memory."""
-_DRAWS = 400
 _MAX_ROWS = 15
 _P_BUDGET = "P(budget): probability that the budget is kept."
 
@@ -122,8 +121,6 @@ class BudgetScreener:
     Attributes:
         confidence: Probability with which a candidate must meet the budget.
         level: Probability of each interval.
-        original_energy_j: Energy of the original network, of the run if it has a length; None
-            unless the budget is a share of it.
     """
 
     space: SearchSpace
@@ -132,12 +129,15 @@ class BudgetScreener:
     length: RunLength = field(default_factory=RunLength)
     confidence: float = 0.5
     level: float = 0.95
-    original_energy_j: float | None = None
 
-    @property
+    @cached_property
     def limit_j(self) -> float:
-        """The budget in joules, per step or per run as the budget says."""
-        return self.budget.limit(self.original_energy_j or 0.0)
+        """The budget in joules, per step or per run; a share is of the original network."""
+        if self.budget.share is None:
+            return self.budget.limit(0.0)
+        network, setup = self.space.original
+        original_j = self.fitted_profile.estimate([network], setup)[0].energy_j
+        return self.budget.limit(self.length.count_steps(setup.samples_per_step) * original_j)
 
     def compute_run_limit_j(self, steps: int) -> float:
         """Return the budget in joules for all steps of a run."""
@@ -244,12 +244,8 @@ def make_screener(
     """Return a screener that estimates energy from a profile."""
     from joulecast.estimators import fit_profile
 
-    fitted, length, original_energy_j = fit_profile(profile, estimator), length or RunLength(), None
-    if budget.share is not None:
-        network, setup = space.original
-        estimate = fitted.estimate([network], setup)[0]
-        original_energy_j = length.count_steps(setup.samples_per_step) * estimate.energy_j
-    return BudgetScreener(space, budget, fitted, length, confidence, level, original_energy_j)
+    fitted = fit_profile(profile, estimator)
+    return BudgetScreener(space, budget, fitted, length or RunLength(), confidence, level)
 
 
 @dataclass(frozen=True)
@@ -409,31 +405,6 @@ def draw_candidates(screener: BudgetScreener, count: int = 1000, seed: int = 0) 
     screened = dict(zip(distinct, screener.screen([*distinct.values()]), strict=True))
     found = tuple(screened[key] for key in keys)
     return Screening(screener, found, seed, time.perf_counter() - begin_s)
-
-
-def make_trained_trials(
-    screener: BudgetScreener, trained: Sequence[tuple[int, float, Params]]
-) -> tuple[TrainedTrial, ...]:
-    """Return trials, given by number, score and values, with their estimates and the front."""
-    if not trained:
-        return ()
-    import numpy as np
-
-    candidates = screener.screen([values for _, _, values in trained])
-    losses = [-score for _, score, _ in trained]
-    on_front = find_front(list(zip(losses, (one.energy_j for one in candidates), strict=True)))
-    # The share of joint draws in which each trial is on the front.
-    built = [screener.space.build(one.params) for one in candidates]
-    estimates = screener.estimate(built, joint=True)
-    energies_j = estimates.draw(_DRAWS) * np.array([one.steps for one in candidates])
-    fronts = [find_front(list(zip(losses, row, strict=True))) for row in energies_j.tolist()]
-    shares = np.mean(fronts, axis=0).tolist()
-    return tuple(
-        TrainedTrial(number, score, candidate, is_on_front, share)
-        for (number, score, _), candidate, is_on_front, share in zip(
-            trained, candidates, on_front, shares, strict=True
-        )
-    )
 
 
 # What a plot calls a candidate, and its value there.

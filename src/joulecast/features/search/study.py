@@ -25,13 +25,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from joulecast.families import FAMILIES
 from joulecast.features.progress_report import ProgressReport, ReportProgress
 from joulecast.features.search.screen import (
     BudgetScreener,
     ScreenedCandidate,
     SearchResult,
-    make_trained_trials,
+    TrainedTrial,
 )
 from joulecast.features.search.space import (
     SETUP_NAMES,
@@ -51,6 +53,7 @@ from joulecast.system.errors import (
 )
 from joulecast.system.redaction import redact_url
 from joulecast.system.user_errors import describe_user_error
+from joulecast.views.fronts import find_front
 
 try:
     import optuna
@@ -76,6 +79,7 @@ _IDENTITY = "joulecast"
 # Raised by Optuna if a sampler cannot do what is asked, or if a storage breaks.
 _OPTUNA_ERRORS = (optuna.exceptions.OptunaError, ValueError, NotImplementedError)
 _MAX_MESSAGE_SIZE = 300
+_DRAWS = 400
 
 
 def run_study(
@@ -105,10 +109,10 @@ def run_study(
     # The seed differs when a study is continued, so that the same candidates do not return.
     inner = make_sampler(sampler, seed + len(opened.get_trials(deepcopy=False)))
     opened.sampler = screening = ScreeningSampler(inner, screener, tries)
-    failures: list[JoulecastError] = []
+    failures, dimensions = list[JoulecastError](), screener.space.dimensions
 
     def run_trial(trial: optuna.Trial) -> float | tuple[float, float]:
-        params = {name: _suggest(trial, name, one) for name, one in screening.distributions.items()}
+        params = {name: _suggest(trial, name, one) for name, one in dimensions.items()}
         candidate, screened, ruled_out = screening.pop_screening(trial.number, params)
         # The dashboard shows user attributes.
         attributes = {
@@ -160,17 +164,34 @@ def summarise_study(
     study: optuna.Study, screener: BudgetScreener, sampler: str = ""
 ) -> SearchResult:
     """Return the state of a study, which other processes may still be adding trials to."""
-    states, names = optuna.trial.TrialState, screener.space.dimensions
+    states, names = optuna.trial.TrialState, screener.space.dimensions.keys()
     ended = study.get_trials(deepcopy=False)
     trained = [
-        (one.number, float(one.values[0]), {name: one.params[name] for name in names})
+        one
         for one in ended
-        if one.state == states.COMPLETE and one.values and set(names) <= set(one.params)
+        if one.state == states.COMPLETE and one.values and names <= one.params.keys()
+    ]
+    candidates = screener.screen([{name: one.params[name] for name in names} for one in trained])
+    # No other trial has a lower loss for less energy.
+    losses = [-float(one.values[0]) for one in trained]
+    on_front = find_front(list(zip(losses, (one.energy_j for one in candidates), strict=True)))
+    shares = [0.0] * len(trained)
+    if trained:
+        # The share of joint draws in which each trial is on the front.
+        estimates = screener.estimate([(one.network, one.setup) for one in candidates], joint=True)
+        energies_j = estimates.draw(_DRAWS) * np.array([one.steps for one in candidates])
+        fronts = [find_front(list(zip(losses, row, strict=True))) for row in energies_j.tolist()]
+        shares = np.mean(fronts, axis=0).tolist()
+    trials = [
+        TrainedTrial(one.number, -loss, candidate, is_on_front, share)
+        for one, loss, candidate, is_on_front, share in zip(
+            trained, losses, candidates, on_front, shares, strict=True
+        )
     ]
     return SearchResult(
         study.study_name,
         screener,
-        make_trained_trials(screener, trained),
+        tuple(trials),
         screened_count=sum(one.user_attrs.get("screened", 0) for one in ended),
         ruled_out_count=sum(one.user_attrs.get("ruled_out", 0) for one in ended),
         pruned_count=sum(one.state == states.PRUNED for one in ended),
@@ -284,22 +305,24 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
         return list(zip(drawn, self.screener.screen(own), strict=True))
 
 
-def _make_distribution(dimension: Dimension) -> Any:
-    kinds = optuna.distributions
+def _describe(dimension: Dimension) -> tuple[str, Json]:
+    """Return what Optuna calls a kind of dimension, and its arguments."""
     if isinstance(dimension, Choice):
-        return kinds.CategoricalDistribution(dimension.values)
+        return "categorical", {"choices": dimension.values}
     low, high = dimension.bounds
     if dimension.is_integer:
-        return kinds.IntDistribution(int(low), int(high), dimension.log, dimension.step)
-    return kinds.FloatDistribution(low, high, dimension.log)
+        return "int", {"low": low, "high": high, "log": dimension.log, "step": dimension.step}
+    return "float", {"low": low, "high": high, "log": dimension.log}
 
 
-def _suggest(trial: optuna.Trial, name: str, one: Any) -> Any:
-    if isinstance(one, optuna.distributions.CategoricalDistribution):
-        return trial.suggest_categorical(name, one.choices)
-    if isinstance(one, optuna.distributions.IntDistribution):
-        return trial.suggest_int(name, one.low, one.high, step=one.step, log=one.log)
-    return trial.suggest_float(name, one.low, one.high, log=one.log)
+def _make_distribution(dimension: Dimension) -> Any:
+    kind, given = _describe(dimension)
+    return getattr(optuna.distributions, f"{kind.title()}Distribution")(**given)
+
+
+def _suggest(trial: optuna.Trial, name: str, dimension: Dimension) -> Any:
+    kind, given = _describe(dimension)
+    return getattr(trial, f"suggest_{kind}")(name, **given)
 
 
 def _score(score: ScoreFunction, net: Any, name: str, trial: optuna.Trial) -> float:
