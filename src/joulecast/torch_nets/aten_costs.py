@@ -56,29 +56,23 @@ _SILENT = ("profiler", "prim", "c10d", "_c10d_functional", "debugprims", "induct
 _FEW_ELEMENTS = 1024
 
 
-def count_op_cost(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
-    """Return the FLOPs, bytes and launches of one dispatched operator; zero for views."""
-    if func.namespace in _SILENT or _is_free(func):
-        return Work()
-    flops = count_op_flops(func, args, kwargs, out) or 0.0
-    return Work(flops, _count_bytes(func, args, kwargs, out), 1)
+def count_op_cost(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+) -> tuple[Work, bool]:
+    """Return FLOPs, bytes and launches of a dispatched operator, and whether FLOPs may be missing.
 
-
-def lacks_cost_rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> bool:
-    """Return whether an operator may compute more than is counted for it.
-
-    Bytes are counted for every operator. FLOPs are missing for products without a rule, and
-    unknown for operators that another library registered.
+    Views cost nothing. Bytes are counted for every operator. FLOPs are missing for products without
+    a rule, and unknown for operators that another library registered.
     """
     if func.namespace in _SILENT or _is_free(func):
-        return False
-    is_known = func.namespace in _COMPUTING
-    if is_known and not is_product_name(_op_name(func)):
-        return False
+        return Work(), False
+    flops = count_op_flops(func, args, kwargs, out)
+    work = Work(flops or 0.0, _count_bytes(func, args, kwargs, out), 1)
+    is_known = func.namespace in _COMPUTING and not is_product_name(_op_name(func))
+    if is_known or flops is not None:
+        return work, False
     sizes = [tensor.numel() for tensor in _iterate_tensors((out, args))]
-    if max(sizes, default=0) < _FEW_ELEMENTS:
-        return False
-    return count_op_flops(func, args, kwargs, out) is None
+    return work, max(sizes, default=0) >= _FEW_ELEMENTS
 
 
 def matmul_sizes(func: Any, args: tuple[Any, ...]) -> tuple[int, int, int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,8 +32,7 @@ class Event:
         name: Name of the function, or of the leaf module.
         module_path: Qualified name of the module that made the call.
         module_call: Index of the call of that module, counted from 0.
-        input_ids: Ids of the values that it reads; ``INPUT`` and below are the module's inputs.
-        input_tensors: The tensors of ``input_ids``, in the same order.
+        inputs: The values that it reads, with ids; ``INPUT`` and below are the module's inputs.
         output_ids: Ids of the values that it returns.
         outputs: The returned tensors.
         param_names: Names of the parameters that it reads.
@@ -51,8 +51,7 @@ class Event:
     kwargs: dict[str, Any]
     module_path: str
     module_call: int
-    input_ids: tuple[int, ...] = ()
-    input_tensors: tuple[torch.Tensor, ...] = ()
+    inputs: tuple[tuple[int, torch.Tensor], ...] = ()
     output_ids: tuple[int, ...] = ()
     outputs: tuple[torch.Tensor, ...] = ()
     param_names: tuple[str, ...] = ()
@@ -67,9 +66,10 @@ class Event:
     leaf_module: nn.Module | None = None
     is_fused: bool = False
 
-    def list_inputs(self) -> list[tuple[int, torch.Tensor]]:
-        """Return the id and the tensor of every value that it reads."""
-        return list(zip(self.input_ids, self.input_tensors, strict=True))
+    @property
+    def input_ids(self) -> list[int]:
+        """Ids of the values that it reads."""
+        return [value for value, _ in self.inputs]
 
 
 @dataclass(frozen=True)
@@ -97,16 +97,16 @@ class Trace:
         is_real: It ran on real tensors.
     """
 
-    events: list[Event]
-    calls: list[ModuleCall]
     params: dict[str, torch.Tensor]
     inputs: list[torch.Tensor]
-    total: Work
-    loss: Work
-    output_id: int
-    ops_without_rule: dict[str, int] = field(default_factory=dict)
-    uncounted_bytes: float = 0.0
     is_real: bool = False
+    events: list[Event] = field(default_factory=list)
+    calls: list[ModuleCall] = field(default_factory=list)
+    total: Work = Work()
+    loss: Work = Work()
+    output_id: int = INPUT
+    ops_without_rule: Counter[str] = field(default_factory=Counter)
+    uncounted_bytes: float = 0.0
 
 
 def function_name(event: Event) -> str:
