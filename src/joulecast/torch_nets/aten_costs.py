@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
 
 from joulecast.operators import Work
+from joulecast.torch_nets.inputs import list_tensors
 
 aten = torch.ops.aten
 
@@ -71,7 +72,7 @@ def count_op_cost(
     is_known = func.namespace in _COMPUTING and not is_product_name(_op_name(func))
     if is_known or flops is not None:
         return work, False
-    sizes = [tensor.numel() for tensor in _iterate_tensors((out, args))]
+    sizes = [tensor.numel() for tensor in list_tensors((out, args))]
     return work, max(sizes, default=0) >= _FEW_ELEMENTS
 
 
@@ -130,41 +131,33 @@ def _count_bytes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: 
     name = _op_name(func)
     inputs = (*args, *kwargs.values())
     if name in _SELECTS:
-        written = sum(map(_tensor_bytes, _iterate_tensors(_first(out))))
+        written = sum(map(_tensor_bytes, list_tensors(_first(out))))
         if name in ("embedding", "index_select", "gather"):
             return 2.0 * written
         read = written
         if name.startswith("_embedding_bag"):
-            table, indices = list(_iterate_tensors(inputs))[:2]
+            table, indices = list_tensors(inputs)[:2]
             row_bytes = table.element_size() * (table.shape[-1] if table.dim() else 1)
             read = max(written, indices.numel() * row_bytes)
         return float(written + read + _index_bytes(inputs[1:]))
     if name in _SCATTERS:
         # Each element of the source is read, and one of the target is read and written.
-        source = [t for t in list(_iterate_tensors(inputs))[1:] if t.is_floating_point()]
+        source = [t for t in list_tensors(inputs)[1:] if t.is_floating_point()]
         return float(3 * sum(map(_tensor_bytes, source)) + _index_bytes(inputs[1:]))
-    written = sum(map(_tensor_bytes, _iterate_tensors(out)))
-    return float(written + sum(map(_tensor_bytes, _iterate_tensors(inputs))))
+    written = sum(map(_tensor_bytes, list_tensors(out)))
+    return float(written + sum(map(_tensor_bytes, list_tensors(inputs))))
 
 
 def _index_bytes(values: Any) -> int:
     return sum(
         _tensor_bytes(t)
-        for t in _iterate_tensors(values)
+        for t in list_tensors(values)
         if not (t.is_floating_point() or t.is_complex())
     )
 
 
 def _first(out: Any) -> Any:
     return out[0] if isinstance(out, (list, tuple)) else out
-
-
-def _iterate_tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _iterate_tensors(item)
 
 
 def _tensor_bytes(tensor: torch.Tensor) -> int:

@@ -21,7 +21,7 @@ from joulecast.records import Network, Setup, StepTotals, name_layout
 from joulecast.system.errors import NetError
 from joulecast.system.user_errors import describe_user_error
 from joulecast.torch_nets.build import build_net
-from joulecast.torch_nets.inputs import find_first_tensor, make_empty_input, resize_batch
+from joulecast.torch_nets.inputs import find_batch, make_empty_input, resize_batch
 from joulecast.torch_nets.losses import LossFunction, cross_entropy_loss, mean_square_loss
 from joulecast.torch_nets.network_assembly import (
     assemble_network,
@@ -68,7 +68,7 @@ def read_net(
         warnings.simplefilter("ignore")
         trace = _trace_net(net, inputs, loss or mean_square_loss)
         per_sample = _trace_one_sample(net, inputs, loss or mean_square_loss, trace)
-    batch, wanted = _find_batch(trace.inputs), _find_batch(inputs)
+    batch, wanted = find_batch(trace.inputs), find_batch(inputs)
     try:
         network, calls_between = assemble_network(trace, batch, name or type(net).__name__)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
@@ -134,7 +134,7 @@ def _trace_net(net: nn.Module, inputs: Any, loss: LossFunction) -> Trace:
     assert error is not None
     if any(value.device.type == "meta" for value in net.parameters()):
         raise NetError(_describe_failure(error)) from error
-    if _find_batch(inputs) > _REAL_BATCH:
+    if find_batch(inputs) > _REAL_BATCH:
         inputs = resize_batch(inputs, _REAL_BATCH)
     try:
         return trace_on_real_tensors(net, inputs, loss, name_leaf_module)
@@ -146,8 +146,8 @@ def _trace_net(net: nn.Module, inputs: Any, loss: LossFunction) -> Trace:
 
 def _trace_one_sample(net: nn.Module, inputs: Any, loss: LossFunction, trace: Trace) -> Work:
     """Return the cost of one more sample, for a step that ran with fewer samples than wanted."""
-    batch = _find_batch(trace.inputs)
-    if batch == _find_batch(inputs):
+    batch = find_batch(trace.inputs)
+    if batch == find_batch(inputs):
         return Work()
     share = 1.0 / batch
     try:
@@ -160,13 +160,6 @@ def _trace_one_sample(net: nn.Module, inputs: Any, loss: LossFunction, trace: Tr
 
 def _describe_failure(error: BaseException) -> str:
     return f"the training step fails on the example input: {describe_user_error(error)}"
-
-
-def _find_batch(inputs: Any) -> int:
-    first = find_first_tensor(inputs)
-    if first is None or not first.shape:
-        raise NetError("the example input needs a tensor whose first axis is the batch")
-    return int(first.shape[0])
 
 
 def _keeps_memory_formats(network: Network, batch: int) -> bool:

@@ -28,15 +28,7 @@ from joulecast.torch_nets.op_readers import (
     read_costly_view,
     read_op,
 )
-from joulecast.torch_nets.trace_events import (
-    INPUT,
-    Event,
-    ModuleCall,
-    Trace,
-    find_largest_constant,
-    function_name,
-    sample_shape,
-)
+from joulecast.torch_nets.trace_events import INPUT, Event, ModuleCall, Trace, sample_shape
 
 _JOINS = {"add", "mul", "concat"}
 # Views are layers where their gradients, which are padded with zeros or copied, together move this
@@ -147,7 +139,7 @@ class _NetworkAssembler:
         before = self._find_growing_layer(index, event)
         if op is None or (find_kind(op.kind).is_view and before is None):
             self.buildable = False
-            if _is_costly_view(event) and function_name(event) in self.costly_views:
+            if _is_costly_view(event) and event.function_name in self.costly_views:
                 self._start_layer(index, read_costly_view(event, self.batch), event)
             else:
                 self._skip_view(event)
@@ -168,7 +160,7 @@ class _NetworkAssembler:
         if op is None or not find_kind(op.kind).combines_inputs or event.is_fused:
             return op
         known = [tensor for value, tensor in event.inputs if value in self.layer_of_value]
-        size = 0 if event.param_names else find_largest_constant(event, known, self.batch)
+        size = 0 if event.param_names else event.find_largest_constant(known, self.batch)
         return with_size(op, "constant", size) if size else op
 
     def _skip_view(self, event: Event) -> None:
@@ -209,7 +201,7 @@ class _NetworkAssembler:
 
     def _start_layer(self, index: int, op: Op, event: Event) -> None:
         kind = find_kind(op.kind)
-        fn = function_name(event)
+        fn = event.function_name
         sources = [self.layer_of_value[value] for value, _ in self._list_operands(op, event)]
         if not kind.combines_inputs:
             sources = list(dict.fromkeys(sources))
@@ -320,7 +312,7 @@ def _find_costly_views(trace: Trace) -> set[str]:
     moved: Counter[str] = Counter()
     for event in trace.events:
         if _is_costly_view(event):
-            moved[function_name(event)] += int(event.backward.size_bytes)
+            moved[event.function_name] += int(event.backward.size_bytes)
     total = trace.total.size_bytes - sum(event.recomputed.size_bytes for event in trace.events)
     return {name for name, size in moved.items() if size > _MIN_VIEW_SHARE * total}
 
@@ -434,7 +426,7 @@ def fuse_plain_modules(trace: Trace) -> list[Event]:
         is_several = sum(event.forward.launches > 0 for event in inside) > 1
         if not call.is_leaf or not is_several or not all(map(_is_plain, inside)):
             continue
-        if any(find_largest_constant(event, computed_tensors, batch=1) for event in inside):
+        if any(event.find_largest_constant(computed_tensors, batch=1) for event in inside):
             continue
         computed = {value for event in inside for value in event.output_ids}
         pairs = [pair for event in inside for pair in event.inputs]
@@ -489,7 +481,7 @@ def _is_plain(event: Event) -> bool:
     """Return whether an event has no weights, no products and no kind of its own."""
     if event.param_names or event.matmuls:
         return False
-    name = function_name(event)
+    name = event.function_name
     kind = KINDS.get(name)
     # A convolution with a fixed kernel, such as a blur, is fused all the same.
     is_layer = kind is not None and not kind.can_be_in_tail and not kind.is_convolution

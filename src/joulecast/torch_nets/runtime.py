@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from joulecast.operators.building import needs_input_gradient
 from joulecast.operators.setup_checks import refuse_cuda_graphs, refuse_int8, refuse_processor
@@ -152,11 +153,8 @@ def draw_inputs(network: Network, setup: Setup, generator: torch.Generator) -> t
 
 def move_inputs(inputs: Any, device: torch.device) -> Any:
     """Return inputs on a device as leaf tensors that keep ``requires_grad``."""
-    if isinstance(inputs, torch.Tensor):
-        moved = inputs.detach().to(device)
-        return moved.requires_grad_(inputs.requires_grad) if inputs.requires_grad else moved
-    if isinstance(inputs, dict):
-        return {key: move_inputs(value, device) for key, value in inputs.items()}
-    if isinstance(inputs, (tuple, list)):
-        return tuple(move_inputs(value, device) for value in inputs)
-    return inputs
+
+    def move(x: torch.Tensor) -> torch.Tensor:
+        return x.detach().to(device).requires_grad_(x.requires_grad)
+
+    return tree_map_only(torch.Tensor, move, inputs)
