@@ -268,7 +268,6 @@ def test_isolated_layers_and_variants_have_the_stated_format(name: str) -> None:
     for place in split_network(network):
         trial = make_isolated_trial(place.block, Setup(batch=BATCH))
         shown = read_isolated_block(trial)
-        assert shown is not None
         assert shown.layers == place.block.layers
         assert list_memory_formats(read_back(trial.network), 1) == list_memory_formats(
             trial.network, 1
@@ -276,7 +275,6 @@ def test_isolated_layers_and_variants_have_the_stated_format(name: str) -> None:
         if set(place.block.layers[0].reads) == {1}:
             variant = make_variant(place.block, network)
             shown = (read_variant(variant) or (None,))[0]
-            assert shown is not None
             assert shown.layers == place.block.layers
             subject = 2 if shown.role == "hidden" else 1
             assert list_memory_formats(read_back(variant), subject) == list_memory_formats(
