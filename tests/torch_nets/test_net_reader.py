@@ -111,16 +111,10 @@ def test_lora_has_frozen_and_trainable_layers() -> None:
     assert network.buildable
 
 
-def branch(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    x = net.fc(x)
-    return x * 2 if x.sum() > 0 else x + 1
-
-
 def test_data_dependent_control_flow_is_read_on_real_tensors() -> None:
-    net = MadeNet(branch, fc=nn.Linear(8, 8))
+    net = make_branch()
     before = [w.clone() for w in net.parameters()]
-    network = read_net(net, X)
-    assert list_kinds(network)[0] == "linear"
+    assert list_kinds(read_net(net, X)) == ["linear", "linear"]
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
     assert all(w.grad is None for w in net.parameters())
 
@@ -313,31 +307,24 @@ def test_order_of_operands_does_not_matter() -> None:
     assert one == other
 
 
-class SlowBranch(nn.Module):
-    """A module that looks at values and takes its time."""
+def look_at_values(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    if net.sizes is not None and not isinstance(x, FakeTensor):
+        net.sizes.append(x.shape[0])
+    for layer in net.layers:
+        x = layer(x)
+        if x.sum() > 1e9:
+            x = -x
+    return x
 
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(size, size) for _ in range(2))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = layer(x)
-            if x.sum() > 1e9:
-                x = -x
-        return x
+def make_branch(function=look_at_values, sizes: list[int] | None = None) -> nn.Module:
+    layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+    return MadeNet(function, layers=layers, sizes=sizes)
 
 
 def test_step_on_real_tensors_takes_two_samples() -> None:
-    sizes = []
-
-    class Spy(SlowBranch):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if not isinstance(x, FakeTensor):
-                sizes.append(x.shape[0])
-            return super().forward(x)
-
-    network = read_net(Spy(8), torch.randn(64, 8))
+    sizes: list[int] = []
+    network = read_net(make_branch(sizes=sizes), torch.randn(64, 8))
     assert max(sizes) == 2
     assert network.totals.flops == 64 * 2 * 8 * 8 * 5
     assert "with 2 samples; counts were scaled to 64" in network.totals.notes[0]
@@ -346,18 +333,17 @@ def test_step_on_real_tensors_takes_two_samples() -> None:
 def test_step_on_real_tensors_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_limits, "MAX_TRACE_S", -1.0)
     with pytest.raises(NetError, match="takes more than -1 s on this CPU: give smaller inputs"):
-        read_net(SlowBranch(8), X)
+        read_net(make_branch(), X)
 
 
 def test_random_numbers_do_not_decide_which_layers_are_read() -> None:
-    class LayerDrop(SlowBranch):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for layer in self.layers:
-                if torch.rand([]) > 0.1:
-                    x = layer(x)
-            return x
+    def drop_layers(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        for layer in net.layers:
+            if torch.rand([]) > 0.1:
+                x = layer(x)
+        return x
 
-    network = read_net(LayerDrop(8), X)
+    network = read_net(make_branch(drop_layers), X)
     assert list_kinds(network) == ["linear", "linear"]
     assert network.totals.notes == ()
 
