@@ -21,8 +21,7 @@ from joulecast.torch_nets.build import build_net, build_seeded
 from joulecast.torch_nets.load import LoadedNet, checkpoint_module, read_loaded_net
 from joulecast.torch_nets.net_reader import read_net
 from joulecast.torch_nets.runtime import TorchRuntime, draw_inputs
-from joulecast.torch_nets.trace_events import Event
-from joulecast.torch_nets.tracer import assign_run
+from joulecast.torch_nets.tracer import Event, assign_run
 from torch_nets.made_net import MadeNet
 
 

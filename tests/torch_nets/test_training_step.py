@@ -21,8 +21,12 @@ from joulecast.records import Device, Execution, Input, Network, Setup, Trial
 from joulecast.system.errors import InputError, NetError, NotTrainingError
 from joulecast.testing.runtimes import RuntimeContract
 from joulecast.torch_nets.build import build_seeded
-from joulecast.torch_nets.runtime import TorchRuntime, draw_inputs, find_torch_device
-from joulecast.torch_nets.training_step import compile_module
+from joulecast.torch_nets.runtime import (
+    TorchRuntime,
+    compile_module,
+    draw_inputs,
+    find_torch_device,
+)
 from small_families import SMALL, make_small
 from torch_nets.made_net import MadeNet
 

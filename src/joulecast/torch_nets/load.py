@@ -205,14 +205,15 @@ def read_at_tokens(net: Any, inputs: Any, tokens: int) -> Network:
         InputError: It is not a module, or has no inputs.
         NetError: It does not read tokens, or fails on that many.
     """
+    name = net if isinstance(net, str) else type(net).__name__
     if isinstance(net, str):
         loaded = load_net(net, on_meta=True)
-        return read_net(loaded.net, make_sequence(loaded.inputs, tokens), name=net)
+        net, inputs = loaded.net, loaded.inputs
     if not isinstance(net, nn.Module) or inputs is None:
         raise InputError(
             f"net is {net!r}: give file.py:make_net, or a PyTorch module with its example inputs"
         )
-    return read_net(net, make_sequence(inputs, tokens), name=type(net).__name__)
+    return read_net(net, make_sequence(inputs, tokens), name=name)
 
 
 def make_sequence(inputs: Any, tokens: int) -> Any:

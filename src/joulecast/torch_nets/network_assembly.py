@@ -28,7 +28,7 @@ from joulecast.torch_nets.op_readers import (
     read_costly_view,
     read_op,
 )
-from joulecast.torch_nets.trace_events import INPUT, Event, ModuleCall, Trace, sample_shape
+from joulecast.torch_nets.tracer import INPUT, Event, ModuleCall, Trace, sample_shape
 
 _JOINS = {"add", "mul", "concat"}
 # Views are layers where their gradients, which are padded with zeros or copied, together move this

@@ -18,7 +18,7 @@ from torch import nn
 from joulecast.operators import Shape, make_op
 from joulecast.records import Op
 from joulecast.torch_nets.modules import PackedSdpa
-from joulecast.torch_nets.trace_events import Event, sample_shape
+from joulecast.torch_nets.tracer import Event, sample_shape
 
 OpReader = Callable[[Event, int], Op | None]
 
