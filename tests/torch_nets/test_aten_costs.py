@@ -159,7 +159,7 @@ def test_a_product_counts_the_same_however_it_is_written(way: str) -> None:
     totals = read_net(nn.Sequential(nn.Linear(8, 8), product), torch.randn(4, 6, 8)).totals
     one = 2 * 4 * 6 * 8 * 8
     assert totals.flops == (2 + 3) * one
-    assert totals.unattributed_flops_share == 0.0
+    assert totals.unattributed_flops_share == totals.unattributed_params_share == 0.0
     assert totals.ops_without_rule == ()
 
 

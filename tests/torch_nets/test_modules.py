@@ -10,20 +10,19 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from joulecast.operators import input_shape, layer_work, make_layer, make_op, output_shape
-from joulecast.records import Device, Input, Layer, Network, Setup
+from joulecast.operators import layer_work, make_layer, make_op, output_shape
+from joulecast.records import Input, Layer, Network, Setup
 from joulecast.torch_nets.build import build_net
 from joulecast.torch_nets.inputs import fit_channels, make_empty_input
 from joulecast.torch_nets.losses import mean_square_loss
 from joulecast.torch_nets.modules import PackedSdpa
 from joulecast.torch_nets.net_reader import read_net
-from joulecast.torch_nets.runtime import TorchRuntime, draw_inputs
+from joulecast.torch_nets.runtime import draw_inputs
 from joulecast.variants import (
     Block,
     make_isolated_network,
     make_isolated_trial,
     make_variant,
-    read_isolated_block,
     split_network,
 )
 from torch_nets.made_net import MadeNet
@@ -268,11 +267,3 @@ def count_bytes(layer: Layer) -> float:
         net, x = build_net(network), make_empty_input(network, 4).requires_grad_()
     totals = read_net(net, x, mean_square_loss).totals
     return totals.size_bytes
-
-
-def test_concatenation_of_many_inputs_trains_alone() -> None:
-    layer = make_concat(960, 23, (2, 2))
-    trial = make_isolated_trial(Block("hidden", (layer,)), FOUR)
-    block = read_isolated_block(trial)
-    assert input_shape(block.layers[0]) == (960, 2, 2)
-    TorchRuntime("cpu", Device("here")).prepare(trial).close()
