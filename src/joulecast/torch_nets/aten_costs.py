@@ -19,8 +19,6 @@ from torch.utils.flop_counter import flop_registry
 from joulecast.operators import Work
 from joulecast.torch_nets.inputs import list_tensors
 
-aten = torch.ops.aten
-
 FlopRule = Callable[[tuple[Any, ...], Any], float]
 """A function from an operator's arguments and its result to FLOPs."""
 
@@ -38,6 +36,12 @@ _SELECTS = {
 _SCATTERS = {
     *("index_put_", "_index_put_impl_", "index_add_", "index_copy_"),
     *("scatter_", "scatter_add_", "scatter_reduce_"),
+}
+# Matrix products, with the position of their first factor.
+_FIRST_FACTORS = {
+    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::_grouped_mm"), 0),
+    **dict.fromkeys(("aten::addmm", "aten::baddbmm"), 1),
+    "transformers::grouped_mm_fallback": 0,
 }
 # Operators named like products, decompositions or transforms, in any namespace.
 _PRODUCT_NAME = re.compile(
@@ -77,22 +81,16 @@ def count_op_cost(
 
 
 def matmul_sizes(func: Any, args: tuple[Any, ...]) -> tuple[int, int, int, int]:
-    """Return ``count, m, k, n`` of a matrix product; all zero for any other operator."""
-    packet = func.overloadpacket
-    if packet in (aten.mm, aten.bmm):
-        left, right = args[0].shape, args[1].shape
-    elif packet in (aten.addmm, aten.baddbmm):
-        left, right = args[1].shape, args[2].shape
-    elif packet is aten.mv:
-        left, right = args[0].shape, (args[1].shape[0], 1)
-    elif _op_name(func) in ("_grouped_mm", "grouped_mm_fallback"):
-        # One product with as many rows or columns as all groups have together.
-        left, right = args[0].shape, args[1].shape
-        return left[0] if len(left) == len(right) == 3 else 1, left[-2], left[-1], right[-1]
-    else:
+    """Return ``count, m, k, n`` of a matrix product; all zero for any other operator.
+
+    A grouped product has as many rows or columns as all groups have together.
+    """
+    first = _FIRST_FACTORS.get(func._schema.name)
+    if first is None:
         return 0, 0, 0, 0
-    count = left[0] if len(left) == 3 else 1
-    return count, left[-2], left[-1], right[-1]
+    left, right = args[first].shape, args[first + 1].shape
+    count = left[0] if len(left) == len(right) == 3 else 1
+    return count, left[-2], left[-1], right[-1] if len(right) > 1 else 1
 
 
 def count_op_flops(

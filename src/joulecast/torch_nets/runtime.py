@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, cast
@@ -607,15 +607,11 @@ def compile_replicas(replicas: list[Replica], setup: Setup) -> list[Replica]:
     return [Replica(compile_module(together), tuple(one.inputs for one in replicas), None)]
 
 
-class ModulesTogether(nn.Module):
+class ModulesTogether(nn.ModuleList):
     """Modules that are called one after another, each on its own input."""
 
-    def __init__(self, nets: Iterable[nn.Module]) -> None:
-        super().__init__()
-        self.nets = nn.ModuleList(nets)
-
     def forward(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
-        return [net(x) for net, x in zip(self.nets, inputs, strict=True)]
+        return [net(x) for net, x in zip(self, inputs, strict=True)]
 
 
 def compile_module(net: nn.Module) -> nn.Module:
