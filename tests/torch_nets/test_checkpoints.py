@@ -19,7 +19,7 @@ from joulecast.records import Device, Execution, Input, Network, Setup, Trial
 from joulecast.system.errors import InputError
 from joulecast.torch_nets.build import build_net, build_seeded
 from joulecast.torch_nets.load import LoadedNet, checkpoint_module, read_loaded_net
-from joulecast.torch_nets.net_reader import read_net
+from joulecast.torch_nets.net_reader import find_block_modules, read_net
 from joulecast.torch_nets.runtime import TorchRuntime, draw_inputs
 from joulecast.torch_nets.tracer import Event, assign_run
 from torch_nets.made_net import MadeNet
@@ -176,6 +176,15 @@ def test_module_that_checkpoints_by_itself_is_left_alone() -> None:
     net = make_blocks(nn.Identity(), nn.Identity(), in_checkpoints=True)
     assert list_recomputed(read(net, True)) == list_recomputed(read(net, False))
     assert not any("forward" in vars(block) for block in net.blocks)
+
+
+def test_blocks_inside_blocks_are_not_checkpointed_again() -> None:
+    outer = [
+        MadeNet(lambda net, x: net.last(net.inner(x)), inner=inner, last=nn.Linear(8, 8))
+        for inner in make_stack(call_plainly).blocks
+    ]
+    net = MadeNet(run_blocks, first=nn.Identity(), blocks=nn.ModuleList(outer), run=call_plainly)
+    assert find_block_modules(net, torch.ones(4, 8)) == (["blocks.0", "blocks.1"], False)
 
 
 def test_module_without_blocks_is_refused() -> None:

@@ -248,8 +248,11 @@ def test_sequences_in_the_batch_of_attention_are_windows_and_run_alone():
     blocks = [place.block for place in split_network(network)]
     (block,) = (one for one in blocks if one.layers[0].kind == "attention")
     alone = make_isolated_network(block)
-    out = build_net(alone)(torch.randn(SAMPLES, *alone.input.shape))
+    built, x = build_net(alone), torch.randn(SAMPLES, *alone.input.shape)
+    out = built(x)
     assert out.shape == (SAMPLES, FRAMES, 7, 16)
+    x[:, 0] = 0.0
+    torch.testing.assert_close(built(x)[:, 1:], out[:, 1:])
 
 
 def test_matrix_that_all_samples_share_is_a_weight_without_update():
