@@ -22,6 +22,7 @@ from joulecast.system.errors import InputError, NetError, NotTrainingError
 from joulecast.testing.runtimes import RuntimeContract
 from joulecast.torch_nets.build import build_seeded
 from joulecast.torch_nets.runtime import (
+    ModulesTogether,
     TorchRuntime,
     compile_module,
     draw_inputs,
@@ -281,6 +282,12 @@ def test_compiled_step_trains_and_closes(runtime: TorchRuntime, optimizer: str) 
     step.close()
     with pytest.raises(InputError, match="closed"):
         step.run(1)
+
+
+def test_copies_of_inference_have_their_own_inputs() -> None:
+    nets, inputs = [nn.Linear(3, 2), nn.Linear(3, 2)], torch.randn(2, 4, 3)
+    outputs = ModulesTogether(nets)(*inputs)
+    assert [torch.equal(nets[i](inputs[i]), outputs[i]) for i in (0, 1)] == [True, True]
 
 
 @needs_compiler
