@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from joulecast.records import StepTotals
 from joulecast.torch_nets.aten_costs import (
     _RULES,
     count_grouped_product,
@@ -16,6 +15,7 @@ from joulecast.torch_nets.aten_costs import (
     is_product_name,
 )
 from joulecast.torch_nets.net_reader import read_net
+from torch_nets.made_net import MadeNet
 
 A, B = torch.randn(3, 4, 5), torch.randn(3, 5, 6)
 SQUARE = torch.eye(4).expand(3, 4, 4).contiguous()
@@ -139,39 +139,27 @@ def test_names_that_only_look_like_products(name: str) -> None:
     assert not is_product_name(name)
 
 
-class Products(nn.Module):
-    """The same product of a batch with a matrix, written in many ways."""
-
-    def __init__(self, way: str) -> None:
-        super().__init__()
-        self.way = way
-        self.weight = nn.Parameter(torch.zeros(8, 8))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        w = self.weight
-        ways = {
-            "matmul": lambda: x @ w,
-            "einsum": lambda: torch.einsum("btc,cd->btd", x, w),
-            "tensordot": lambda: torch.tensordot(x, w, dims=1),
-            "linear": lambda: F.linear(x, w),
-            "baddbmm": lambda: torch.baddbmm(x * 0, x, w.expand(x.shape[0], 8, 8)),
-            "addmm": lambda: torch.addmm(w[0], x.flatten(0, 1), w).view(x.shape),
-            "multi_dot": lambda: torch.linalg.multi_dot([x.flatten(0, 1), w]).view(x.shape),
-            "inner": lambda: torch.inner(x, w),
-        }
-        return ways[self.way]()
+# The same product of a batch with a matrix, written in many ways.
+WAYS = {
+    "matmul": lambda x, w: x @ w,
+    "einsum": lambda x, w: torch.einsum("btc,cd->btd", x, w),
+    "tensordot": lambda x, w: torch.tensordot(x, w, dims=1),
+    "linear": F.linear,
+    "baddbmm": lambda x, w: torch.baddbmm(x * 0, x, w.expand(x.shape[0], 8, 8)),
+    "addmm": lambda x, w: torch.addmm(w[0], x.flatten(0, 1), w).view(x.shape),
+    "multi_dot": lambda x, w: torch.linalg.multi_dot([x.flatten(0, 1), w]).view(x.shape),
+    "inner": torch.inner,
+}
 
 
-@pytest.mark.parametrize(
-    "way",
-    ["matmul", "einsum", "tensordot", "linear", "baddbmm", "addmm", "multi_dot", "inner"],
-)
+@pytest.mark.parametrize("way", WAYS)
 def test_a_product_counts_the_same_however_it_is_written(way: str) -> None:
-    net = nn.Sequential(nn.Linear(8, 8), Products(way))
-    totals = read_totals(net, torch.randn(4, 6, 8))
+    weight = nn.Parameter(torch.zeros(8, 8))
+    product = MadeNet(lambda net, x: WAYS[way](x, net.weight), weight=weight)
+    totals = read_net(nn.Sequential(nn.Linear(8, 8), product), torch.randn(4, 6, 8)).totals
     one = 2 * 4 * 6 * 8 * 8
     assert totals.flops == (2 + 3) * one
-    assert totals.unattributed_flops_share == 0.0
+    assert totals.unattributed_flops_share == totals.unattributed_params_share == 0.0
     assert totals.ops_without_rule == ()
 
 
@@ -184,19 +172,9 @@ mystery.register_fake(torch.empty_like)
 mystery.register_autograd(lambda ctx, grad: grad * 2)
 
 
-class Mystery(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.joulecast_test.mystery(x)
-
-
 def test_operators_without_a_rule_are_named() -> None:
-    net = nn.Sequential(nn.Linear(64, 64), Mystery(), nn.Linear(64, 64), Mystery())
-    totals = read_totals(net, torch.randn(32, 64))
+    unknown = MadeNet(lambda net, x: torch.ops.joulecast_test.mystery(x))
+    net = nn.Sequential(nn.Linear(64, 64), unknown, nn.Linear(64, 64), unknown)
+    totals = read_net(net, torch.randn(32, 64)).totals
     assert totals.ops_without_rule == (("joulecast_test::mystery", 2),)
     assert 0.0 < totals.uncounted_bytes_share < 0.5
-
-
-def read_totals(net: nn.Module, x: torch.Tensor) -> StepTotals:
-    totals = read_net(net, x).totals
-    assert totals is not None
-    return totals

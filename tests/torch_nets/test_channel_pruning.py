@@ -27,59 +27,64 @@ from joulecast.torch_nets.channel_removal import (
     save_pruned,
 )
 from joulecast.torch_nets.load import LoadedNet, build_example_net, read_loaded_net
+from torch_nets.made_net import MadeNet
 
 
-class Residual(nn.Module):
-    def __init__(self, inside: int, outside: int, stride: int = 1) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outside)
-        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outside)
-        self.project = None
-        if stride > 1 or inside != outside:
-            self.project = nn.Conv2d(inside, outside, 1, stride, bias=False)
-
-    def forward(self, x):
-        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
-        return F.relu(y + (x if self.project is None else self.project(x)))
+def add_residual(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = net.norm2(net.conv2(F.relu(net.norm1(net.conv1(x)))))
+    return F.relu(y + (x if net.project is None else net.project(x)))
 
 
-class InvertedResidual(nn.Module):
-    def __init__(self, inside: int, outside: int, times: int) -> None:
-        super().__init__()
-        hidden = inside * times
-        self.expand = nn.Conv2d(inside, hidden, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(hidden)
-        self.depthwise = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden, bias=False)
-        self.norm2 = nn.BatchNorm2d(hidden)
-        self.reduce = nn.Conv2d(hidden, outside, 1, bias=False)
-        self.residual = inside == outside
-
-    def forward(self, x):
-        y = F.relu6(self.norm2(self.depthwise(F.relu6(self.norm1(self.expand(x))))))
-        y = self.reduce(y)
-        return x + y if self.residual else y
+def make_residual(inside: int, outside: int, stride: int = 1) -> nn.Module:
+    is_projected = stride > 1 or inside != outside
+    return MadeNet(
+        add_residual,
+        conv1=nn.Conv2d(inside, outside, 3, stride, 1, bias=False),
+        norm1=nn.BatchNorm2d(outside),
+        conv2=nn.Conv2d(outside, outside, 3, 1, 1, bias=False),
+        norm2=nn.BatchNorm2d(outside),
+        project=nn.Conv2d(inside, outside, 1, stride, bias=False) if is_projected else None,
+    )
 
 
-class DenseNet(nn.Module):
+def add_inverted(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = F.relu6(net.norm2(net.depthwise(F.relu6(net.norm1(net.expand(x))))))
+    y = net.reduce(y)
+    return x + y if net.residual else y
+
+
+def make_inverted(inside: int, outside: int, times: int) -> nn.Module:
+    hidden = inside * times
+    return MadeNet(
+        add_inverted,
+        expand=nn.Conv2d(inside, hidden, 1, bias=False),
+        norm1=nn.BatchNorm2d(hidden),
+        depthwise=nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden, bias=False),
+        norm2=nn.BatchNorm2d(hidden),
+        reduce=nn.Conv2d(hidden, outside, 1, bias=False),
+        residual=inside == outside,
+    )
+
+
+def read_densely(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    one = F.relu(net.one(x))
+    two = F.relu(net.two(one))
+    three = F.relu(net.three(torch.cat([one, two], 1)))
+    y = net.norm(torch.cat([one, two, three], 1)) + net.side(x)
+    return net.fc(F.adaptive_avg_pool2d(y, 4).flatten(1))
+
+
+def make_dense() -> nn.Module:
     """Every convolution reads all before it; a sum couples concatenated channels with others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one = nn.Conv2d(3, 8, 3, padding=1)
-        self.two = nn.Conv2d(8, 6, 3, padding=1)
-        self.three = nn.Conv2d(14, 5, 3, padding=1)
-        self.norm = nn.BatchNorm2d(19)
-        self.side = nn.Conv2d(3, 19, 1)
-        self.fc = nn.Linear(19 * 16, 10)
-
-    def forward(self, x):
-        one = F.relu(self.one(x))
-        two = F.relu(self.two(one))
-        three = F.relu(self.three(torch.cat([one, two], 1)))
-        y = self.norm(torch.cat([one, two, three], 1)) + self.side(x)
-        return self.fc(F.adaptive_avg_pool2d(y, 4).flatten(1))
+    return MadeNet(
+        read_densely,
+        one=nn.Conv2d(3, 8, 3, padding=1),
+        two=nn.Conv2d(8, 6, 3, padding=1),
+        three=nn.Conv2d(14, 5, 3, padding=1),
+        norm=nn.BatchNorm2d(19),
+        side=nn.Conv2d(3, 19, 1),
+        fc=nn.Linear(19 * 16, 10),
+    )
 
 
 class Encoder(nn.Module):
@@ -143,9 +148,12 @@ def _convolve(*layers: nn.Module, channels: int) -> nn.Module:
 IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 TOKENS = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 NETS = {
-    "residual": lambda: (_convolve(Residual(8, 8), Residual(8, 16, 2), channels=16), IMAGES),
+    "residual": lambda: (
+        _convolve(make_residual(8, 8), make_residual(8, 16, 2), channels=16),
+        IMAGES,
+    ),
     "inverted": lambda: (
-        _convolve(InvertedResidual(8, 8, 3), InvertedResidual(8, 12, 2), channels=12),
+        _convolve(make_inverted(8, 8, 3), make_inverted(8, 12, 2), channels=12),
         IMAGES,
     ),
     "grouped": lambda: (
@@ -158,7 +166,7 @@ NETS = {
         ),
         IMAGES,
     ),
-    "dense": lambda: (DenseNet(), IMAGES),
+    "dense": lambda: (make_dense(), IMAGES),
     "vit": lambda: (VisionTransformer(), IMAGES),
     "heads follow": lambda: (Attention(fixed=False), TOKENS),
     "heads fixed": lambda: (Attention(fixed=True), TOKENS),
@@ -253,20 +261,14 @@ def test_recurrent_layers_are_rejected_in_one_line(cell):
     assert "\n" not in str(caught.value)
 
 
-class ChunkedChannels(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, 8, 1)
-        self.second = nn.Conv2d(4, 4, 1)
-        self.last = nn.Linear(8, 5)
-
-    def forward(self, x):
-        one, two = self.first(x).chunk(2, 1)
-        return self.last(torch.cat([one, self.second(two)], 1).mean((2, 3)))
+def chunk_channels(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    one, two = net.first(x).chunk(2, 1)
+    return net.last(torch.cat([one, net.second(two)], 1).mean((2, 3)))
 
 
 def test_unprunable_layers_are_reported_with_a_reason():
-    channels = find_channel_groups(ChunkedChannels(), IMAGES)
+    convs = {"first": nn.Conv2d(3, 8, 1), "second": nn.Conv2d(4, 4, 1)}
+    channels = find_channel_groups(MadeNet(chunk_channels, **convs, last=nn.Linear(8, 5)), IMAGES)
     assert not channels.groups
     assert channels.not_prunable and all(": " in line for line in channels.not_prunable)
 
@@ -346,17 +348,11 @@ def test_damaged_channels_are_one_line(folder, removed):
         load_pruned(folder, make_original())
 
 
+@pytest.mark.parametrize("file", [WEIGHTS, ARCHITECTURE])
 @pytest.mark.parametrize(
-    ("file", "data", "named"),
-    [
-        *[(WEIGHTS, data, "rebuilt") for data in (b"", b"x" * 100, b"\xff" * 8 + b"{}")],
-        *[
-            (ARCHITECTURE, data, "give a folder")
-            for data in (b"", b"[]", b"[" * 100_000, b'{"format": "other"}')
-        ],
-    ],
+    "data", [b"", b"x" * 100, b"\xff" * 8 + b"{}", b"[]", b"[" * 100_000, b'{"format": "other"}']
 )
-def test_damaged_files_are_one_line(folder, file, data, named):
+def test_damaged_files_are_one_line(folder, file, data):
     (folder / file).write_bytes(data)
-    with pytest.raises(FileError, match=named):
+    with pytest.raises(FileError, match="rebuilt" if file == WEIGHTS else "give a folder"):
         load_pruned(folder, make_original())

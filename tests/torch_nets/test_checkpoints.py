@@ -19,36 +19,30 @@ from joulecast.records import Device, Execution, Input, Network, Setup, Trial
 from joulecast.system.errors import InputError
 from joulecast.torch_nets.build import build_net, build_seeded
 from joulecast.torch_nets.load import LoadedNet, checkpoint_module, read_loaded_net
-from joulecast.torch_nets.net_reader import read_net
+from joulecast.torch_nets.net_reader import find_block_modules, read_net
 from joulecast.torch_nets.runtime import TorchRuntime, draw_inputs
-from joulecast.torch_nets.trace_events import Event
-from joulecast.torch_nets.tracer import assign_run
+from joulecast.torch_nets.tracer import Event, assign_run
+from torch_nets.made_net import MadeNet
 
 
-class Residual(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.wide = nn.Linear(8, 16)
-        self.narrow = nn.Linear(16, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.narrow(torch.relu(self.wide(x)))
+def run_blocks(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Run two residual blocks, as ``run`` does it."""
+    x = net.first(x)
+    for block in net.blocks:
+        x = net.run(block, x)
+    return x
 
 
-class Stack(nn.Module):
-    """Two residual blocks, run as ``run`` does it."""
-
-    def __init__(self, run: Callable[..., Any]) -> None:
-        super().__init__()
-        self.first = nn.Linear(8, 8)
-        self.blocks = nn.ModuleList([Residual(), Residual()])
-        self.run = run
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        for block in self.blocks:
-            x = self.run(block, x)
-        return x
+def make_stack(run: Callable[..., Any]) -> nn.Module:
+    blocks = [
+        MadeNet(
+            lambda net, x: x + net.narrow(torch.relu(net.wide(x))),
+            wide=nn.Linear(8, 16),
+            narrow=nn.Linear(16, 8),
+        )
+        for _ in range(2)
+    ]
+    return MadeNet(run_blocks, first=nn.Linear(8, 8), blocks=nn.ModuleList(blocks), run=run)
 
 
 def call_plainly(block: nn.Module, x: torch.Tensor) -> Any:
@@ -64,15 +58,11 @@ def call_reentrant(block: nn.Module, x: torch.Tensor) -> Any:
 
 
 def read_stack(run: Callable[..., Any]) -> Network:
-    return read_net(Stack(run), torch.zeros(4, 8))
+    return read_net(make_stack(run), torch.zeros(4, 8))
 
 
 def list_recomputed(network: Network) -> list[bool]:
     return [layer.recomputed for layer in network.layers]
-
-
-def without_marks(network: Network) -> Network:
-    return replace(network, layers=tuple(replace(one, recomputed=False) for one in network.layers))
 
 
 @pytest.mark.parametrize(
@@ -86,8 +76,8 @@ def without_marks(network: Network) -> Network:
 def test_layers_of_a_checkpoint_are_marked(run: Callable[..., Any], marks: list[bool]) -> None:
     plain, network = read_stack(call_plainly), read_stack(run)
     assert list_recomputed(network) == [False, *marks, *marks]
-    assert without_marks(network) == plain
-    assert plain.totals is not None and network.totals is not None
+    unmarked = tuple(replace(one, recomputed=False) for one in network.layers)
+    assert replace(network, layers=unmarked) == plain
     forward = 2 * 4 * 8 * 16
     assert network.totals.flops - plain.totals.flops == 2 * forward * sum(marks[:2])
     assert network.totals.unattributed_flops_share == 0.0
@@ -98,22 +88,13 @@ def test_layers_of_a_checkpoint_are_marked(run: Callable[..., Any], marks: list[
 
 def test_reading_leaves_the_module_as_it_was() -> None:
     for run in (call_plainly, call_again, call_reentrant):
-        net = Stack(run)
+        net = make_stack(run)
         # The same module twice.
         net.blocks[1] = net.blocks[0]
         weights = list(net.parameters())
         read_net(net, torch.zeros(4, 8))
         assert all(map(operator.is_, net.parameters(), weights))
         assert all(weight.grad is None for weight in weights)
-
-
-@pytest.mark.parametrize("left_out", [0, 2])
-def test_built_network_is_read_with_its_marks(left_out: int) -> None:
-    family = make_family("transformer:16,2")
-    inside = {at for start, stop in family.groups for at in range(start, stop - left_out)}
-    layers = [replace(one, recomputed=at in inside) for at, one in enumerate(family.layers)]
-    network = replace(family, layers=tuple(layers))
-    assert read_net(build_net(network), torch.zeros(2, 64, dtype=torch.long)) == network
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -130,23 +111,17 @@ def test_transformers_checkpointing_is_read(reentrant: bool) -> None:
             net.enable_input_require_grads()
         networks.append(read_net(net, {"input_ids": tokens}, lambda output: output.logits.mean()))
     plain, network = networks
-    assert plain.totals is not None and network.totals is not None
     assert network.groups == plain.groups and len(network.groups) == 2
     for start, stop in network.groups:
         marks = list_recomputed(network)[start:stop]
         # Without reentrance only the sum at the end is not run again: dropout needs its mask.
         assert marks == [True] * (len(marks) - 1) + [reentrant]
-    assert sum(list_recomputed(network)) == sum(
-        sum(marks_of(network, one)) for one in network.groups
-    )
+    inside = sum(sum(list_recomputed(network)[slice(*group)]) for group in network.groups)
+    assert sum(list_recomputed(network)) == inside
     assert network.totals.flops > 1.2 * plain.totals.flops
     assert network.totals.unattributed_flops_share < 0.01
     assert network.totals.overcounted_flops_share < 0.02
     assert not network.totals.notes
-
-
-def marks_of(network: Network, group: tuple[int, int]) -> list[bool]:
-    return list_recomputed(network)[slice(*group)]
 
 
 def test_calls_that_are_found_nowhere_are_not_assigned() -> None:
@@ -162,61 +137,54 @@ def test_calls_that_are_found_nowhere_are_not_assigned() -> None:
 SETUP = Setup(batch=4, threads=1)
 
 
-class Feed(nn.Module):
-    """A block whose end is one of several kinds."""
-
-    def __init__(self, end: nn.Module) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8), end)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.layers(x)
-
-
-class Blocks(nn.Module):
-    def __init__(self, *ends: nn.Module, in_checkpoints: bool = False) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(map(Feed, ends))
-        self.head = nn.Linear(8, 3)
-        self.in_checkpoints = in_checkpoints
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.in_checkpoints else block(x)
-        return self.head(x)
+def make_blocks(*ends: nn.Module, in_checkpoints: bool = False) -> nn.Module:
+    """Return blocks with different ends."""
+    blocks = [
+        MadeNet(
+            lambda net, x: x + net.layers(x),
+            layers=nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8), end),
+        )
+        for end in ends
+    ]
+    run = call_again if in_checkpoints else call_plainly
+    return MadeNet(run_blocks, first=nn.Identity(), blocks=nn.ModuleList(blocks), run=run)
 
 
 def read(net: nn.Module, is_checkpointed: bool) -> Network:
     return read_loaded_net("net", LoadedNet(net, torch.ones(4, 8), None, is_checkpointed))
 
 
-def list_marks(network: Network) -> list[bool]:
-    return [layer.recomputed for layer in network.layers]
-
-
 @pytest.mark.parametrize("end", [nn.Identity, nn.ReLU, lambda: nn.LayerNorm(8), nn.Dropout])
 def test_marks_are_those_of_the_network_whose_blocks_are_marked(end: type[nn.Module]) -> None:
-    net = Blocks(end(), end())
+    net = make_blocks(end(), end())
     plain = read(net, False)
     marked = checkpoint_blocks(plain)
-    assert list_marks(read(net, True)) == list_marks(marked)
-    assert any(list_marks(marked)) and not any(list_marks(plain))
+    assert list_recomputed(read(net, True)) == list_recomputed(marked)
+    assert any(list_recomputed(marked)) and not any(list_recomputed(plain))
     # Reading leaves no checkpoint behind.
-    assert list_marks(read(net, False)) == list_marks(plain)
+    assert list_recomputed(read(net, False)) == list_recomputed(plain)
 
 
 def test_totals_include_what_runs_again() -> None:
-    net = Blocks(nn.Identity(), nn.Identity())
+    net = make_blocks(nn.Identity(), nn.Identity())
     marked, found = checkpoint_blocks(read(net, False)), read(net, True)
-    assert marked.totals is not None and found.totals is not None
     assert marked.totals.flops == pytest.approx(found.totals.flops)
     assert checkpoint_blocks(found) is found
 
 
 def test_module_that_checkpoints_by_itself_is_left_alone() -> None:
-    net = Blocks(nn.Identity(), nn.Identity(), in_checkpoints=True)
-    assert list_marks(read(net, True)) == list_marks(read(net, False))
+    net = make_blocks(nn.Identity(), nn.Identity(), in_checkpoints=True)
+    assert list_recomputed(read(net, True)) == list_recomputed(read(net, False))
     assert not any("forward" in vars(block) for block in net.blocks)
+
+
+def test_blocks_inside_blocks_are_not_checkpointed_again() -> None:
+    outer = [
+        MadeNet(lambda net, x: net.last(net.inner(x)), inner=inner, last=nn.Linear(8, 8))
+        for inner in make_stack(call_plainly).blocks
+    ]
+    net = MadeNet(run_blocks, first=nn.Identity(), blocks=nn.ModuleList(outer), run=call_plainly)
+    assert find_block_modules(net, torch.ones(4, 8)) == (["blocks.0", "blocks.1"], False)
 
 
 def test_module_without_blocks_is_refused() -> None:
@@ -236,7 +204,7 @@ def test_checkpointed_module_is_measured() -> None:
 
     # The norm after it needs what it returns, so that backward calls it once more.
     ends = [nn.Sequential(Counted(), nn.LayerNorm(8)) for _ in range(2)]
-    loaded = LoadedNet(Blocks(*ends), torch.ones(4, 8), None, checkpoint=True)
+    loaded = LoadedNet(make_blocks(*ends), torch.ones(4, 8), None, checkpoint=True)
     network = read_loaded_net("net", loaded)
     runs.clear()
     step = loaded.prepare(TorchRuntime("cpu", Device("a-cpu")), Trial(network, SETUP))
@@ -278,6 +246,7 @@ def run_backward(network: Network) -> tuple[int, list[torch.Tensor]]:
 def test_gradients_are_equal_and_marked_layers_run_again(left_out: int) -> None:
     flops, gradients = run_backward(PLAIN)
     network = mark(PLAIN, left_out)
+    assert read_net(build_net(network), torch.zeros(2, 64, dtype=torch.long)) == network
     more_flops, same_gradients = run_backward(network)
     assert all(torch.allclose(a, b) for a, b in zip(gradients, same_gradients, strict=True))
     assert more_flops - flops == count_forward_flops(network)

@@ -32,41 +32,37 @@ from joulecast.variants import (
     split_blocks,
     split_network,
 )
+from torch_nets.made_net import MadeNet
 
 BATCH = 3
 WATCHED = (nn.Conv2d, nn.LayerNorm, nn.Linear)
 
 
-class Permute(nn.Module):
-    """Moves channels to the last axis, or back to the first."""
-
-    def __init__(self, *order: int) -> None:
-        super().__init__()
-        self.order = order
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.permute(self.order)
+def permute(*order: int) -> nn.Module:
+    """Return a module that moves channels to the last axis, or back to the first."""
+    return MadeNet(lambda net, x: x.permute(order))
 
 
-class ConvNeXtBlock(nn.Module):
+class ConvNeXtBlock(MadeNet):
     """A depthwise convolution, then an MLP over channels on the last axis."""
 
     def __init__(self, width: int, scaled: bool) -> None:
-        super().__init__()
-        self.inside = nn.Sequential(
+        inside = nn.Sequential(
             nn.Conv2d(width, width, 7, padding=3, groups=width),
-            Permute(0, 2, 3, 1),
+            permute(0, 2, 3, 1),
             nn.LayerNorm(width),
             nn.Linear(width, 4 * width),
             nn.GELU(),
             nn.Linear(4 * width, width),
-            Permute(0, 3, 1, 2),
+            permute(0, 3, 1, 2),
         )
-        self.scale = nn.Parameter(torch.full((width, 1, 1), 0.1)) if scaled else None
+        scale = nn.Parameter(torch.full((width, 1, 1), 0.1)) if scaled else None
+        super().__init__(add_scaled, inside=inside, scale=scale)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.inside(x)
-        return x + (y if self.scale is None else self.scale * y)
+
+def add_scaled(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = net.inside(x)
+    return x + (y if net.scale is None else net.scale * y)
 
 
 def make_convnext(scaled: bool, *stage_end: nn.Module) -> nn.Module:
@@ -77,19 +73,12 @@ def make_convnext(scaled: bool, *stage_end: nn.Module) -> nn.Module:
 
 
 def make_norm(width: int) -> list[nn.Module]:
-    return [Permute(0, 2, 3, 1), nn.LayerNorm(width), Permute(0, 3, 1, 2)]
+    return [permute(0, 2, 3, 1), nn.LayerNorm(width), permute(0, 3, 1, 2)]
 
 
-class DenseConcat(nn.Module):
-    """Concatenates its input with a convolution of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(6, 4, 1)
-        self.norm = nn.BatchNorm2d(10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.norm(torch.cat((x, self.conv(x)), dim=1)))
+def concat_densely(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Concatenate the input with a convolution of it."""
+    return torch.relu(net.norm(torch.cat((x, net.conv(x)), dim=1)))
 
 
 def make_cnn() -> nn.Module:
@@ -98,7 +87,7 @@ def make_cnn() -> nn.Module:
         nn.BatchNorm2d(6),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        DenseConcat(),
+        MadeNet(concat_densely, conv=nn.Conv2d(6, 4, 1), norm=nn.BatchNorm2d(10)),
         nn.Conv2d(10, 10, 3, groups=10),
         nn.AvgPool2d(2),
         nn.Flatten(),
@@ -106,20 +95,18 @@ def make_cnn() -> nn.Module:
     )
 
 
-def make_gray_cnn() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Dropout(0.5))
-
-
-def make_volume_cnn() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv3d(2, 4, 3), nn.BatchNorm3d(4), nn.ReLU(), nn.ConvTranspose3d(4, 3, 2)
-    )
-
-
 CONVERTED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "images": (make_cnn, (3, 16, 16)),
-    "gray images": (make_gray_cnn, (1, 6, 6)),
-    "volumes": (make_volume_cnn, (2, 5, 6, 7)),
+    "gray images": (
+        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Dropout(0.5)),
+        (1, 6, 6),
+    ),
+    "volumes": (
+        lambda: nn.Sequential(
+            nn.Conv3d(2, 4, 3), nn.BatchNorm3d(4), nn.ReLU(), nn.ConvTranspose3d(4, 3, 2)
+        ),
+        (2, 5, 6, 7),
+    ),
 }
 
 
@@ -175,27 +162,20 @@ def test_permuted_images_are_channels_last() -> None:
 
 
 def test_network_that_converts_an_activation_is_not_buildable() -> None:
-    class Convert(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.contiguous(memory_format=torch.channels_last)
-
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), Convert(), nn.Conv2d(4, 4, 3))
+    convert_to = MadeNet(lambda net, x: x.contiguous(memory_format=torch.channels_last))
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), convert_to, nn.Conv2d(4, 4, 3))
     network = read_net(net, torch.randn(BATCH, 3, 9, 9))
     assert network.layers[-1].channels_last
     assert not network.buildable
 
 
 def test_broadcast_operand_does_not_hide_the_format_of_the_image() -> None:
-    class Gate(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gain = nn.Parameter(torch.ones(1, 4, 1, 1))
+    def gate(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        image = net.gain * x.permute(0, 3, 1, 2)
+        return image.mean((2, 3), keepdim=True).contiguous() * image
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            image = self.gain * x.permute(0, 3, 1, 2)
-            return image.mean((2, 3), keepdim=True).contiguous() * image
-
-    network = read_net(Gate(), torch.randn(BATCH, 5, 6, 4))
+    net = MadeNet(gate, gain=nn.Parameter(torch.ones(1, 4, 1, 1)))
+    network = read_net(net, torch.randn(BATCH, 5, 6, 4))
     products = [layer for layer in network.layers if layer.sizes["fn"] == "mul"]
     assert [layer.channels_last for layer in products] == [True, True]
 
@@ -235,19 +215,21 @@ def test_isolated_block_has_the_strides_of_its_network() -> None:
 
 
 def test_lost_views_neither_copy_nor_permute_images() -> None:
-    class Tokens(nn.Module):
-        """A convolution between linear layers over tokens, with views that no kind describes."""
+    def convolve_tokens(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        """Convolve between linear layers over tokens, with views that no kind describes."""
+        image = net.into(x).transpose(1, 2).unflatten(2, (4, 5))
+        return x + net.out(net.conv(image).flatten(2).transpose(1, 2))
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.into, self.out = nn.Linear(6, 8), nn.Linear(8, 6)
-            self.conv = nn.Conv2d(8, 8, 3, padding=1, groups=8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            image = self.into(x).transpose(1, 2).unflatten(2, (4, 5))
-            return x + self.out(self.conv(image).flatten(2).transpose(1, 2))
-
-    net = nn.Sequential(Tokens(), Tokens(), nn.Linear(6, 3))
+    blocks = [
+        MadeNet(
+            convolve_tokens,
+            into=nn.Linear(6, 8),
+            out=nn.Linear(8, 6),
+            conv=nn.Conv2d(8, 8, 3, padding=1, groups=8),
+        )
+        for _ in range(2)
+    ]
+    net = nn.Sequential(*blocks, nn.Linear(6, 3))
     x = torch.randn(BATCH, 20, 6)
     real = watch_strides(net[1], lambda: net(x).square().sum().backward())
     network = read_net(net, x)
@@ -267,25 +249,19 @@ def test_isolated_layers_and_variants_have_the_stated_format(name: str) -> None:
     network = read_net(convert(make(), shape), x)
     for place in split_network(network):
         trial = make_isolated_trial(place.block, Setup(batch=BATCH))
-        shown = read_isolated_block(trial)
-        assert shown is not None
-        assert shown.layers == place.block.layers
-        assert list_memory_formats(read_back(trial.network), 1) == list_memory_formats(
-            trial.network, 1
-        )
+        assert read_isolated_block(trial).layers == place.block.layers
+        check_memory_formats(trial.network, 1)
         if set(place.block.layers[0].reads) == {1}:
             variant = make_variant(place.block, network)
-            shown = (read_variant(variant) or (None,))[0]
-            assert shown is not None
+            shown, *_ = read_variant(variant)
             assert shown.layers == place.block.layers
-            subject = 2 if shown.role == "hidden" else 1
-            assert list_memory_formats(read_back(variant), subject) == list_memory_formats(
-                variant, subject
-            )
+            check_memory_formats(variant, 2 if shown.role == "hidden" else 1)
 
 
-def list_memory_formats(network: Network, first: int) -> list[tuple[str, ...]]:
-    return [name_layout(layer) for layer in network.layers[:first]]
+def check_memory_formats(network: Network, count: int) -> None:
+    """Check that the first layers have the same memory formats when they are read back."""
+    again = read_back(network)
+    assert [*map(name_layout, again.layers[:count])] == [*map(name_layout, network.layers[:count])]
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

@@ -8,24 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from joulecast.operators import layer_work, network_work
-from joulecast.records import Device, Input, Network, Setup, StepTotals
+from joulecast.records import Device, Input, Network, Setup
 from joulecast.system.errors import NetError
 from joulecast.torch_nets import tracer as trace_limits
 from joulecast.torch_nets.build import build_net
-from joulecast.torch_nets.losses import cross_entropy_loss, mean_square_loss
+from joulecast.torch_nets.losses import cross_entropy_loss
 from joulecast.torch_nets.net_reader import read_net
 from joulecast.torch_nets.runtime import TorchRuntime
 from joulecast.torch_nets.tracer import TraceLimits
-from torch_nets.made_net import MadeNet
+from torch_nets.made_net import MadeNet, list_kinds, moved_bytes, step_flops
 
 X = torch.randn(4, 8)
-
-
-def list_kinds(network: Network) -> list[str]:
-    return [layer.kind for layer in network.layers]
 
 
 def run_functions(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -44,35 +39,29 @@ def test_functions_and_modules_read_the_same() -> None:
     assert [op.kind for op in functional.layers[0].tail] == ["elementwise", "pool", "flatten"]
 
 
-class WithViews(nn.Module):
-    """Three linear layers with pairs of transpositions between them."""
-
-    def __init__(self, pairs: int) -> None:
-        super().__init__()
-        self.pairs = pairs
-        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = layer(x)
-            for _ in range(self.pairs):
-                x = x.transpose(0, 1).transpose(0, 1)
-        return x
+def transpose_often(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Call three layers, with pairs of transpositions after each."""
+    for layer in net.layers:
+        x = layer(x)
+        for _ in range(net.pairs):
+            x = x.transpose(0, 1).transpose(0, 1)
+    return x
 
 
 @pytest.mark.parametrize("pairs", [0, 1, 4])
 def test_calls_between_layers_are_counted(pairs: int) -> None:
     """They cost no device time, but the host has to make them."""
-    network = read_net(WithViews(pairs), torch.randn(4, 8))
-    assert network.totals is not None
-    assert network.totals.between == 6 * pairs
-    assert network.totals.size_bytes == read_net(WithViews(0), torch.randn(4, 8)).totals.size_bytes
+    layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+    totals = read_net(MadeNet(transpose_often, layers=layers, pairs=pairs), X).totals
+    assert totals.between == 6 * pairs
+    plain = read_net(MadeNet(transpose_often, layers=layers, pairs=0), X).totals
+    assert totals.size_bytes == plain.size_bytes
 
 
 def test_batch_norm_counter_is_not_a_call_between_layers() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
     network = read_net(net, torch.randn(2, 3, 8, 8))
-    assert network.totals is not None and network.totals.between == 0
+    assert network.totals.between == 0
 
 
 def test_decomposed_activations_of_libraries_are_rebuilt() -> None:
@@ -96,7 +85,6 @@ def test_tied_weights_count_once() -> None:
     network = read_net(net, torch.zeros(2, 5, dtype=torch.long), cross_entropy_loss)
     assert list_kinds(network) == ["embedding", "linear"]
     assert [layer.tied for layer in network.layers] == [False, True]
-    assert network.totals is not None
     assert network.totals.params == 88
     assert network.totals.unattributed_params_share == 0.0
     assert network_work(network, Setup(batch=2)).params == 88
@@ -115,41 +103,19 @@ def test_lora_has_frozen_and_trainable_layers() -> None:
     assert [layer.trains for layer in (before, base, down, up)] == [False, False, True, True]
     assert [layer.input_grad for layer in (before, base, down, up)] == [False, False, False, True]
     assert plus.kind == "elementwise" and plus.join == "add"
-    setup = Setup(batch=4)
-    assert layer_work(before, setup).backward.flops == 0
-    assert layer_work(before, setup).update.size_bytes == 0
-    assert layer_work(down, setup).backward.flops == layer_work(down, setup).forward.flops
-    assert network.totals is not None
-    work = network_work(network, setup)
-    assert work.forward.flops + work.backward.flops == network.totals.flops
+    frozen, trained = (layer_work(layer, Setup(batch=4)) for layer in (before, down))
+    assert frozen.backward.flops == frozen.update.size_bytes == 0
+    assert trained.backward.flops == trained.forward.flops
+    assert step_flops(network, 4) == network.totals.flops
     assert network.buildable
 
 
-def branch(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    x = net.fc(x)
-    return x * 2 if x.sum() > 0 else x + 1
-
-
 def test_data_dependent_control_flow_is_read_on_real_tensors() -> None:
-    net = MadeNet(branch, fc=nn.Linear(8, 8))
+    net = make_branch()
     before = [w.clone() for w in net.parameters()]
-    network = read_net(net, X)
-    assert list_kinds(network)[0] == "linear"
+    assert list_kinds(read_net(net, X))[0] == "linear"
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
     assert all(w.grad is None for w in net.parameters())
-
-
-def test_bare_parameters_are_found() -> None:
-    net = MadeNet(
-        lambda net, x: torch.einsum("btc,cd->btd", x, net.mix) * net.scale,
-        mix=nn.Parameter(torch.randn(8, 6)),
-        scale=nn.Parameter(torch.ones(6)),
-    )
-    network = read_net(net, torch.randn(2, 3, 8))
-    assert network.layers[0].kind == "linear"
-    assert network.totals is not None
-    assert network.totals.unattributed_params_share == 0.0
-    assert network.totals.unattributed_flops_share == 0.0
 
 
 def test_module_in_eval_mode_is_read_in_training_mode_and_restored() -> None:
@@ -174,19 +140,8 @@ def test_module_that_does_not_run_raises_a_one_line_error(net: nn.Module, x: tor
     assert "\n" not in str(caught.value)
 
 
-def test_flops_agree_with_flop_counter_mode() -> None:
-    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
-    x = torch.randn(2, 3, 8, 8)
-    with FlopCounterMode(display=False) as counter:
-        mean_square_loss(net(x)).backward()
-    totals = read_net(net, x).totals
-    assert totals is not None
-    assert totals.flops == counter.get_total_flops()
-
-
 def test_shares_are_finite_without_flops() -> None:
     totals = read_net(nn.Sequential(nn.LayerNorm(8), nn.ReLU()), X).totals
-    assert totals is not None
     assert totals.flops == 0
     assert math.isfinite(totals.unattributed_flops_share)
 
@@ -198,9 +153,7 @@ def test_later_calls_of_a_looped_layer_need_an_input_gradient() -> None:
     assert (first.calls, others.calls) == (1, 3)
     assert (first.input_grad, others.input_grad) == (False, True)
     assert (first.tied, others.tied) == (False, True)
-    assert network.totals is not None
-    work = network_work(network, Setup(batch=4))
-    assert work.forward.flops + work.backward.flops == network.totals.flops
+    assert step_flops(network, 4) == network.totals.flops
 
 
 def loop(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -224,10 +177,8 @@ def test_norm_joins_only_a_layer_that_is_frozen_as_it_is(frozen: int) -> None:
 def check_flops_and_params(net: nn.Module, inputs: object) -> Network:
     network = read_net(net, inputs)
     totals = network.totals
-    assert totals is not None
-    work = network_work(network, Setup(batch=2))
-    assert work.forward.flops + work.backward.flops == pytest.approx(totals.flops, rel=0.05)
-    assert work.params == totals.params
+    assert step_flops(network, 2) == pytest.approx(totals.flops, rel=0.05)
+    assert network_work(network, Setup(batch=2)).params == totals.params
     return network
 
 
@@ -265,7 +216,6 @@ def test_module_that_does_more_than_its_layers_is_not_buildable() -> None:
         constant=torch.randn(50, 50),
     )
     network = read_net(net, X)
-    assert network.totals is not None
     assert network.totals.unattributed_flops_share > 0.5
     assert not network.buildable
 
@@ -277,39 +227,37 @@ def test_nested_output_is_read_and_trained() -> None:
     runtime.prepare_net(net, X, None, Setup(batch=4, threads=1)).run(1)
 
 
-class Mixer(nn.Module):
-    """Blocks that mix tokens with linear layers on transposed inputs."""
+def mix(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Mix tokens with linear layers on transposed inputs."""
+    x = net.stem(x)
+    for tokens, channels in zip(net.tokens, net.channels, strict=True):
+        x = x + tokens(x.transpose(1, 2)).transpose(1, 2)
+        x = x + channels(x)
+    return x
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Linear(6, 16)
-        self.tokens = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
-        self.channels = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.stem(x)
-        for tokens, channels in zip(self.tokens, self.channels, strict=True):
-            x = x + tokens(x.transpose(1, 2)).transpose(1, 2)
-            x = x + channels(x)
-        return x
+def read_mixer() -> Network:
+    linears = {
+        "tokens": nn.ModuleList(nn.Linear(12, 12) for _ in range(3)),
+        "channels": nn.ModuleList(nn.Linear(16, 16) for _ in range(3)),
+    }
+    return read_net(MadeNet(mix, stem=nn.Linear(6, 16), **linears), torch.randn(4, 12, 6))
 
 
 def test_transposed_inputs_are_recorded_and_rebuilt() -> None:
-    network = read_net(Mixer(), torch.randn(4, 12, 6))
+    network = read_mixer()
     flags = {layer.name: layer.transposed for layer in network.layers}
     assert flags["stem"] == flags["channels.0"] == ()
     assert flags["tokens.0"] == flags["tokens.2"] == (0,)
-    assert network.totals is not None
     tokens = next(layer for layer in network.layers if layer.name == "tokens.1")
     alone = Network((replace(tokens, reads=(1,)),), Input((16, 12)))
     again = read_net(build_net(alone), torch.randn(4, 16, 12))
     assert [layer.transposed for layer in again.layers] == [(0,)]
-    assert again.totals is not None
 
 
 def test_transposed_inputs_are_copied() -> None:
     """The formula of a linear layer adds a copy of its input and a pass for its bias."""
-    network = read_net(Mixer(), torch.randn(4, 12, 6))
+    network = read_mixer()
     tokens = next(layer for layer in network.layers if layer.name == "tokens.1")
     work = layer_work(tokens, Setup(batch=4)).forward
     plain = layer_work(replace(tokens, transposed=()), Setup(batch=4)).forward
@@ -319,57 +267,43 @@ def test_transposed_inputs_are_copied() -> None:
     assert work.flops == plain.flops
 
 
-class Residual(nn.Module):
-    """Residual blocks with a gate, written in either order."""
-
-    def __init__(self, is_swapped: bool) -> None:
-        super().__init__()
-        self.is_swapped = is_swapped
-        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.layers[0](x)
-        for layer, gate in zip(self.layers[1::2], self.layers[2::2], strict=False):
-            h = torch.relu(layer(x))
-            open_gate = torch.sigmoid(gate(h))
-            if self.is_swapped:
-                x = x + open_gate * h
-            else:
-                x = h * open_gate + x
-        return x
+def gate(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Add gated residuals, with operands in either order."""
+    x = net.layers[0](x)
+    for layer, opening in zip(net.layers[1::2], net.layers[2::2], strict=False):
+        h = torch.relu(layer(x))
+        open_gate = torch.sigmoid(opening(h))
+        x = x + open_gate * h if net.is_swapped else h * open_gate + x
+    return x
 
 
 def test_order_of_operands_does_not_matter() -> None:
-    assert read_net(Residual(True), X) == read_net(Residual(False), X)
+    layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+    one, other = (
+        read_net(MadeNet(gate, layers=layers, is_swapped=is_), X) for is_ in (True, False)
+    )
+    assert one == other
 
 
-class SlowBranch(nn.Module):
-    """A module that looks at values and takes its time."""
+def look_at_values(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    if net.sizes is not None and not isinstance(x, FakeTensor):
+        net.sizes.append(x.shape[0])
+    for layer in net.layers:
+        x = layer(x)
+        if x.sum() > 1e9:
+            x = -x
+    return x
 
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(size, size) for _ in range(2))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = layer(x)
-            if x.sum() > 1e9:
-                x = -x
-        return x
+def make_branch(function=look_at_values, sizes: list[int] | None = None) -> nn.Module:
+    layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+    return MadeNet(function, layers=layers, sizes=sizes)
 
 
 def test_step_on_real_tensors_takes_two_samples() -> None:
-    sizes = []
-
-    class Spy(SlowBranch):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if not isinstance(x, FakeTensor):
-                sizes.append(x.shape[0])
-            return super().forward(x)
-
-    network = read_net(Spy(8), torch.randn(64, 8))
+    sizes: list[int] = []
+    network = read_net(make_branch(sizes=sizes), torch.randn(64, 8))
     assert max(sizes) == 2
-    assert network.totals is not None
     assert network.totals.flops == 64 * 2 * 8 * 8 * 5
     assert "with 2 samples; counts were scaled to 64" in network.totals.notes[0]
 
@@ -377,24 +311,19 @@ def test_step_on_real_tensors_takes_two_samples() -> None:
 def test_step_on_real_tensors_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_limits, "MAX_TRACE_S", -1.0)
     with pytest.raises(NetError, match="takes more than -1 s on this CPU: give smaller inputs"):
-        read_net(SlowBranch(8), X)
-    monkeypatch.undo()
-    monkeypatch.setattr(trace_limits, "find_available_bytes", lambda: 1024.0)
-    with pytest.raises(NetError, match="takes more memory than is free"):
-        read_net(SlowBranch(8), X)
+        read_net(make_branch(), X)
 
 
 def test_random_numbers_do_not_decide_which_layers_are_read() -> None:
-    class LayerDrop(SlowBranch):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for layer in self.layers:
-                if torch.rand([]) > 0.1:
-                    x = layer(x)
-            return x
+    def drop_layers(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        for layer in net.layers:
+            if torch.rand([]) > 0.1:
+                x = layer(x)
+        return x
 
-    network = read_net(LayerDrop(8), X)
+    network = read_net(make_branch(drop_layers), X)
     assert list_kinds(network) == ["linear", "linear"]
-    assert network.totals is not None and network.totals.notes == ()
+    assert network.totals.notes == ()
 
 
 @pytest.mark.parametrize("pool", [nn.AvgPool2d(2, ceil_mode=True), nn.MaxPool2d(2, ceil_mode=True)])
@@ -408,11 +337,6 @@ def test_ceil_mode_of_pooling_is_read(pool):
 
 def make_small_net() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.LayerNorm(16), nn.Linear(16, 2))
-
-
-def totals_of(network: Network) -> StepTotals:
-    assert network.totals is not None
-    return network.totals
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -430,16 +354,12 @@ def test_module_of_another_precision_is_counted_as_float32(dtype: torch.dtype) -
     """The setup decides the precision of an estimate; the note names that of the module."""
     network = read_net(make_small_net().to(dtype), X.to(dtype))
     usual = read_net(make_small_net(), X)
-    assert network == usual
-    assert totals_of(network).flops == totals_of(usual).flops
-    assert totals_of(network).size_bytes == totals_of(usual).size_bytes
-    (note,) = totals_of(network).notes
+    assert network == usual == read_net(make_small_net().to(dtype), X)
+    assert network.totals.flops == usual.totals.flops
+    assert network.totals.size_bytes == usual.totals.size_bytes
+    (note,) = network.totals.notes
     assert str(dtype).removeprefix("torch.") in note
-    assert totals_of(usual).notes == ()
-
-
-def test_half_precision_module_reads_float32_inputs() -> None:
-    assert read_net(make_small_net().to(torch.bfloat16), X) == read_net(make_small_net(), X)
+    assert usual.totals.notes == ()
 
 
 def test_explicit_casts_of_a_half_precision_module_are_read() -> None:
@@ -449,41 +369,34 @@ def test_explicit_casts_of_a_half_precision_module_are_read() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_compiled_module_is_read_as_it_is_written() -> None:
-    network = read_net(torch.compile(make_small_net()), X)
-    assert network == read_net(make_small_net(), X)
-    assert network.name == "Sequential"
-    assert ["torch.compile" in note for note in totals_of(network).notes] == [True]
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_compiled_part_of_a_module_is_read_as_it_is_written() -> None:
+@pytest.mark.parametrize("part", ["module", "layer"])
+def test_compiled_module_is_read_as_it_is_written(part: str) -> None:
     net = make_small_net()
-    net[0] = torch.compile(net[0])
+    if part == "module":
+        net = torch.compile(net)
+    else:
+        net[0] = torch.compile(net[0])
     network = read_net(net, X)
     assert network == read_net(make_small_net(), X)
-    assert ["torch.compile" in note for note in totals_of(network).notes] == [True]
+    assert network.name == "Sequential"
+    assert ["torch.compile" in note for note in network.totals.notes] == [True]
 
 
 def test_frozen_module_has_a_forward_pass_only() -> None:
     network = read_net(make_small_net().requires_grad_(False), X)
     work = network_work(network, Setup(batch=4))
     assert work.backward.flops == work.update.size_bytes == 0
-    assert work.forward.flops == totals_of(network).flops > 0
-    assert ["forward pass" in note for note in totals_of(network).notes] == [True]
+    assert work.forward.flops == network.totals.flops > 0
+    assert ["forward pass" in note for note in network.totals.notes] == [True]
 
 
 def test_integer_weights_are_named() -> None:
-    class Packed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.codes = nn.Parameter(torch.ones(8, 8, dtype=torch.int8), requires_grad=False)
-            self.scale = nn.Parameter(torch.ones(8))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x @ (self.codes * self.scale)
-
-    notes = totals_of(read_net(Packed(), X)).notes
+    net = MadeNet(
+        lambda net, x: x @ (net.codes * net.scale),
+        codes=nn.Parameter(torch.ones(8, 8, dtype=torch.int8), requires_grad=False),
+        scale=nn.Parameter(torch.ones(8)),
+    )
+    notes = read_net(net, X).totals.notes
     assert ["1 weights are integers" in note for note in notes] == [True]
 
 
@@ -498,18 +411,12 @@ def test_integer_weights_are_named() -> None:
     ids=["conv3d", "conv_transpose2d", "conv_transpose3d", "bilinear"],
 )
 def test_rare_modules_count_what_runs(net: nn.Module, shape: tuple[int, ...]) -> None:
-    class Called(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = net
+    def call(called: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return called.net(x, x) if isinstance(called.net, nn.Bilinear) else called.net(x)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.net(x, x) if isinstance(self.net, nn.Bilinear) else self.net(x)
-
-    network = read_net(Called(), torch.randn(shape))
-    totals = totals_of(network)
-    work = network_work(network, Setup(batch=shape[0]))
-    assert work.forward.flops + work.backward.flops == pytest.approx(totals.flops)
+    network = read_net(MadeNet(call, net=net), torch.randn(shape))
+    assert step_flops(network, shape[0]) == pytest.approx(network.totals.flops)
+    work, totals = network_work(network, Setup(batch=shape[0])), network.totals
     assert work.params == totals.params
 
 
@@ -517,9 +424,7 @@ def test_dense_gradient_of_an_embedding_is_as_large_as_its_table() -> None:
     network = read_net(nn.Embedding(5000, 16), torch.zeros(4, 3, dtype=torch.long))
     work = network_work(network, Setup(batch=4))
     assert work.backward.size_bytes > 5000 * 16 * 4
-    assert totals_of(network).size_bytes == pytest.approx(
-        work.forward.size_bytes + work.backward.size_bytes, rel=0.05
-    )
+    assert network.totals.size_bytes == pytest.approx(moved_bytes(network, 4), rel=0.05)
 
 
 def test_memory_is_counted_with_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,17 +15,24 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from joulecast.families import FAMILIES, build_family, make_family
+from joulecast.families import FAMILIES, build_family
 from joulecast.operators import make_layer, make_op
 from joulecast.records import Device, Execution, Input, Network, Setup, Trial
 from joulecast.system.errors import InputError, NetError, NotTrainingError
 from joulecast.testing.runtimes import RuntimeContract
 from joulecast.torch_nets.build import build_seeded
-from joulecast.torch_nets.runtime import TorchRuntime, draw_inputs, find_torch_device
-from joulecast.torch_nets.training_step import compile_module
+from joulecast.torch_nets.runtime import (
+    ModulesTogether,
+    TorchRuntime,
+    compile_module,
+    draw_inputs,
+    find_torch_device,
+)
 from small_families import SMALL, make_small
+from torch_nets.made_net import MadeNet
 
 SETUP = Setup(batch=4, threads=1)
+TF32 = replace(SETUP, precision="tf32")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +56,7 @@ def test_every_family_trains(runtime: TorchRuntime, name: str) -> None:
 
 
 def test_loss_falls(runtime: TorchRuntime) -> None:
-    step = runtime.prepare(Trial(make_family(SMALL["cnn5"]), SETUP))
+    step = runtime.prepare(Trial(make_small("cnn5"), SETUP))
     first = float(step.last_losses[0])
     step.run(60)
     assert float(step.last_losses[0]) < first
@@ -55,7 +64,7 @@ def test_loss_falls(runtime: TorchRuntime) -> None:
 
 @pytest.mark.parametrize("stage", ["forward", "backward", "update", "step"])
 def test_stage_runs_alone(runtime: TorchRuntime, stage: str) -> None:
-    step = runtime.prepare(Trial(make_family(SMALL["cnn5"]), SETUP, Execution(stage=stage)))
+    step = runtime.prepare(Trial(make_small("cnn5"), SETUP, Execution(stage=stage)))
     weights = [w.detach().clone() for w in step.weights]
     step.run(2)
     changed = any(not torch.equal(a, b) for a, b in zip(weights, step.weights, strict=True))
@@ -63,7 +72,7 @@ def test_stage_runs_alone(runtime: TorchRuntime, stage: str) -> None:
 
 
 def test_replicas_have_separate_weights(runtime: TorchRuntime) -> None:
-    network = make_family(SMALL["har"])
+    network = make_small("har")
     step = runtime.prepare(Trial(network, SETUP, Execution(copies=3, upstream="random")))
     assert len(step.replicas) == 3
     assert len(step.weights) == 3 * len(list(step.replicas[0].net.parameters()))
@@ -73,18 +82,18 @@ def test_replicas_have_separate_weights(runtime: TorchRuntime) -> None:
 
 
 def test_same_trial_builds_the_same_weights(runtime: TorchRuntime) -> None:
-    trial = Trial(make_family(SMALL["cnn5"]), SETUP)
+    trial = Trial(make_small("cnn5"), SETUP)
     one, two = runtime.prepare(trial), runtime.prepare(trial)
     assert all(torch.equal(a, b) for a, b in zip(one.weights, two.weights, strict=True))
 
 
 def test_inference_changes_no_weights(runtime: TorchRuntime) -> None:
-    step = runtime.prepare(Trial(make_family(SMALL["cnn5"]), replace(SETUP, phase="inference")))
-    before = [w.clone() for w in step.replicas[0].net.parameters()]
+    step = runtime.prepare(Trial(make_small("cnn5"), replace(SETUP, phase="inference")))
+    weights = list(step.replicas[0].net.parameters())
+    before = [w.clone() for w in weights]
     step.run(2)
-    after = step.replicas[0].net.parameters()
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    assert all(w.grad is None for w in step.replicas[0].net.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(before, weights, strict=True))
+    assert all(w.grad is None for w in weights)
 
 
 def test_half_precision_trains() -> None:
@@ -104,54 +113,24 @@ print("trained")
     assert done.stdout == "trained\n", done.stderr
 
 
-def test_tf32_is_refused_on_a_processor(runtime: TorchRuntime) -> None:
-    """A processor would silently compute in fp32."""
-    setup = replace(SETUP, precision="tf32")
-    with pytest.raises(InputError, match="give fp32"):
-        runtime.prepare(Trial(make_family(SMALL["cnn5"]), setup))
-    with pytest.raises(InputError, match="give fp32"):
-        runtime.prepare_net(nn.Linear(3, 2), torch.zeros(4, 3), None, setup)
-
-
 def test_thread_count_is_restored(runtime: TorchRuntime) -> None:
     before = torch.get_num_threads()
-    runtime.prepare(Trial(make_family(SMALL["har"]), replace(SETUP, threads=1))).run(1)
+    runtime.prepare(Trial(make_small("har"), replace(SETUP, threads=1))).run(1)
     assert torch.get_num_threads() == before
 
 
-def test_input_requires_a_gradient_only_if_the_first_layer_needs_it() -> None:
-    linear = make_layer("linear", cin=4, cout=3)
-    generator = torch.Generator().manual_seed(0)
-    inside = draw_inputs(Network((linear,), Input((4,))), Setup(batch=2), generator)
-    first = draw_inputs(
-        Network((replace(linear, input_grad=False),), Input((4,))), Setup(batch=2), generator
-    )
-    assert inside.requires_grad and not first.requires_grad
-
-
-class UnusedLayer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.used, self.spare = nn.Linear(4, 3), nn.Linear(4, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.used(x)
-
-
-class InfiniteLoss(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(x) / 0
+@pytest.mark.parametrize("needed", [True, False])
+def test_input_requires_a_gradient_only_if_the_first_layer_needs_it(needed: bool) -> None:
+    linear = replace(make_layer("linear", cin=4, cout=3), input_grad=needed)
+    x = draw_inputs(Network((linear,), Input((4,))), Setup(batch=2), torch.Generator())
+    assert x.requires_grad == needed
 
 
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (UnusedLayer(), "spare"),
-        (InfiniteLoss(), "loss"),
+        (MadeNet(lambda net, x: net.used(x), used=nn.Linear(4, 3), spare=nn.Linear(4, 3)), "spare"),
+        (MadeNet(lambda net, x: net.fc(x) / 0, fc=nn.Linear(4, 3)), "loss"),
         (nn.Linear(4, 3).requires_grad_(False), "nothing to train"),
     ],
 )
@@ -167,16 +146,31 @@ def test_bias_before_a_norm_is_accepted(runtime: TorchRuntime) -> None:
     runtime.prepare_net(net, torch.randn(8, 4), None, Setup(batch=8)).run(1)
 
 
-def test_graph_mode_needs_a_gpu(runtime: TorchRuntime) -> None:
-    with pytest.raises(InputError, match="CUDA"):
-        runtime.prepare(Trial(make_family(SMALL["cnn5"]), SETUP, Execution(mode="graph")))
+@pytest.mark.parametrize(
+    ("trial", "error", "message"),
+    [
+        (Trial(make_small("cnn5"), SETUP, Execution(mode="graph")), InputError, "CUDA"),
+        (Trial(Network(), SETUP), NetError, "empty"),
+        (Trial(replace(make_small("cnn5"), buildable=False), SETUP), NetError, "rebuilt"),
+        (
+            Trial(make_small("cnn5"), replace(SETUP, accumulate=0), Execution(stage="update")),
+            InputError,
+            "without an update",
+        ),
+        # A processor would silently compute in fp32.
+        (Trial(make_small("cnn5"), TF32), InputError, "give fp32"),
+    ],
+)
+def test_trials_that_cannot_run_are_refused(
+    runtime: TorchRuntime, trial: Trial, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        runtime.prepare(trial)
 
 
-def test_empty_and_unbuildable_networks_are_rejected(runtime: TorchRuntime) -> None:
-    with pytest.raises(NetError, match="empty"):
-        runtime.prepare(Trial(Network(), SETUP))
-    with pytest.raises(NetError, match="rebuilt"):
-        runtime.prepare(Trial(replace(make_family("cnn5"), buildable=False), SETUP))
+def test_modules_are_refused_like_trials(runtime: TorchRuntime) -> None:
+    with pytest.raises(InputError, match="give fp32"):
+        runtime.prepare_net(nn.Linear(3, 2), torch.zeros(4, 3), None, TF32)
 
 
 @pytest.mark.parametrize("on", ["tpu", "cuda:99", "cuda:x", "mps"])
@@ -204,7 +198,6 @@ def test_accumulated_gradients_are_those_of_one_batch(runtime: TorchRuntime) -> 
         for setup in (SETUP, replace(SETUP, accumulate=4))
     )
     for a, b in zip(one.weights, many.weights, strict=True):
-        assert a.grad is not None and b.grad is not None
         assert torch.allclose(a.grad, b.grad)
 
 
@@ -212,19 +205,12 @@ def test_gradients_add_up_without_an_update(runtime: TorchRuntime) -> None:
     setup = replace(SETUP, accumulate=0)
     step = runtime.prepare_net(make_linear(), torch.ones(4, 3), sum_squares, setup)
     (weight, _), before = step.weights, [w.detach().clone() for w in step.weights]
-    assert weight.grad is not None
     first = weight.grad.clone()
     step.run(1)
     added = weight.grad - first
     step.run(2)
     assert torch.allclose(weight.grad, first + 3 * added) and added.any()
     assert all(torch.equal(old, new) for old, new in zip(before, step.weights, strict=True))
-
-
-def test_update_without_an_update_is_refused(runtime: TorchRuntime) -> None:
-    trial = Trial(make_small("cnn5"), replace(SETUP, accumulate=0), Execution(stage="update"))
-    with pytest.raises(InputError, match="without an update"):
-        runtime.prepare(trial)
 
 
 def count_flops(runtime: TorchRuntime, setup: Setup, stage: str) -> int:
@@ -251,23 +237,29 @@ class TestTorchOnCpu(RuntimeContract):
         return TorchRuntime("cpu", Device("a-cpu"))
 
 
-needs_compiler = pytest.mark.skipif(
-    shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a processor"
-)
-# PyTorch's own modules use what it calls deprecated.
-ignores_jit = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def needs_compiler(test: Callable[..., None]) -> Callable[..., None]:
+    """Skip a test without a compiler, and ignore what PyTorch's own modules do wrong."""
+    reason = "torch.compile needs a C++ compiler on a processor"
+    skips = pytest.mark.skipif(shutil.which("g++") is None, reason=reason)
+    return skips(pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")(test))
+
+
 LINEAR = replace(make_layer("linear", cin=16, cout=8), name="fc", input_grad=False)
 LINEAR_16 = make_layer("linear", cin=16, cout=16)
 COMPILED = Setup(batch=4, threads=1, compiled=True)
+COMPILED_INFERENCE = replace(COMPILED, phase="inference")
 SMALL_COMPILED = Trial(Network((LINEAR,), Input((16,))), COMPILED)
 
 
-def compile_on_cpu() -> TorchRuntime:
-    return TorchRuntime("cpu", Device("board"))
+@pytest.fixture
+def compiler_counts() -> dict[str, Counter[str]]:
+    """Return what PyTorch counts while it compiles, from 0."""
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    return counters
 
 
 @needs_compiler
-@ignores_jit
 def test_compiled_module_computes_what_the_eager_one_does() -> None:
     tail = (make_op("batch_norm"), make_op("elementwise", fn="relu"), make_op("flatten"))
     conv = make_layer("conv2d", tail, cin=3, cout=4, space=(6, 6), kernel=3, padding=1)
@@ -279,11 +271,10 @@ def test_compiled_module_computes_what_the_eager_one_does() -> None:
 
 
 @needs_compiler
-@ignores_jit
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_compiled_step_trains_and_closes(optimizer: str) -> None:
+def test_compiled_step_trains_and_closes(runtime: TorchRuntime, optimizer: str) -> None:
     trial = replace(SMALL_COMPILED, setup=replace(COMPILED, optimizer=optimizer))
-    step = compile_on_cpu().prepare(trial)
+    step = runtime.prepare(trial)
     before = [weight.detach().clone() for weight in step.weights]
     step.run(2)
     assert not any(torch.equal(a, b) for a, b in zip(before, step.weights, strict=True))
@@ -293,55 +284,46 @@ def test_compiled_step_trains_and_closes(optimizer: str) -> None:
         step.run(1)
 
 
+def test_copies_of_inference_have_their_own_inputs() -> None:
+    nets, inputs = [nn.Linear(3, 2), nn.Linear(3, 2)], torch.randn(2, 4, 3)
+    outputs = ModulesTogether(nets)(*inputs)
+    assert [torch.equal(nets[i](inputs[i]), outputs[i]) for i in (0, 1)] == [True, True]
+
+
 @needs_compiler
-@ignores_jit
-def test_copies_of_inference_are_compiled_together() -> None:
+def test_copies_of_inference_are_compiled_together(runtime, compiler_counts) -> None:
     # The host's time for a call would otherwise count once for each copy.
-    counters = torch._dynamo.utils.counters
-    counters.clear()
-    setup = Setup(batch=4, phase="inference", threads=1, compiled=True)
-    compile_on_cpu().prepare(Trial(SMALL_COMPILED.network, setup, Execution(copies=3))).close()
-    assert counters["stats"]["unique_graphs"] == 1
-    assert counters["stats"]["calls_captured"] >= 3
+    trial = Trial(SMALL_COMPILED.network, COMPILED_INFERENCE, Execution(copies=3))
+    runtime.prepare(trial).close()
+    assert compiler_counts["stats"]["unique_graphs"] == 1
+    assert compiler_counts["stats"]["calls_captured"] >= 3
 
 
 @needs_compiler
-@ignores_jit
-def test_many_networks_are_compiled_one_after_another() -> None:
-    runtime, setup = (
-        compile_on_cpu(),
-        Setup(batch=4, phase="inference", threads=1, compiled=True),
-    )
-    counters = torch._dynamo.utils.counters
-    counters.clear()
+def test_many_networks_are_compiled_one_after_another(runtime, compiler_counts) -> None:
     # Beyond its limit, PyTorch would only log that it runs further networks eagerly.
     with torch._dynamo.config.patch(recompile_limit=1):
         for width in (16, 24, 32):
             layer = make_layer("linear", cin=width, cout=8)
-            runtime.prepare(Trial(Network((layer,), Input((width,))), setup)).close()
-    assert counters["stats"]["unique_graphs"] == 3
+            runtime.prepare(Trial(Network((layer,), Input((width,))), COMPILED_INFERENCE)).close()
+    assert compiler_counts["stats"]["unique_graphs"] == 3
 
 
 @needs_compiler
-@ignores_jit
-def test_checkpointed_layers_are_compiled_as_one_graph() -> None:
-    counters = torch._dynamo.utils.counters
-    counters.clear()
-    hidden = replace(make_layer("linear", cin=16, cout=16), recomputed=True)
+def test_checkpointed_layers_are_compiled_as_one_graph(runtime, compiler_counts) -> None:
+    hidden = replace(LINEAR_16, recomputed=True)
     network = Network((LINEAR_16, hidden, LINEAR), Input((16,)))
-    compile_on_cpu().prepare(Trial(network, COMPILED)).close()
-    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
+    runtime.prepare(Trial(network, COMPILED)).close()
+    assert compiler_counts["stats"]["unique_graphs"] == 1 and not compiler_counts["graph_break"]
 
 
 @needs_compiler
-@ignores_jit
-def test_compile_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_error_is_one_line(runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import config
 
     monkeypatch.setattr(config.cpp, "cxx", ("/missing/g++",))
     gelu = make_layer("elementwise", fn="gelu", shape=(7,))
-    setup = Setup(batch=3, phase="inference", compiled=True)
-    trial = Trial(Network((gelu,), Input((7,))), setup)
+    trial = Trial(Network((gelu,), Input((7,))), replace(COMPILED_INFERENCE, batch=3, threads=0))
     with pytest.raises(NetError, match=r"No working C\+\+ compiler.*: install g\+\+") as error:
-        compile_on_cpu().prepare(trial)
+        runtime.prepare(trial)
     assert "\n" not in str(error.value) and "TORCHDYNAMO" not in str(error.value)

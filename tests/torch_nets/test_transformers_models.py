@@ -99,7 +99,6 @@ def read_transformers_model(name: str) -> tuple[Network, int]:
 def test_transformers_models_are_read_completely(name: str, blocks: int) -> None:
     network, params = read_transformers_model(name)
     totals = network.totals
-    assert totals is not None
     assert totals.params == params
     assert totals.unattributed_params_share < 1e-9
     assert totals.unattributed_flops_share < 0.001
@@ -128,7 +127,6 @@ def test_attention_in_windows_counts_all_windows() -> None:
     windows = [layer.sizes["windows"] for layer in network.layers if layer.kind == "sdpa"]
     assert windows == [16, 16, 4, 4]
     totals = network.totals
-    assert totals is not None
     assert totals.unattributed_flops_share < 0.001
     assert totals.unattributed_bytes_share < 0.02
     assert totals.unattributed_params_share < 0.001
@@ -152,7 +150,7 @@ def test_seven_billion_parameters_are_read_in_little_memory() -> None:
         net = hf.LlamaForCausalLM(config)
     before = find_peak_bytes()
     network = read_net(net, {"input_ids": torch.zeros(1, 8, dtype=torch.long)}, cross_entropy_loss)
-    assert network.totals is not None and network.totals.params > 6e9
+    assert network.totals.params > 6e9
     assert find_peak_bytes() - before < 1e9
 
 
@@ -161,5 +159,4 @@ def find_peak_bytes() -> int:
     if not status.exists():
         pytest.skip("this system does not tell the peak of memory")
     found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
-    assert found is not None
     return 1024 * int(found[1])

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
 
 from joulecast.operators import Work
-
-aten = torch.ops.aten
+from joulecast.torch_nets.inputs import list_tensors
 
 FlopRule = Callable[[tuple[Any, ...], Any], float]
 """A function from an operator's arguments and its result to FLOPs."""
@@ -38,6 +37,12 @@ _SCATTERS = {
     *("index_put_", "_index_put_impl_", "index_add_", "index_copy_"),
     *("scatter_", "scatter_add_", "scatter_reduce_"),
 }
+# Matrix products, with the position of their first factor.
+_FIRST_FACTORS = {
+    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::_grouped_mm"), 0),
+    **dict.fromkeys(("aten::addmm", "aten::baddbmm"), 1),
+    "transformers::grouped_mm_fallback": 0,
+}
 # Operators named like products, decompositions or transforms, in any namespace.
 _PRODUCT_NAME = re.compile(
     r"(?<![a-z])(mm|bmm|\w*addmm|addbmm|baddbmm|mv|addmv|vdot|dot|matmul|\w*vecdot|einsum|tensordot|"
@@ -56,48 +61,36 @@ _SILENT = ("profiler", "prim", "c10d", "_c10d_functional", "debugprims", "induct
 _FEW_ELEMENTS = 1024
 
 
-def count_op_cost(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
-    """Return the FLOPs, bytes and launches of one dispatched operator; zero for views."""
-    if func.namespace in _SILENT or _is_free(func):
-        return Work()
-    flops = count_op_flops(func, args, kwargs, out) or 0.0
-    return Work(flops, _count_bytes(func, args, kwargs, out), 1)
+def count_op_cost(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+) -> tuple[Work, bool]:
+    """Return FLOPs, bytes and launches of a dispatched operator, and whether FLOPs may be missing.
 
-
-def lacks_cost_rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> bool:
-    """Return whether an operator may compute more than is counted for it.
-
-    Bytes are counted for every operator. FLOPs are missing for products without a rule, and
-    unknown for operators that another library registered.
+    Views cost nothing. Bytes are counted for every operator. FLOPs are missing for products without
+    a rule, and unknown for operators that another library registered.
     """
     if func.namespace in _SILENT or _is_free(func):
-        return False
-    is_known = func.namespace in _COMPUTING
-    if is_known and not is_product_name(_op_name(func)):
-        return False
-    sizes = [tensor.numel() for tensor in _iterate_tensors((out, args))]
-    if max(sizes, default=0) < _FEW_ELEMENTS:
-        return False
-    return count_op_flops(func, args, kwargs, out) is None
+        return Work(), False
+    flops = count_op_flops(func, args, kwargs, out)
+    work = Work(flops or 0.0, _count_bytes(func, args, kwargs, out), 1)
+    is_known = func.namespace in _COMPUTING and not is_product_name(_op_name(func))
+    if is_known or flops is not None:
+        return work, False
+    sizes = [tensor.numel() for tensor in list_tensors((out, args))]
+    return work, max(sizes, default=0) >= _FEW_ELEMENTS
 
 
 def matmul_sizes(func: Any, args: tuple[Any, ...]) -> tuple[int, int, int, int]:
-    """Return ``count, m, k, n`` of a matrix product; all zero for any other operator."""
-    packet = func.overloadpacket
-    if packet in (aten.mm, aten.bmm):
-        left, right = args[0].shape, args[1].shape
-    elif packet in (aten.addmm, aten.baddbmm):
-        left, right = args[1].shape, args[2].shape
-    elif packet is aten.mv:
-        left, right = args[0].shape, (args[1].shape[0], 1)
-    elif _op_name(func) in ("_grouped_mm", "grouped_mm_fallback"):
-        # One product with as many rows or columns as all groups have together.
-        left, right = args[0].shape, args[1].shape
-        return left[0] if len(left) == len(right) == 3 else 1, left[-2], left[-1], right[-1]
-    else:
+    """Return ``count, m, k, n`` of a matrix product; all zero for any other operator.
+
+    A grouped product has as many rows or columns as all groups have together.
+    """
+    first = _FIRST_FACTORS.get(func._schema.name)
+    if first is None:
         return 0, 0, 0, 0
-    count = left[0] if len(left) == 3 else 1
-    return count, left[-2], left[-1], right[-1]
+    left, right = args[first].shape, args[first + 1].shape
+    count = left[0] if len(left) == len(right) == 3 else 1
+    return count, left[-2], left[-1], right[-1] if len(right) > 1 else 1
 
 
 def count_op_flops(
@@ -136,41 +129,33 @@ def _count_bytes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: 
     name = _op_name(func)
     inputs = (*args, *kwargs.values())
     if name in _SELECTS:
-        written = sum(map(_tensor_bytes, _iterate_tensors(_first(out))))
+        written = sum(map(_tensor_bytes, list_tensors(_first(out))))
         if name in ("embedding", "index_select", "gather"):
             return 2.0 * written
         read = written
         if name.startswith("_embedding_bag"):
-            table, indices = list(_iterate_tensors(inputs))[:2]
+            table, indices = list_tensors(inputs)[:2]
             row_bytes = table.element_size() * (table.shape[-1] if table.dim() else 1)
             read = max(written, indices.numel() * row_bytes)
         return float(written + read + _index_bytes(inputs[1:]))
     if name in _SCATTERS:
         # Each element of the source is read, and one of the target is read and written.
-        source = [t for t in list(_iterate_tensors(inputs))[1:] if t.is_floating_point()]
+        source = [t for t in list_tensors(inputs)[1:] if t.is_floating_point()]
         return float(3 * sum(map(_tensor_bytes, source)) + _index_bytes(inputs[1:]))
-    written = sum(map(_tensor_bytes, _iterate_tensors(out)))
-    return float(written + sum(map(_tensor_bytes, _iterate_tensors(inputs))))
+    written = sum(map(_tensor_bytes, list_tensors(out)))
+    return float(written + sum(map(_tensor_bytes, list_tensors(inputs))))
 
 
 def _index_bytes(values: Any) -> int:
     return sum(
         _tensor_bytes(t)
-        for t in _iterate_tensors(values)
+        for t in list_tensors(values)
         if not (t.is_floating_point() or t.is_complex())
     )
 
 
 def _first(out: Any) -> Any:
     return out[0] if isinstance(out, (list, tuple)) else out
-
-
-def _iterate_tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _iterate_tensors(item)
 
 
 def _tensor_bytes(tensor: torch.Tensor) -> int:

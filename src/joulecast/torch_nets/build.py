@@ -75,33 +75,26 @@ class BuiltNet(nn.Module):
         wiring = plan_wiring(network)
         segments = [_plan_segment(one, wiring) for one in list_checkpoint_segments(network)]
         self.plan = CallPlan(wiring, {one.segment.start: one for one in segments})
-        self.starts: list[int] = []
-        ends = dict(network.groups)
         shapes = [network.input.shape, *map(output_shape, network.layers)]
         layers = [
-            BuiltLayer(layer, [shapes[read] for read in inputs.reads])
-            for layer, inputs in zip(network.layers, wiring, strict=True)
+            BuiltLayer(layer, index, [shapes[read] for read in wiring[index].reads])
+            for index, layer in enumerate(network.layers)
         ]
-        index = 0
-        while index < len(network.layers):
-            self.starts.append(index)
-            stop = ends.get(index, index + 1)
-            if index in ends:
-                self.parts.append(BuiltBlock(layers[index:stop], self.plan, index))
-            else:
-                self.parts.append(layers[index])
-            index = stop
+        ends = dict(network.groups)
+        start = 0
+        while start < len(layers):
+            stop = ends.get(start, start + 1)
+            group = layers[start:stop]
+            self.parts.append(BuiltBlock(group, self.plan) if start in ends else group[0])
+            start = stop
 
-    def layer_modules(self) -> list[nn.Module]:
+    def layer_modules(self) -> list[BuiltLayer]:
         """Return the module of every layer, in order."""
-        modules: list[nn.Module] = []
-        for part in self.parts:
-            modules += list(part.layers) if isinstance(part, BuiltBlock) else [part]
-        return modules
+        return [module for module in self.modules() if isinstance(module, BuiltLayer)]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         results: list[Any] = [x]
-        _run_parts(self.parts, self.starts, self.plan, results)
+        _run_parts(self.parts, self.plan, results)
         last: torch.Tensor = results[-1]
         return last
 
@@ -109,21 +102,27 @@ class BuiltNet(nn.Module):
 class BuiltBlock(nn.Module):
     """A repeated group of layers. Reading recognises it by its class name."""
 
-    def __init__(self, layers: Sequence[BuiltLayer], plan: CallPlan, start: int) -> None:
+    def __init__(self, layers: Sequence[BuiltLayer], plan: CallPlan) -> None:
         super().__init__()
         self.plan = plan
-        self.starts = list(range(start, start + len(layers)))
+        self.start = layers[0].start
         self.layers = nn.ModuleList(layers)
 
     def forward(self, results: list[Any]) -> None:
-        _run_parts(self.layers, self.starts, self.plan, results)
+        _run_parts(self.layers, self.plan, results)
 
 
 class BuiltLayer(nn.Module):
-    """One layer: a join of its inputs, its operator and its tail."""
+    """One layer: a join of its inputs, its operator and its tail.
 
-    def __init__(self, layer: Layer, shapes: Sequence[Shape] = ()) -> None:
+    Args:
+        start: Its number in the network.
+        shapes: Sample shapes of its inputs.
+    """
+
+    def __init__(self, layer: Layer, start: int, shapes: Sequence[Shape]) -> None:
         super().__init__()
+        self.start = start
         shape = input_shape(layer)
         self.adapters = choose_adapters(layer, shapes)
         self.concat_channels = concat_channels_to_fit(layer, shapes)
@@ -168,10 +167,11 @@ class CallPlan:
     segments: Mapping[int, SegmentWiring]
 
 
-def _run_parts(parts: nn.ModuleList, starts: list[int], plan: CallPlan, results: list[Any]) -> None:
-    """Call layers and blocks one after another; ``starts`` has the number of their first layer."""
+def _run_parts(parts: nn.ModuleList, plan: CallPlan, results: list[Any]) -> None:
+    """Call layers and blocks one after another."""
     segments = plan.segments if parts.training and torch.is_grad_enabled() else {}
-    for position, (start, part) in enumerate(zip(starts, parts, strict=True)):
+    for position, part in enumerate(parts):
+        start: Any = part.start
         if len(results) > start + 1:
             # It ran in a segment with those before it.
             continue

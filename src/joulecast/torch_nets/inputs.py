@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from joulecast.operators import Shape
 from joulecast.operators.building import InputFit, plan_input_fits
 from joulecast.records import Layer, Network
+from joulecast.system.errors import NetError
 
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -42,6 +43,18 @@ def list_tensors(values: Any) -> list[torch.Tensor]:
 def find_first_tensor(inputs: Any) -> torch.Tensor | None:
     """Return the first tensor, whose first axis is the batch; None if there is none."""
     return next(iter(list_tensors(inputs)), None)
+
+
+def find_batch(inputs: Any) -> int:
+    """Return the batch size of inputs.
+
+    Raises:
+        NetError: They contain no tensor with a batch axis.
+    """
+    first = find_first_tensor(inputs)
+    if first is None or not first.shape:
+        raise NetError("the example input needs a tensor whose first axis is the batch")
+    return int(first.shape[0])
 
 
 def resize_batch(inputs: Any, batch: int) -> Any:

@@ -25,7 +25,7 @@ from joulecast.system.errors import InputError, NetError
 from joulecast.system.units import format_bytes
 from joulecast.system.user_errors import describe_user_error
 from joulecast.torch_nets.build import build_net, run_checkpointed
-from joulecast.torch_nets.inputs import find_first_tensor, list_tensors, resize_batch
+from joulecast.torch_nets.inputs import find_batch, list_tensors, resize_batch
 from joulecast.torch_nets.losses import LossFunction, cross_entropy_loss, mean_square_loss
 from joulecast.torch_nets.net_reader import find_block_modules, read_net
 from joulecast.torch_nets.tracer import find_available_bytes
@@ -54,9 +54,7 @@ class LoadedNet:
     @property
     def batch(self) -> int:
         """Batch size of the example inputs."""
-        first = find_first_tensor(self.inputs)
-        assert first is not None, "example inputs contain a tensor"
-        return int(first.shape[0])
+        return find_batch(self.inputs)
 
     def prepare(self, runtime: TorchRuntime, trial: Trial) -> Step:
         """Return the module as a checked step of PyTorch."""
@@ -207,14 +205,15 @@ def read_at_tokens(net: Any, inputs: Any, tokens: int) -> Network:
         InputError: It is not a module, or has no inputs.
         NetError: It does not read tokens, or fails on that many.
     """
+    name = net if isinstance(net, str) else type(net).__name__
     if isinstance(net, str):
         loaded = load_net(net, on_meta=True)
-        return read_net(loaded.net, make_sequence(loaded.inputs, tokens), name=net)
+        net, inputs = loaded.net, loaded.inputs
     if not isinstance(net, nn.Module) or inputs is None:
         raise InputError(
             f"net is {net!r}: give file.py:make_net, or a PyTorch module with its example inputs"
         )
-    return read_net(net, make_sequence(inputs, tokens), name=type(net).__name__)
+    return read_net(net, make_sequence(inputs, tokens), name=name)
 
 
 def make_sequence(inputs: Any, tokens: int) -> Any:

@@ -57,7 +57,36 @@ def _build_recurrent(op: Op, shape: Shape) -> nn.Module:
         bidirectional=bool(op.sizes["bidirectional"]),
         batch_first=True,
     )
-    return RecurrentOutput(inner)
+    # Without the final states.
+    return AdaptedModule(inner, lambda module, x: module(x)[0])
+
+
+def _build_attention(op: Op, shape: Shape) -> nn.Module:
+    width, heads, bias = op.sizes["width"], op.sizes["heads"], bool(op.sizes["bias"])
+    inner = nn.MultiheadAttention(width, heads, bias=bias, batch_first=True)
+
+    def attend(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        # Sequences that attend only to themselves are samples.
+        rows = x.flatten(0, 1) if x.dim() > 3 else x
+        out: torch.Tensor = module(rows, rows, rows, need_weights=False)[0]
+        return out.view(x.shape) if x.dim() > 3 else out
+
+    return AdaptedModule(inner, attend)
+
+
+def _build_embedding_bag(op: Op, shape: Shape) -> nn.Module:
+    bags = op.sizes["bags"]
+    inner = nn.EmbeddingBag(op.sizes["vocabulary"], op.sizes["width"], mode="sum")
+
+    def add_up(module: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        if bags == 1:
+            out: torch.Tensor = module(tokens)
+            return out
+        per_bag = max(1, tokens.shape[1] // bags)
+        rows = module(tokens[:, : per_bag * bags].reshape(-1, per_bag))
+        return fit_shape(rows.reshape(tokens.shape[0], -1), (bags, rows.shape[-1]))
+
+    return AdaptedModule(inner, add_up)
 
 
 def _build_batch_norm(op: Op, shape: Shape) -> nn.Module:
@@ -92,7 +121,7 @@ def _build_elementwise(op: Op, shape: Shape) -> nn.Module:
     fn = op.sizes["fn"]
     out_shape = find_kind(op.kind).out_shape(op.sizes, shape)
     if fn.startswith("concat along"):
-        return ConcatPlaceholder(out_shape)
+        return FunctionModule(partial(concat_elements, out_shape))
     if fn in APPENDS:
         return CacheAppend(shape, out_shape, fn == "append strided")
     if count_operand(op.sizes) and op.sizes["inputs"] == 1:
@@ -102,7 +131,7 @@ def _build_elementwise(op: Op, shape: Shape) -> nn.Module:
         function = find_function(fn, shape, out_shape)
         if function is not None:
             return FunctionModule(function)
-        return ElementwisePlaceholder(op.sizes["passes"], out_shape)
+        return FunctionModule(partial(pass_over, op.sizes["passes"], out_shape))
     if fn in DECOMPOSED_ACTIVATIONS:
         return DECOMPOSED_ACTIVATIONS[fn]()
     if fn == "mean":
@@ -116,7 +145,7 @@ def _build_elementwise(op: Op, shape: Shape) -> nn.Module:
 def _build_matmul(op: Op, shape: Shape) -> nn.Module:
     second_shape = find_kind(op.kind).second_shape
     assert second_shape is not None
-    return MatrixProduct(second_shape(op.sizes))
+    return FunctionModule(partial(multiply, second_shape(op.sizes)))
 
 
 def _build_view(op: Op, shape: Shape) -> nn.Module:
@@ -397,33 +426,6 @@ class CacheAppend(nn.Module):
         return torch.cat([self.cache, new], dim=self.axis + 1)
 
 
-class RecurrentOutput(nn.Module):
-    """A recurrent module that returns its output sequence without the final states."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.inner(x)[0]
-        return out
-
-
-class SelfAttention(nn.Module):
-    """Multi-head self-attention without attention weights."""
-
-    def __init__(self, width: int, heads: int, bias: bool) -> None:
-        super().__init__()
-        self.inner = nn.MultiheadAttention(width, heads, bias=bias, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.dim() > 3:
-            # Sequences that attend only to themselves are samples.
-            return self.forward(x.flatten(0, 1)).view(x.shape)
-        out: torch.Tensor = self.inner(x, x, x, need_weights=False)[0]
-        return out
-
-
 class DecomposedRMSNorm(nn.Module):
     """RMSNorm in elementary operators, as model libraries write it."""
 
@@ -459,58 +461,6 @@ DECOMPOSED_ACTIVATIONS = {
 }
 
 
-class ElementwisePlaceholder(nn.Module):
-    """As many elementwise passes as a function makes that cannot be rebuilt.
-
-    It reproduces memory traffic, not values: a hand-written activation costs what its passes cost.
-    A network with such a function is not ``buildable``, but a variant can still contain its layer.
-    """
-
-    def __init__(self, passes: int, out: Shape) -> None:
-        super().__init__()
-        self.passes = passes
-        self.out = out
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        x = inputs[0]
-        for other in inputs[1:]:
-            x = x + other
-        for _ in range(self.passes - (len(inputs) > 1)):
-            x = x * 0.5
-        return x if tuple(x.shape[1:]) == self.out else fit_shape(x, self.out)
-
-
-class ConcatPlaceholder(nn.Module):
-    """Concatenation along an axis that cannot be rebuilt: the same elements, copied once."""
-
-    def __init__(self, out: Shape) -> None:
-        super().__init__()
-        self.out = out
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        if len(inputs) == 1:
-            return fit_shape(inputs[0].clone(), self.out)
-        flat = [x.flatten(1) for x in inputs]
-        if sum(x.shape[1] for x in flat) > math.prod(self.out):
-            # The module concatenated only slices of them.
-            flat = [x[:, : max(1, math.prod(self.out) // len(flat))] for x in flat]
-        flat = list(fit_channels(flat, math.prod(self.out)))
-        return torch.cat(flat, dim=1).reshape(-1, *self.out)
-
-
-class MatrixProduct(nn.Module):
-    """A matrix product of two inputs, or of one input with itself."""
-
-    def __init__(self, right_shape: Shape) -> None:
-        super().__init__()
-        self.right_shape = right_shape
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        left = inputs[0]
-        right = inputs[1] if len(inputs) > 1 else fit_shape(left, self.right_shape)
-        return torch.matmul(left, right)
-
-
 class FunctionModule(nn.Module):
     """A function as a module."""
 
@@ -522,25 +472,20 @@ class FunctionModule(nn.Module):
         return self.function(*inputs)
 
 
+class AdaptedModule(nn.Module):
+    """A module that is called by a function, with itself as the first argument."""
+
+    def __init__(self, inner: nn.Module, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.inner = inner
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.function(self.inner, *inputs)
+
+
 # ---------------------------------------------------------------------------------------------
 # Modules that move elements by index or multiply them by experts, for layers measured alone
-
-
-class BagOfEmbeddings(nn.Module):
-    """Sums of embeddings, ``bags`` for each sample."""
-
-    def __init__(self, vocabulary: int, width: int, bags: int) -> None:
-        super().__init__()
-        self.bags = bags
-        self.inner = nn.EmbeddingBag(vocabulary, width, mode="sum")
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        if self.bags == 1:
-            out: torch.Tensor = self.inner(tokens)
-            return out
-        per_bag = max(1, tokens.shape[1] // self.bags)
-        inner = self.inner(tokens[:, : per_bag * self.bags].reshape(-1, per_bag))
-        return fit_shape(inner.reshape(tokens.shape[0], -1), (self.bags, inner.shape[-1]))
 
 
 class GroupedLinear(nn.Module):
@@ -630,17 +575,40 @@ class ScatteredElements(nn.Module):
         return target.scatter_add(1, self.index, source.to(x.dtype)).reshape(inputs[0].shape)
 
 
-class SortedElements(nn.Module):
-    """A sort of the last axis, or its largest elements."""
+def sort_elements(fn: str, out: Shape, x: torch.Tensor) -> torch.Tensor:
+    """Sort the last axis, or return its largest elements."""
+    if fn == "topk" and out[-1] < x.shape[-1]:
+        return fit_shape(x.topk(out[-1], dim=-1).values, out)
+    return fit_shape(x.sort(dim=-1).values, out)
 
-    def __init__(self, fn: str, out: Shape) -> None:
-        super().__init__()
-        self.fn, self.out = fn, tuple(out)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.fn == "topk" and self.out[-1] < x.shape[-1]:
-            return fit_shape(x.topk(self.out[-1], dim=-1).values, self.out)
-        return fit_shape(x.sort(dim=-1).values, self.out)
+def pass_over(passes: int, out: Shape, *inputs: torch.Tensor) -> torch.Tensor:
+    """Pass over elements as often as a function does that cannot be rebuilt.
+
+    It reproduces memory traffic, not values: a hand-written activation costs what its passes cost.
+    A network with such a function is not ``buildable``, but a variant can still contain its layer.
+    """
+    x = reduce(torch.add, inputs)
+    for _ in range(passes - (len(inputs) > 1)):
+        x = x * 0.5
+    return x if tuple(x.shape[1:]) == out else fit_shape(x, out)
+
+
+def concat_elements(out: Shape, *inputs: torch.Tensor) -> torch.Tensor:
+    """Concatenate along an axis that cannot be rebuilt: the same elements, copied once."""
+    if len(inputs) == 1:
+        return fit_shape(inputs[0].clone(), out)
+    flat = [x.flatten(1) for x in inputs]
+    if sum(x.shape[1] for x in flat) > math.prod(out):
+        # The module concatenated only slices of them.
+        flat = [x[:, : max(1, math.prod(out) // len(flat))] for x in flat]
+    return torch.cat(fit_channels(flat, math.prod(out)), dim=1).reshape(-1, *out)
+
+
+def multiply(right_shape: Shape, *inputs: torch.Tensor) -> torch.Tensor:
+    """Return the matrix product of two inputs, or of one input with itself."""
+    right = inputs[1] if len(inputs) > 1 else fit_shape(inputs[0], right_shape)
+    return torch.matmul(inputs[0], right)
 
 
 def slice_twice(out: Shape, x: torch.Tensor) -> torch.Tensor:
@@ -709,23 +677,21 @@ OP_BUILDERS: dict[str, OpBuilder] = {
         op.sizes["cin"], op.sizes["cout"], bias=bool(op.sizes["bias"])
     ),
     "embedding": lambda op, shape: nn.Embedding(op.sizes["vocabulary"], op.sizes["width"]),
-    "embedding_bag": lambda op, shape: BagOfEmbeddings(
-        op.sizes["vocabulary"], op.sizes["width"], op.sizes["bags"]
-    ),
+    "embedding_bag": _build_embedding_bag,
     "grouped_linear": lambda op, shape: GroupedLinear(
         op.sizes["experts"], op.sizes["cin"], op.sizes["cout"], bool(op.sizes["half"])
     ),
     "index": lambda op, shape: IndexedElements(op.sizes, shape),
     "scatter": lambda op, shape: ScatteredElements(op.sizes, shape),
-    "sort": lambda op, shape: SortedElements(op.sizes["fn"], op.sizes["out"]),
+    "sort": lambda op, shape: FunctionModule(
+        partial(sort_elements, op.sizes["fn"], tuple(op.sizes["out"]))
+    ),
     "slice": lambda op, shape: FunctionModule(partial(slice_twice, op.sizes["out"])),
     "gradient_copy": lambda op, shape: FunctionModule(
         partial(view_and_copy_gradient, op.sizes["out"])
     ),
     **dict.fromkeys(("lstm", "gru", "rnn"), _build_recurrent),
-    "attention": lambda op, shape: SelfAttention(
-        op.sizes["width"], op.sizes["heads"], bool(op.sizes["bias"])
-    ),
+    "attention": _build_attention,
     "sdpa": lambda op, shape: PackedSdpa(op),
     "matmul": _build_matmul,
     "batch_norm": _build_batch_norm,

@@ -21,7 +21,7 @@ from joulecast.records import Network, Setup, StepTotals, name_layout
 from joulecast.system.errors import NetError
 from joulecast.system.user_errors import describe_user_error
 from joulecast.torch_nets.build import build_net
-from joulecast.torch_nets.inputs import find_first_tensor, make_empty_input, resize_batch
+from joulecast.torch_nets.inputs import find_batch, make_empty_input, resize_batch
 from joulecast.torch_nets.losses import LossFunction, cross_entropy_loss, mean_square_loss
 from joulecast.torch_nets.network_assembly import (
     assemble_network,
@@ -29,9 +29,9 @@ from joulecast.torch_nets.network_assembly import (
     fuse_plain_modules,
 )
 from joulecast.torch_nets.op_readers import name_leaf_module
-from joulecast.torch_nets.trace_events import Trace
 from joulecast.torch_nets.tracer import (
     OTHER_PRECISIONS,
+    Trace,
     trace_on_fake_tensors,
     trace_on_real_tensors,
 )
@@ -68,7 +68,7 @@ def read_net(
         warnings.simplefilter("ignore")
         trace = _trace_net(net, inputs, loss or mean_square_loss)
         per_sample = _trace_one_sample(net, inputs, loss or mean_square_loss, trace)
-    batch, wanted = _find_batch(trace.inputs), _find_batch(inputs)
+    batch, wanted = find_batch(trace.inputs), find_batch(inputs)
     try:
         network, calls_between = assemble_network(trace, batch, name or type(net).__name__)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
@@ -134,7 +134,7 @@ def _trace_net(net: nn.Module, inputs: Any, loss: LossFunction) -> Trace:
     assert error is not None
     if any(value.device.type == "meta" for value in net.parameters()):
         raise NetError(_describe_failure(error)) from error
-    if _find_batch(inputs) > _REAL_BATCH:
+    if find_batch(inputs) > _REAL_BATCH:
         inputs = resize_batch(inputs, _REAL_BATCH)
     try:
         return trace_on_real_tensors(net, inputs, loss, name_leaf_module)
@@ -146,8 +146,8 @@ def _trace_net(net: nn.Module, inputs: Any, loss: LossFunction) -> Trace:
 
 def _trace_one_sample(net: nn.Module, inputs: Any, loss: LossFunction, trace: Trace) -> Work:
     """Return the cost of one more sample, for a step that ran with fewer samples than wanted."""
-    batch = _find_batch(trace.inputs)
-    if batch == _find_batch(inputs):
+    batch = find_batch(trace.inputs)
+    if batch == find_batch(inputs):
         return Work()
     share = 1.0 / batch
     try:
@@ -160,13 +160,6 @@ def _trace_one_sample(net: nn.Module, inputs: Any, loss: LossFunction, trace: Tr
 
 def _describe_failure(error: BaseException) -> str:
     return f"the training step fails on the example input: {describe_user_error(error)}"
-
-
-def _find_batch(inputs: Any) -> int:
-    first = find_first_tensor(inputs)
-    if first is None or not first.shape:
-        raise NetError("the example input needs a tensor whose first axis is the batch")
-    return int(first.shape[0])
 
 
 def _keeps_memory_formats(network: Network, batch: int) -> bool:
@@ -190,44 +183,38 @@ def _count_totals(trace: Trace, network: Network, batch: int) -> StepTotals:
     """Return the independent count of the step, and the shares that the layers leave or exceed."""
     params = sum(value.numel() for value in trace.params.values())
     formula = network_work(network, Setup(batch=batch))
-    flops = trace.total.flops
-    layer_flops = formula.forward.flops + formula.backward.flops
+    layers = formula.forward + formula.backward
+    total = trace.total
     attributed_bytes = trace.loss.size_bytes + sum(
         e.forward.size_bytes + e.backward.size_bytes + e.recomputed.size_bytes
         for e in trace.events
         if e.is_dynamic
     )
-    uncounted = trace.uncounted_bytes / trace.total.size_bytes if trace.uncounted_bytes else 0.0
+    flops_excess = _find_excess(layers.flops, total.flops)
+    bytes_excess = _find_excess(layers.size_bytes, total.size_bytes - trace.loss.size_bytes)
     return StepTotals(
         ops_without_rule=tuple(sorted(trace.ops_without_rule.items())),
-        uncounted_bytes_share=uncounted,
-        flops=flops,
-        size_bytes=trace.total.size_bytes,
+        uncounted_bytes_share=trace.uncounted_bytes / (total.size_bytes or 1.0),
+        flops=total.flops,
+        size_bytes=total.size_bytes,
         params=params,
-        unattributed_flops_share=_share_missing(flops, layer_flops),
-        unattributed_bytes_share=_share_missing(trace.total.size_bytes, attributed_bytes),
-        unattributed_params_share=_share_missing(params, formula.params),
-        overcounted_flops_share=_share_exceeded(flops, layer_flops),
-        overcounted_bytes_share=_share_exceeded(
-            trace.total.size_bytes - trace.loss.size_bytes,
-            formula.forward.size_bytes + formula.backward.size_bytes,
-        ),
+        unattributed_flops_share=max(0.0, -flops_excess),
+        unattributed_bytes_share=max(0.0, -_find_excess(attributed_bytes, total.size_bytes)),
+        unattributed_params_share=max(0.0, -_find_excess(formula.params, params)),
+        overcounted_flops_share=max(0.0, flops_excess),
+        overcounted_bytes_share=max(0.0, bytes_excess),
     )
 
 
 def _forward_flops_error(trace: Trace, network: Network, batch: int) -> float:
     """Return the relative difference of the formulas' forward FLOPs from the counted ones."""
     counted = sum(event.forward.flops for event in trace.events if event.is_dynamic)
-    formula = network_work(network, Setup(batch=batch)).forward.flops
-    return abs(formula / counted - 1.0) if counted else 0.0
+    return abs(_find_excess(network_work(network, Setup(batch=batch)).forward.flops, counted))
 
 
-def _share_missing(total: float, explained: float) -> float:
-    return max(0.0, 1.0 - explained / total) if total else 0.0
-
-
-def _share_exceeded(total: float, explained: float) -> float:
-    return max(0.0, explained / total - 1.0) if total else 0.0
+def _find_excess(found: float, counted: float) -> float:
+    """Return by which share a number exceeds a count; negative if it falls short of it."""
+    return found / counted - 1.0 if counted else 0.0
 
 
 # ---------------------------------------------------------------------------------------------

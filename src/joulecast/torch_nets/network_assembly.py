@@ -28,15 +28,7 @@ from joulecast.torch_nets.op_readers import (
     read_costly_view,
     read_op,
 )
-from joulecast.torch_nets.trace_events import (
-    INPUT,
-    Event,
-    ModuleCall,
-    Trace,
-    find_largest_constant,
-    function_name,
-    sample_shape,
-)
+from joulecast.torch_nets.tracer import INPUT, Event, ModuleCall, Trace, sample_shape
 
 _JOINS = {"add", "mul", "concat"}
 # Views are layers where their gradients, which are padded with zeros or copied, together move this
@@ -50,9 +42,7 @@ _COVERAGE_SHARE = 0.9
 
 def assemble_network(trace: Trace, batch: int, name: str) -> tuple[Network, int]:
     """Return the Network of a trace, and how many function calls lie between its layers."""
-    assembler = _NetworkAssembler(trace, batch)
-    network = assembler.assemble(name)
-    return network, assembler.calls_between
+    return _NetworkAssembler(trace, batch).assemble(name)
 
 
 @dataclass
@@ -60,6 +50,7 @@ class _LayerDraft:
     """A layer that may still grow.
 
     Attributes:
+        index: Its number.
         block: Index of its block; -1 outside of blocks.
         sources: Indices of the layers that it reads; -1 for the network's input.
         last_value: Id of its newest result.
@@ -68,6 +59,7 @@ class _LayerDraft:
         transposed: Positions in ``sources`` of inputs that are transposed in memory.
     """
 
+    index: int
     op: Op
     event: Event
     block: int
@@ -107,8 +99,8 @@ class _NetworkAssembler:
             for event in trace.events
         )
 
-    def assemble(self, name: str) -> Network:
-        """Return the Network of all events."""
+    def assemble(self, name: str) -> tuple[Network, int]:
+        """Return the Network of all events, and the number of calls between its layers."""
         for index, event in enumerate(self.events):
             if event.is_dynamic and event.outputs:
                 self._add_event(index, event)
@@ -130,7 +122,7 @@ class _NetworkAssembler:
             self.calls_between += sum(len(layer.tail) for layer in layers)
             layers = tuple(map(_drop_views, layers, shapes))
             self.calls_between -= sum(len(layer.tail) for layer in layers)
-        return replace(network, layers=layers, buildable=buildable)
+        return replace(network, layers=layers, buildable=buildable), self.calls_between
 
     # -- events ----------------------------------------------------------------------------
 
@@ -144,15 +136,19 @@ class _NetworkAssembler:
                     first = event.args[0] if event.args else None
                     event.needs_input_grad = getattr(first, "requires_grad", False)
         op = self._add_constant(read_op(event, self.batch), event)
-        is_sole_reader = self._is_sole_reader(index, event)
-        if op is None or (find_kind(op.kind).is_view and not is_sole_reader):
+        before = self._find_growing_layer(index, event)
+        if op is None or (find_kind(op.kind).is_view and before is None):
             self.buildable = False
-            if _is_costly_view(event) and function_name(event) in self.costly_views:
+            if _is_costly_view(event) and event.function_name in self.costly_views:
                 self._start_layer(index, read_costly_view(event, self.batch), event)
             else:
                 self._skip_view(event)
-        elif is_sole_reader and self._fits_in_tail(op, event):
-            self._append_to_tail(op, event)
+        elif before is not None and _fits_in_tail(op, event, before):
+            # In a tail the shape follows from the operators before.
+            sizes = {name: size for name, size in op.sizes.items() if name != "shape"}
+            before.tail.append(Op(op.kind, Sizes(sizes)))
+            self._claim_params(event)
+            self._set_result(before, event)
         else:
             self._start_layer(index, op, event)
 
@@ -163,8 +159,8 @@ class _NetworkAssembler:
         """
         if op is None or not find_kind(op.kind).combines_inputs or event.is_fused:
             return op
-        known = [tensor for value, tensor in event.list_inputs() if value in self.layer_of_value]
-        size = 0 if event.param_names else find_largest_constant(event, known, self.batch)
+        known = [tensor for value, tensor in event.inputs if value in self.layer_of_value]
+        size = 0 if event.param_names else event.find_largest_constant(known, self.batch)
         return with_size(op, "constant", size) if size else op
 
     def _skip_view(self, event: Event) -> None:
@@ -179,11 +175,11 @@ class _NetworkAssembler:
         if not values:
             return
         layer = self.layer_of_value[values[0]]
-        for value in event.output_ids:
-            self.layer_of_value[value] = layer
         is_only_result = self.reader_counts[values[0]] == 1 and len(event.output_ids) == 1
         if layer >= 0 and is_only_result and self.drafts[layer].last_value == values[0]:
             self._set_result(self.drafts[layer], event)
+        else:
+            self.layer_of_value.update(dict.fromkeys(event.output_ids, layer))
 
     def _name_parts_of_params(self, names: tuple[str, ...], view: torch.Tensor) -> tuple[str, ...]:
         """Return names for what a view selects: one expert of a stack is a parameter by itself."""
@@ -194,40 +190,18 @@ class _NetworkAssembler:
         self.params[part] = view
         return (part,)
 
-    def _is_sole_reader(self, index: int, event: Event) -> bool:
-        """Return whether only this event reads the newest result of one layer of its block."""
+    def _find_growing_layer(self, index: int, event: Event) -> _LayerDraft | None:
+        """Return the layer of its block whose newest result this event alone reads."""
         values = self._list_layer_inputs(event)
-        if len(values) != 1:
-            return False
-        value = values[0]
-        layer = self.layer_of_value[value]
-        if layer < 0 or self.reader_counts[value] != 1 or self.drafts[layer].last_value != value:
-            return False
-        return self.drafts[layer].block == self._find_block(index)
-
-    def _fits_in_tail(self, op: Op, event: Event) -> bool:
-        kind = find_kind(op.kind)
-        if not kind.can_be_in_tail:
-            return False
-        if not event.param_names:
-            return True
-        # A norm joins only a layer that is trainable, or frozen, as the norm is.
-        draft = self.drafts[self.layer_of_value[self._list_layer_inputs(event)[0]]]
-        return not kind.counts_params and _is_trainable(draft.event) == event.has_trainable_params
-
-    def _append_to_tail(self, op: Op, event: Event) -> None:
-        layer = self.layer_of_value[self._list_layer_inputs(event)[0]]
-        draft = self.drafts[layer]
-        # In a tail the shape follows from the operators before.
-        sizes = {name: size for name, size in op.sizes.items() if name != "shape"}
-        draft.tail.append(Op(op.kind, Sizes(sizes)))
-        self._claim_params(event)
-        self._set_result(draft, event)
-        self.layer_of_value.update((value, layer) for value in event.output_ids)
+        if len(values) != 1 or self.layer_of_value[values[0]] < 0:
+            return None
+        draft = self.drafts[self.layer_of_value[values[0]]]
+        is_newest = draft.last_value == values[0] and self.reader_counts[values[0]] == 1
+        return draft if is_newest and draft.block == self._find_block(index) else None
 
     def _start_layer(self, index: int, op: Op, event: Event) -> None:
         kind = find_kind(op.kind)
-        fn = function_name(event)
+        fn = event.function_name
         sources = [self.layer_of_value[value] for value, _ in self._list_operands(op, event)]
         if not kind.combines_inputs:
             sources = list(dict.fromkeys(sources))
@@ -241,10 +215,10 @@ class _NetworkAssembler:
         call = (event.module_path, event.module_call)
         position = (event.module_path, self.layers_of_call[call])
         self.layers_of_call[call] += 1
-        draft = _LayerDraft(op, event, self._find_block(index), tuple(sources), join, position)
+        block = self._find_block(index)
+        draft = _LayerDraft(len(self.drafts), op, event, block, tuple(sources), join, position)
         draft.transposed = self._find_transposed(op, event)
         draft.is_tied = is_tied or _find_computed_weight(event) is not None
-        self.layer_of_value.update((value, len(self.drafts)) for value in event.output_ids)
         self.drafts.append(draft)
         self._set_result(draft, event)
 
@@ -264,11 +238,12 @@ class _NetworkAssembler:
 
     def _list_operands(self, op: Op, event: Event) -> list[tuple[int, torch.Tensor]]:
         """Return the inputs that a layer reads; labels and masks beside numbers do not count."""
-        pairs = [pair for pair in event.list_inputs() if pair[0] in self.layer_of_value]
+        pairs = [pair for pair in event.inputs if pair[0] in self.layer_of_value]
         numbers = [pair for pair in pairs if pair[1].is_floating_point()]
         return numbers if numbers and find_kind(op.kind).combines_inputs else pairs
 
     def _set_result(self, draft: _LayerDraft, event: Event) -> None:
+        self.layer_of_value.update(dict.fromkeys(event.output_ids, draft.index))
         draft.last_value = event.output_ids[0]
         draft.shape = sample_shape(event.outputs[0].shape, self.batch)
 
@@ -285,8 +260,8 @@ class _NetworkAssembler:
         """Merge equal layers of repeated calls of one module into one with a call count."""
         first: dict[Any, int] = {}
         merged: list[_LayerDraft] = []
-        new_index: dict[int, int] = {-1: -1}
-        for index, draft in enumerate(self.drafts):
+        new_index = {-1: -1}
+        for draft in self.drafts:
             event = draft.event
             flags = (
                 event.has_trainable_params,
@@ -296,13 +271,12 @@ class _NetworkAssembler:
                 event.is_recomputed,
             )
             key = (draft.position, draft.op, tuple(draft.tail), flags)
-            if key in first:
-                merged[first[key]].calls += 1
+            index = new_index[draft.index] = first.setdefault(key, len(merged))
+            if index < len(merged):
+                merged[index].calls += 1
                 self.buildable = False
             else:
-                first[key] = len(merged)
                 merged.append(draft)
-            new_index[index] = first[key]
         for draft in merged:
             draft.sources = tuple(new_index[source] for source in draft.sources)
         return merged
@@ -324,12 +298,21 @@ class _NetworkAssembler:
         return Input(tuple(int(size) for size in first.shape[1:]), vocabulary)
 
 
+def _fits_in_tail(op: Op, event: Event, draft: _LayerDraft) -> bool:
+    """Return whether a layer may end with an operator; a norm must be frozen or not as it is."""
+    kind = find_kind(op.kind)
+    if not event.param_names:
+        return kind.can_be_in_tail
+    is_frozen_alike = _is_trainable(draft.event) == event.has_trainable_params
+    return kind.can_be_in_tail and not kind.counts_params and is_frozen_alike
+
+
 def _find_costly_views(trace: Trace) -> set[str]:
     """Return the functions whose views are layers: their gradients take a share of the step."""
     moved: Counter[str] = Counter()
     for event in trace.events:
         if _is_costly_view(event):
-            moved[function_name(event)] += int(event.backward.size_bytes)
+            moved[event.function_name] += int(event.backward.size_bytes)
     total = trace.total.size_bytes - sum(event.recomputed.size_bytes for event in trace.events)
     return {name for name, size in moved.items() if size > _MIN_VIEW_SHARE * total}
 
@@ -443,10 +426,10 @@ def fuse_plain_modules(trace: Trace) -> list[Event]:
         is_several = sum(event.forward.launches > 0 for event in inside) > 1
         if not call.is_leaf or not is_several or not all(map(_is_plain, inside)):
             continue
-        if any(find_largest_constant(event, computed_tensors, batch=1) for event in inside):
+        if any(event.find_largest_constant(computed_tensors, batch=1) for event in inside):
             continue
         computed = {value for event in inside for value in event.output_ids}
-        pairs = [pair for event in inside for pair in event.list_inputs()]
+        pairs = [pair for event in inside for pair in event.inputs]
         read = {value: tensor for value, tensor in reversed(pairs) if value not in computed}
         order = dict.fromkeys(value for value, _ in pairs if value in read)
         events[call.start] = replace(
@@ -454,8 +437,7 @@ def fuse_plain_modules(trace: Trace) -> list[Event]:
             name=call.class_name.lower(),
             args=inside[0].args,
             kwargs={},
-            input_ids=tuple(order),
-            input_tensors=tuple(read[value] for value in order),
+            inputs=tuple((value, read[value]) for value in order),
             forward=sum((event.forward for event in inside), Work()),
             backward=sum((event.backward for event in inside), Work()),
             recomputed=sum((event.recomputed for event in inside), Work()),
@@ -473,43 +455,33 @@ def find_blocks(trace: Trace, events: list[Event]) -> list[ModuleCall]:
     Candidates are classes that are called at least twice, with at least two heavy events per call.
     Of those that cover nearly as many heavy events as the best one, the most often called wins.
     """
-
-    def get_range(call: ModuleCall) -> tuple[int, int]:
-        return call.start, call.stop
-
     is_heavy = [event.forward.flops > 0 for event in events]
     by_class: dict[str, list[ModuleCall]] = {}
+    coverage: Counter[str] = Counter()
     for call in trace.calls:
-        is_candidate = call.path and call.class_name not in _CONTAINERS
-        if is_candidate and sum(is_heavy[call.start : call.stop]) > 1:
+        count = sum(is_heavy[call.start : call.stop])
+        if call.path and call.class_name not in _CONTAINERS and count > 1:
             by_class.setdefault(call.class_name, []).append(call)
-    if BuiltBlock.__name__ in by_class:
-        return sorted(by_class[BuiltBlock.__name__], key=get_range)
-    repeated = {name: calls for name, calls in by_class.items() if len(calls) > 1}
-    if not repeated:
-        return []
-    coverage = {
-        name: sum(sum(is_heavy[call.start : call.stop]) for call in calls)
-        for name, calls in repeated.items()
-    }
-    best = max(coverage.values())
-    rivals = [name for name in repeated if coverage[name] >= _COVERAGE_SHARE * best]
-    chosen = max(rivals, key=lambda name: (len(repeated[name]), coverage[name]))
-    calls = sorted(repeated[chosen], key=get_range)
-    ranges = list(map(get_range, calls))
-    # Drop ranges inside another one: a class may contain instances of itself.
-    return [
-        call
-        for call, r in zip(calls, ranges, strict=True)
-        if not any(o != r and o[0] <= r[0] and r[1] <= o[1] for o in ranges)
-    ]
+            coverage[call.class_name] += count
+    chosen = BuiltBlock.__name__
+    if chosen not in by_class:
+        repeated = [name for name, calls in by_class.items() if len(calls) > 1]
+        least = _COVERAGE_SHARE * max((coverage[name] for name in repeated), default=0)
+        rivals = [name for name in repeated if coverage[name] >= least]
+        chosen = max(rivals, key=lambda name: (len(by_class[name]), coverage[name]), default="")
+    blocks: list[ModuleCall] = []
+    for call in sorted(by_class.get(chosen, ()), key=lambda call: (call.start, -call.stop)):
+        # A class may contain instances of itself.
+        if not blocks or call.start >= blocks[-1].stop:
+            blocks.append(call)
+    return blocks
 
 
 def _is_plain(event: Event) -> bool:
     """Return whether an event has no weights, no products and no kind of its own."""
     if event.param_names or event.matmuls:
         return False
-    name = function_name(event)
+    name = event.function_name
     kind = KINDS.get(name)
     # A convolution with a fixed kernel, such as a blur, is fused all the same.
     is_layer = kind is not None and not kind.can_be_in_tail and not kind.is_convolution

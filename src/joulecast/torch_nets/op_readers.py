@@ -18,14 +18,7 @@ from torch import nn
 from joulecast.operators import Shape, make_op
 from joulecast.records import Op
 from joulecast.torch_nets.modules import PackedSdpa
-from joulecast.torch_nets.trace_events import (
-    Event,
-    bind_arguments,
-    first_tensor,
-    function_name,
-    input_sample_shape,
-    sample_shape,
-)
+from joulecast.torch_nets.tracer import Event, sample_shape
 
 OpReader = Callable[[Event, int], Op | None]
 
@@ -36,7 +29,7 @@ _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 def read_op(event: Event, batch: int) -> Op | None:
     """Return the operator that an event runs; None for a view that no kind describes."""
-    reader = OP_READERS.get(function_name(event))
+    reader = OP_READERS.get(event.function_name)
     if reader is not None:
         return reader(event, batch)
     if event.matmuls:
@@ -62,7 +55,7 @@ def find_shared_operand(event: Event) -> torch.Tensor | None:
     In-batch similarities multiply every sample by the features of all: the matrix is a weight that
     is not updated.
     """
-    if event.param_names or function_name(event) not in ("matmul", "mm") or len(event.args) < 2:
+    if event.param_names or event.function_name not in ("matmul", "mm") or len(event.args) < 2:
         return None
     left, right = event.args[:2]
     is_product = isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
@@ -71,7 +64,7 @@ def find_shared_operand(event: Event) -> torch.Tensor | None:
 
 def read_costly_view(event: Event, batch: int) -> Op:
     """Read a view whose gradient is not one: of some elements it is padded with zeros."""
-    shape = input_sample_shape(event, batch) or (1,)
+    shape = event.input_shape(batch) or (1,)
     out = _out_shape(event, batch)
     if len(event.outputs) == 1 and math.prod(out) < math.prod(shape):
         return make_op("slice", out=out, shape=shape)
@@ -91,7 +84,7 @@ def _read_conv(event: Event, batch: int) -> Op:
     is_transposed = "transpose" in event.name
     names = ["input", "weight", "bias", "stride", "padding"]
     names += ["output_padding", "groups", "dilation"] if is_transposed else ["dilation", "groups"]
-    given = bind_arguments(event, *names)
+    given = event.bind(*names)
     x, weight = given["input"], given["weight"]
     kernel, dims = tuple(weight.shape[2:]), weight.dim() - 2
     dilation = _expand_size(given.get("dilation", 1), dims)
@@ -113,13 +106,13 @@ def _read_conv(event: Event, batch: int) -> Op:
     }
     if is_transposed:
         sizes["output_padding"] = _expand_size(given.get("output_padding", 0), dims)
-    return make_op(function_name(event), **sizes)
+    return make_op(event.function_name, **sizes)
 
 
 def _read_linear(event: Event, batch: int) -> Op:
     """Read ``F.linear``; and ``F.bilinear`` as a linear layer on all products of two features."""
     inputs = ("input1", "input2") if event.name == "bilinear" else ("input",)
-    given = bind_arguments(event, *inputs, "weight", "bias")
+    given = event.bind(*inputs, "weight", "bias")
     x, (cout, *widths) = given[inputs[0]], given["weight"].shape
     lead = sample_shape(x.shape, batch)[:-1]
     if x.dim() > 1 and not lead and x.shape[0] != batch:
@@ -157,7 +150,7 @@ def _read_matmul(event: Event, batch: int) -> Op:
 
 
 def _read_embedding(event: Event, batch: int) -> Op:
-    given = bind_arguments(event, "input", "weight")
+    given = event.bind("input", "weight")
     vocabulary, width = given["weight"].shape
     lead = sample_shape(given["input"].shape, batch)
     return make_op("embedding", vocabulary=vocabulary, width=width, lead=lead)
@@ -165,7 +158,7 @@ def _read_embedding(event: Event, batch: int) -> Op:
 
 def _read_embedding_bag(event: Event, batch: int) -> Op:
     """Read ``F.embedding_bag`` of bags of equal length, or of one list with offsets."""
-    given = bind_arguments(event, "input", "weight", "offsets")
+    given = event.bind("input", "weight", "offsets")
     tokens, table = given["input"], given["weight"]
     if tokens.is_floating_point():  # the old order of arguments
         tokens, table = table, tokens
@@ -176,9 +169,12 @@ def _read_embedding_bag(event: Event, batch: int) -> Op:
 
 
 def _read_recurrent(event: Event, batch: int) -> Op:
-    """Read an LSTM, a GRU or an RNN on a padded or a packed sequence."""
+    """Read an LSTM, a GRU or an RNN on a padded or a packed sequence, or on one token."""
     x, second, *rest = event.args
     kind = event.name.split("_")[0]
+    if event.name.endswith("_cell"):
+        weight = rest[0]
+        return make_op(kind, cin=x.shape[-1], hidden=weight.shape[0] // _GATES[kind], tokens=1)
     is_packed = isinstance(second, torch.Tensor) and not second.is_floating_point()
     if is_packed:  # the tokens of all samples on one axis
         _, weights, bias, depth, _, _, bidirectional = rest[:7]
@@ -197,17 +193,11 @@ def _read_recurrent(event: Event, batch: int) -> Op:
     )
 
 
-def _read_recurrent_cell(event: Event, batch: int) -> Op:
-    x, _, weight, *_ = event.args
-    kind = event.name.split("_")[0]
-    return make_op(kind, cin=x.shape[-1], hidden=weight.shape[0] // _GATES[kind], tokens=1)
-
-
 def _read_attention(event: Event, batch: int) -> Op:
     """Read ``nn.MultiheadAttention``, traced as one call."""
     module = event.leaf_module
     assert isinstance(module, nn.MultiheadAttention)
-    given = bind_arguments(event, "query", "key", "value")
+    given = event.bind("query", "key", "value")
     query, key = given["query"], given["key"]
     axis = 1 if module.batch_first else 0
     return make_op(
@@ -223,7 +213,7 @@ def _read_attention(event: Event, batch: int) -> Op:
 
 def _read_sdpa(event: Event, batch: int) -> Op:
     """Read ``F.scaled_dot_product_attention``."""
-    given = bind_arguments(event, "query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = event.bind("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     query, key = given["query"], given["key"]
     sequences = math.prod(query.shape[:-3]) if query.dim() > 3 else query.shape[0]
     return make_op(
@@ -261,9 +251,9 @@ _NORM_ARGUMENTS = {
 
 def _read_norm(event: Event, batch: int) -> Op:
     """Read a norm; an instance norm is a group norm with one channel per group."""
-    kind = function_name(event)
-    given = bind_arguments(event, "input", *_NORM_ARGUMENTS[kind], "weight", "bias")
-    shape, affine = input_sample_shape(event, batch), int(given.get("weight") is not None)
+    kind = event.function_name
+    given = event.bind("input", *_NORM_ARGUMENTS[kind], "weight", "bias")
+    shape, affine = event.input_shape(batch), int(given.get("weight") is not None)
     if kind == "layer_norm":
         dims, bias = len(given["normalized_shape"]), int(given.get("bias") is not None)
         return make_op(kind, dims=dims, affine=affine, bias=bias, shape=shape)
@@ -275,7 +265,7 @@ def _read_norm(event: Event, batch: int) -> Op:
 
 def _read_rms_norm(event: Event, batch: int) -> Op:
     """Read the fused ``F.rms_norm``, or a library's module that spells it out elementwise."""
-    sizes = {"affine": int(bool(event.param_names)), "shape": input_sample_shape(event, batch)}
+    sizes = {"affine": int(bool(event.param_names)), "shape": event.input_shape(batch)}
     return make_op("rms_norm", **sizes, **({"spelled": 1} if event.leaf_module else {}))
 
 
@@ -283,13 +273,13 @@ def _read_pool(event: Event, batch: int) -> Op:
     """Read a pooling function: max or average, fixed or adaptive, over one to three axes."""
     fn, _, rest = event.name.partition("_pool")
     dims = int(rest[0])
-    shape = input_sample_shape(event, batch)
+    shape = event.input_shape(batch)
     if fn.startswith("adaptive"):
         return make_op("pool", fn=fn, kernel=tuple(event.outputs[0].shape[2:]), shape=shape)
     # Max pooling has a dilation before its ceil_mode, average pooling has none.
     dilation = ("dilation",) if fn == "max" else ()
     names = ("input", "kernel_size", "stride", "padding", *dilation, "ceil_mode")
-    given = bind_arguments(event, *names)
+    given = event.bind(*names)
     stride = given.get("stride")
     kernel = _expand_size(given["kernel_size"], dims)
     return make_op(
@@ -305,29 +295,29 @@ def _read_pool(event: Event, batch: int) -> Op:
 
 def _read_dropout(event: Event, batch: int) -> Op | None:
     """Read ``F.dropout``; return None where it does nothing."""
-    given = bind_arguments(event, "input", "p", "training")
+    given = event.bind("input", "p", "training")
     p = float(given.get("p", 0.5))
     if not given.get("training", True) or not p:
         return None
-    return make_op("dropout", p=p, shape=input_sample_shape(event, batch))
+    return make_op("dropout", p=p, shape=event.input_shape(batch))
 
 
 def _read_flatten(event: Event, batch: int) -> Op | None:
     """Read ``flatten`` of all axes but the batch; any other is an ordinary view."""
     out = event.outputs[0]
     if len(sample_shape(out.shape, batch)) == 1 and out.shape[0] == batch:
-        return make_op("flatten", shape=input_sample_shape(event, batch))
+        return make_op("flatten", shape=event.input_shape(batch))
     return _read_view(event, batch)
 
 
 def _read_view(event: Event, batch: int) -> Op | None:
     """Read a view that keeps the batch axis; return None for any other."""
-    x, out = first_tensor(event), event.outputs[0]
+    x, out = event.first_tensor, event.outputs[0]
     if len(event.outputs) != 1 or out.shape[:1] != x.shape[:1] or x.shape[:1] != (batch,):
         return None
     if event.name not in ("view", "reshape", "unflatten", "squeeze", "unsqueeze"):
         return None
-    shape = input_sample_shape(event, batch)
+    shape = event.input_shape(batch)
     if out.dim() == 2 and x.dim() > 2:
         return make_op("flatten", shape=shape)
     return make_op("view", out=tuple(out.shape[1:]), shape=shape)
@@ -335,7 +325,7 @@ def _read_view(event: Event, batch: int) -> Op | None:
 
 def _read_permute(event: Event, batch: int) -> Op | None:
     """Read ``permute`` and ``transpose`` that keep the batch axis first; None for any other."""
-    x = first_tensor(event)
+    x = event.first_tensor
     rest = event.args[1:]
     if event.name == "permute":
         order = list(rest[0]) if rest and isinstance(rest[0], (list, tuple)) else list(rest)
@@ -349,7 +339,7 @@ def _read_permute(event: Event, batch: int) -> Op | None:
     if order[0] != 0 or x.shape[0] != batch:
         return None
     sample_order = tuple(axis - 1 for axis in order[1:])
-    return make_op("permute", order=sample_order, shape=input_sample_shape(event, batch))
+    return make_op("permute", order=sample_order, shape=event.input_shape(batch))
 
 
 def _read_getitem(event: Event, batch: int) -> Op | None:
@@ -360,7 +350,7 @@ def _read_getitem(event: Event, batch: int) -> Op | None:
     if len(items) >= 2 and isinstance(items[0], slice) and items[0] == everything:
         is_last = isinstance(items[1], int) and items[1] == -1
         if is_last and all(item == everything for item in items[2:]):
-            return make_op("last", shape=input_sample_shape(event, batch))
+            return make_op("last", shape=event.input_shape(batch))
     if not event.forward.launches:
         return None
     copies_elements = any(isinstance(item, (torch.Tensor, list)) for item in items)
@@ -369,30 +359,30 @@ def _read_getitem(event: Event, batch: int) -> Op | None:
 
 def _read_mean(event: Event, batch: int) -> Op:
     """Read ``mean`` over axes of a sample; over others it is elementwise with a smaller output."""
-    x, out = first_tensor(event), event.outputs[0]
-    given = bind_arguments(event, "input", "dim", "keepdim")
+    x, out = event.first_tensor, event.outputs[0]
+    given = event.bind("input", "dim", "keepdim")
     axes = given.get("dim")
     axes = (axes,) if isinstance(axes, int) else tuple(axes or ())
     sample_axes = tuple(sorted(axis % x.dim() - 1 for axis in axes))
     sizes: dict[str, Any] = {"axes": sample_axes}
     if not axes or min(sample_axes) < 0 or given.get("keepdim") or x.shape[0] != batch:
         sizes = {"out": sample_shape(out.shape, batch)}
-    return make_op("elementwise", fn="mean", **sizes, shape=input_sample_shape(event, batch))
+    return make_op("elementwise", fn="mean", **sizes, shape=event.input_shape(batch))
 
 
 def _read_elementwise(event: Event, batch: int) -> Op:
     """Read any function that passes over elements: an activation, a sum, a product, a copy."""
-    fn = name = function_name(event)
+    fn = name = event.function_name
     out = sample_shape(event.outputs[0].shape, batch)
     if fn == "interpolate":
         # Gradients of linear modes take many times as long as those of the nearest.
-        given = bind_arguments(event, "input", "size", "scale_factor", "mode")
+        given = event.bind("input", "size", "scale_factor", "mode")
         name = f"interpolate {given.get('mode', 'nearest')}"
     elif fn == "concat":
         # The channel axis is the only one that can be rebuilt.
-        axis = bind_arguments(event, "tensors", "dim").get("dim", 0) % event.outputs[0].dim()
+        axis = event.bind("tensors", "dim").get("dim", 0) % event.outputs[0].dim()
         name = "concat" if axis == 1 else f"concat along {axis}"
-    shape = input_sample_shape(event, batch)
+    shape = event.input_shape(batch)
     if fn in ("add", "mul", "sub", "div", "where", "concat"):
         shape = out
     sizes: dict[str, Any] = {"out": out} if math.prod(out) != math.prod(shape) else {}
@@ -407,9 +397,9 @@ def _read_elementwise(event: Event, batch: int) -> Op:
 
 def _read_index(event: Event, batch: int) -> Op:
     """Read ``x[indices]`` with index tensors or masks, and ``index_select``."""
-    x = first_tensor(event)
+    x = event.first_tensor
     axes = _find_indexed_axes(event, x)
-    shape = input_sample_shape(event, batch)
+    shape = event.input_shape(batch)
     sizes: dict[str, Any] = {"fn": "index", "out": _out_shape(event, batch), "shape": shape}
     if axes and min(axes) > 0 and x.shape[:1] == (batch,):
         return make_op("index", axes=tuple(axis - 1 for axis in axes), **sizes)
@@ -419,8 +409,8 @@ def _read_index(event: Event, batch: int) -> Op:
 
 def _find_indexed_axes(event: Event, x: torch.Tensor) -> tuple[int, ...]:
     """Return the axes of ``x`` that have index tensors."""
-    if function_name(event) == "index_select":
-        dim = bind_arguments(event, "input", "dim", "index").get("dim", 0)
+    if event.function_name == "index_select":
+        dim = event.bind("input", "dim", "index").get("dim", 0)
         return (dim % max(1, x.dim()),)
     index = event.args[1] if len(event.args) > 1 else ()
     items = index if isinstance(index, tuple) else (index,)
@@ -447,13 +437,13 @@ def _count_indexed(item: Any) -> int:
 
 def _read_gather(event: Event, batch: int) -> Op:
     """Read ``gather`` and ``take_along_dim``: an index for each element."""
-    shape = input_sample_shape(event, batch)
-    return make_op("index", fn=function_name(event), out=_out_shape(event, batch), shape=shape)
+    shape = event.input_shape(batch)
+    return make_op("index", fn=event.function_name, out=_out_shape(event, batch), shape=shape)
 
 
 def _read_sort(event: Event, batch: int) -> Op:
-    shape = input_sample_shape(event, batch) or (1,)
-    return make_op("sort", fn=function_name(event), out=_out_shape(event, batch), shape=shape)
+    shape = event.input_shape(batch) or (1,)
+    return make_op("sort", fn=event.function_name, out=_out_shape(event, batch), shape=shape)
 
 
 def _read_scatter(event: Event, batch: int) -> Op:
@@ -461,7 +451,7 @@ def _read_scatter(event: Event, batch: int) -> Op:
 
     Its source is the largest floating-point tensor besides the target; else the indices.
     """
-    target = first_tensor(event)
+    target = event.first_tensor
     others = [
         value
         for value in (*event.args[1:], *event.kwargs.values())
@@ -473,7 +463,7 @@ def _read_scatter(event: Event, batch: int) -> Op:
     source = max(floating or [*others, *indices] or [target], key=torch.Tensor.numel)
     return make_op(
         "scatter",
-        fn=function_name(event),
+        fn=event.function_name,
         source=sample_shape(source.shape, batch) or (1,),
         copies=0 if event.name.endswith("_") else 1,
         shape=sample_shape(target.shape, batch) or (1,),
@@ -504,8 +494,11 @@ _READERS: dict[OpReader, tuple[str, ...]] = {
     _read_grouped_linear: ("grouped_mm", "_grouped_mm", "grouped_mm_fallback"),
     _read_embedding: ("embedding",),
     _read_embedding_bag: ("embedding_bag",),
-    _read_recurrent: ("lstm", "gru", "rnn_tanh", "rnn_relu"),
-    _read_recurrent_cell: ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
+    _read_recurrent: tuple(
+        f"{kind}{cell}"
+        for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+        for cell in ("", "_cell")
+    ),
     _read_attention: ("attention",),
     _read_sdpa: ("scaled_dot_product_attention",),
     _read_packed_sdpa: (PACKED_SDPA,),

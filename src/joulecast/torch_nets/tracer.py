@@ -6,7 +6,7 @@
 
 The backward pass runs too. Its operators are attributed to the Event that created them by autograd
 sequence numbers; the rest is counted as unattributed. Functions that it calls are compared with the
-events of the forward pass: activation checkpointing runs them again (``RecomputeLog``).
+events of the forward pass: activation checkpointing runs them again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from __future__ import annotations
 import bisect
 import contextlib
 import logging
+import math
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +31,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from joulecast.operators import Work
+from joulecast.operators import Shape, Work
 from joulecast.system.errors import NetError
 from joulecast.system.units import format_bytes
-from joulecast.torch_nets.aten_costs import count_op_cost, lacks_cost_rule, matmul_sizes
+from joulecast.torch_nets.aten_costs import count_op_cost, matmul_sizes
 from joulecast.torch_nets.inputs import call_net, list_tensors
 from joulecast.torch_nets.losses import LossFunction, first_float_tensor
-from joulecast.torch_nets.trace_events import INPUT, Event, ModuleCall, Trace
 
 OTHER_PRECISIONS = {
     torch.float64: "float64",
@@ -54,6 +57,157 @@ _NO_SEQUENCE_NUMBER = 2**64 - 1
 _BACKWARD = (torch.autograd.backward, torch.Tensor.backward)
 
 LeafNamer = Callable[[nn.Module], str]
+
+# Value ids of the module's inputs count down from here; those of computed values count up from 0.
+INPUT = -1
+
+_REFLECTED = {"add", "mul", "sub", "truediv", "matmul", "pow"}
+_SYNONYMS = {
+    "truediv": "div",
+    **dict.fromkeys(("cat", "concatenate"), "concat"),
+    **dict.fromkeys(("contiguous", "clone"), "copy"),
+}
+
+
+@dataclass
+class Event:
+    """One function call of the traced module.
+
+    Attributes:
+        name: Name of the function, or of the leaf module.
+        module_path: Qualified name of the module that made the call.
+        module_call: Index of the call of that module, counted from 0.
+        inputs: The values that it reads, with ids; ``INPUT`` and below are the module's inputs.
+        output_ids: Ids of the values that it returns.
+        outputs: The returned tensors.
+        param_names: Names of the parameters that it reads.
+        is_dynamic: It depends on the module's input or on parameters.
+        needs_input_grad: One of its dynamic inputs requires a gradient.
+        has_trainable_params: One of its parameters requires a gradient.
+        matmuls: ``count, m, k, n`` of the matrix products that it runs.
+        recomputed: Cost of running it again during backward: activation checkpointing.
+        is_recomputed: It is run again during backward.
+        leaf_module: The module, if a module is traced as one call.
+        is_fused: It replaces several consecutive calls.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    module_path: str
+    module_call: int
+    inputs: tuple[tuple[int, torch.Tensor], ...] = ()
+    output_ids: tuple[int, ...] = ()
+    outputs: tuple[torch.Tensor, ...] = ()
+    param_names: tuple[str, ...] = ()
+    is_dynamic: bool = True
+    needs_input_grad: bool = False
+    has_trainable_params: bool = False
+    forward: Work = Work()
+    backward: Work = Work()
+    recomputed: Work = Work()
+    is_recomputed: bool = False
+    matmuls: list[tuple[int, int, int, int]] = field(default_factory=list)
+    leaf_module: nn.Module | None = None
+    is_fused: bool = False
+
+    @property
+    def input_ids(self) -> list[int]:
+        """Ids of the values that it reads."""
+        return [value for value, _ in self.inputs]
+
+    @property
+    def function_name(self) -> str:
+        """The plain name of its function: ``__iadd__``, ``add_`` and ``add`` are all ``add``."""
+        name = self.name
+        if name.startswith("__") and name.endswith("__"):
+            name = name[2:-2]
+            if name != "index" and name[0] in "ri" and name[1:] in _REFLECTED:
+                name = name[1:]
+        return _SYNONYMS.get(name.rstrip("_"), name.rstrip("_"))
+
+    @property
+    def first_tensor(self) -> torch.Tensor:
+        """The first tensor argument, looking into lists; the output where there is none."""
+        for value in (*self.args, *self.kwargs.values()):
+            if isinstance(value, torch.Tensor):
+                return value
+            if isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor):
+                return value[0]
+        return self.outputs[0]
+
+    def bind(self, *names: str) -> dict[str, Any]:
+        """Return positional arguments under the given names, together with keyword arguments."""
+        return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
+
+    def input_shape(self, batch: int) -> Shape:
+        """Return the shape of one sample of the first tensor argument."""
+        return sample_shape(self.first_tensor.shape, batch)
+
+    def find_largest_constant(self, known: Sequence[torch.Tensor], batch: int) -> int:
+        """Return the elements per sample of the largest tensor argument besides ``known``.
+
+        Numbers do not count: they keep the precision of the other operand. 0 if there is none.
+        """
+        known_ids = set(map(id, known))
+        sizes = [
+            math.prod(value.shape) // (batch if value.shape[0] == batch and value.dim() > 1 else 1)
+            for value in self.args
+            if isinstance(value, torch.Tensor)
+            and value.dim()
+            and value.is_floating_point()
+            and id(value) not in known_ids
+        ]
+        return max(sizes, default=0)
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """One call of a module, and the half-open range of events inside it."""
+
+    path: str
+    class_name: str
+    index: int
+    start: int
+    stop: int
+    is_leaf: bool
+
+
+@dataclass
+class Trace:
+    """Everything that one training step of a module ran.
+
+    Attributes:
+        total: Cost of all operators of forward and backward, the loss included.
+        loss: Cost of the loss function.
+        output_id: Id of the value that the loss is computed from.
+        ops_without_rule: Operators whose FLOPs are unknown, with how often they ran.
+        uncounted_bytes: Bytes that those operators moved.
+        is_real: It ran on real tensors.
+    """
+
+    params: dict[str, torch.Tensor]
+    inputs: list[torch.Tensor]
+    is_real: bool = False
+    events: list[Event] = field(default_factory=list)
+    calls: list[ModuleCall] = field(default_factory=list)
+    total: Work = Work()
+    loss: Work = Work()
+    output_id: int = INPUT
+    ops_without_rule: Counter[str] = field(default_factory=Counter)
+    uncounted_bytes: float = 0.0
+
+
+def sample_shape(shape: Sequence[int], batch: int) -> Shape:
+    """Return the shape of one sample, wherever the batch axis is; flat where none divides."""
+    sizes = tuple(int(size) for size in shape)
+    if sizes and sizes[0] == batch:
+        return sizes[1:]
+    if sizes and sizes[0] % batch == 0 and sizes[0]:
+        return (sizes[0] // batch, *sizes[1:])
+    if len(sizes) > 1 and sizes[1] == batch:
+        return (sizes[0], *sizes[2:])
+    return (-(-math.prod(sizes) // batch),)
 
 
 def trace_on_fake_tensors(
@@ -149,9 +303,9 @@ def _trace(
     values = {f"net.{name}": value for name, value in state.items()}
     with kept_training_modes(net), tracer.installed(), _restored_state(net):
         net.train()
-        step = _TracedStep(net, tracer, loss)
-        output_id = torch.func.functional_call(step, values, (inputs,))
-    return tracer.finish(output_id)
+        torch.func.functional_call(_TracedStep(net, tracer, loss), values, (inputs,))
+    tracer.assign_runs()
+    return tracer.trace
 
 
 class _TracedStep(nn.Module):
@@ -163,11 +317,10 @@ class _TracedStep(nn.Module):
         # In a tuple, because the loss may be a module, too.
         self.tools = (tracer, loss)
 
-    def forward(self, inputs: Any) -> int:
+    def forward(self, inputs: Any) -> None:
         tracer, loss = self.tools
         output = call_net(self.net, inputs)
-        output_id = tracer.value_ids.get(id(first_float_tensor(output)), INPUT)
-        tracer.enter_loss()
+        tracer.enter_loss(first_float_tensor(output))
         value = loss(output)
         if value.requires_grad:
             # ``value.backward()`` would itself be a call, inside which the function mode sees
@@ -175,11 +328,16 @@ class _TracedStep(nn.Module):
             torch.autograd.Variable._execution_engine.run_backward(
                 (value,), (torch.ones_like(value),), False, False, (), True, True
             )
-        return output_id
 
 
 class _Tracer:
-    """Collects events while the hooks and both modes are installed."""
+    """Fills a trace while the hooks and both modes are installed.
+
+    Attributes:
+        created: The events in the order in which they opened, each with the number of autograd's
+            next node at that time; None where the loss begins.
+        runs: What backward called while autograd ran one node, with the number of that node.
+    """
 
     def __init__(
         self,
@@ -192,27 +350,19 @@ class _Tracer:
         self.net = net
         self.name_leaf = name_leaf
         self.limits = limits
-        self.inputs = list_tensors(inputs)
+        params = {name: state[name] for name, _ in net.named_parameters()}
+        self.trace = Trace(params, list_tensors(inputs), is_real=limits is not None)
         self.state_names = {id(value): name for name, value in state.items()}
-        param_names = {name for name, _ in net.named_parameters()}
-        self.params = {name: value for name, value in state.items() if name in param_names}
-        self.value_ids = {id(t): INPUT - i for i, t in enumerate(self.inputs)}
-        self.is_constant: dict[int, bool] = {INPUT - i: False for i in range(len(self.inputs))}
+        self.value_ids = {id(t): INPUT - i for i, t in enumerate(self.trace.inputs)}
+        self.constants: set[int] = set()
         # Holding the tensors keeps Python from reusing their id().
-        self.alive: list[Any] = [*self.inputs]
+        self.alive: list[Any] = [*self.trace.inputs]
         self.open_calls: list[ModuleCall] = []
-        self.call_counts: dict[str, int] = {}
-        self.calls: list[ModuleCall] = []
-        self.events: list[Event] = []
-        self.first_sequence_numbers: list[int] = []
-        self.current: Event | None = None
-        self.leaf_event: Event | None = None
-        self.total = Work()
-        self.loss = Work()
+        self.call_counts: Counter[str] = Counter()
+        self.open_event: Event | None = None
+        self.created: list[tuple[int, Event | None]] = []
+        self.runs: list[tuple[int, list[Event]]] = []
         self.in_loss = False
-        self.ops_without_rule: dict[str, int] = {}
-        self.uncounted_bytes = 0.0
-        self.recomputed = RecomputeLog()
         self.in_operator = False
 
     @contextlib.contextmanager
@@ -220,7 +370,7 @@ class _Tracer:
         """Install hooks on every module, the dispatch mode, and on top the function mode."""
         with contextlib.ExitStack() as stack:
             for path, module in self.net.named_modules():
-                enter = self._make_enter_hook(path)
+                enter = partial(self._enter_module, path)
                 before = module.register_forward_pre_hook(enter, with_kwargs=True)
                 after = module.register_forward_hook(self._exit_module, always_call=True)
                 stack.callback(before.remove)
@@ -229,69 +379,58 @@ class _Tracer:
             stack.enter_context(_FunctionMode(self))
             yield
 
-    def enter_loss(self) -> None:
-        """Attribute everything from here on to the loss."""
+    def enter_loss(self, output: torch.Tensor) -> None:
+        """Attribute everything from here on to the loss, which is computed from this output."""
+        self.trace.output_id = self.value_ids.get(id(output), INPUT)
         self.in_loss = True
-        self.first_sequence_numbers.append(_next_sequence_number())
+        self.created.append((_next_sequence_number(), None))
 
-    def finish(self, output_id: int) -> Trace:
-        """Return what was recorded."""
-        for sequence_number, calls in self.recomputed.runs:
-            if not assign_run(calls, self.events):
-                work = sum((call.forward for call in calls), Work())
-                self._count_backward(sequence_number, work)
-        return Trace(
-            self.events,
-            self.calls,
-            self.params,
-            self.inputs,
-            self.total,
-            self.loss,
-            output_id,
-            self.ops_without_rule,
-            self.uncounted_bytes,
-            self.limits is not None,
-        )
+    def assign_runs(self) -> None:
+        """Attribute what backward called to the events that it repeats, else to its node."""
+        for number, calls in self.runs:
+            if not assign_run(calls, self.trace.events):
+                self._count_backward(number, sum((call.forward for call in calls), Work()))
 
     # -- modules ---------------------------------------------------------------------------
 
-    def _make_enter_hook(self, path: str) -> Callable[..., None]:
-        def enter_module(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-            index = self.call_counts.get(path, 0)
-            self.call_counts[path] = index + (not self.in_loss)
-            is_leaf = not any(True for _ in module.children())
-            start = len(self.events)
-            call = ModuleCall(path, type(module).__name__, index, start, start, is_leaf)
-            self.open_calls.append(call)
-            name = self.name_leaf(module)
-            if name and self.leaf_event is None and not self._is_ignored():
-                self.leaf_event = self._open_event(name, args, kwargs, module)
-
-        return enter_module
+    def _enter_module(
+        self, path: str, module: nn.Module, args: Any, kwargs: dict[str, Any]
+    ) -> None:
+        index, start = self.call_counts[path], len(self.trace.events)
+        self.call_counts[path] += not self.in_loss
+        is_leaf = not any(True for _ in module.children())
+        self.open_calls.append(
+            ModuleCall(path, type(module).__name__, index, start, start, is_leaf)
+        )
+        name = self.name_leaf(module)
+        if name and self.open_event is None and not self._is_ignored():
+            self.open_event = self._start_event(name, args, kwargs, module)
 
     def _exit_module(self, module: nn.Module, args: Any, output: Any) -> None:
         call = self.open_calls.pop()
-        if self.leaf_event is not None and self.leaf_event.leaf_module is module:
-            event, self.leaf_event = self.leaf_event, None
+        event = self.open_event
+        if event is not None and event.leaf_module is module:
+            self.open_event = None
             self._close_event(event, output)
         if not self.in_loss:
-            self.calls.append(replace(call, stop=len(self.events)))
+            self.trace.calls.append(replace(call, stop=len(self.trace.events)))
 
     # -- functions -------------------------------------------------------------------------
 
     def call_function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that the module calls, and record it as an event."""
-        if self.current is not None or self.in_operator or self._is_ignored():
+        if self.in_operator or self._is_ignored():
             return func(*args, **kwargs)
-        if self.leaf_event is not None:
-            self._record_inputs(self.leaf_event, (args, kwargs))
+        if self.open_event is not None:
+            if self.open_event.leaf_module is not None:
+                self._record_inputs(self.open_event, (args, kwargs))
             return func(*args, **kwargs)
-        event = self._open_event(getattr(func, "__name__", str(func)), args, kwargs, None)
-        self.current = event
+        event = self._start_event(getattr(func, "__name__", str(func)), args, kwargs, None)
+        self.open_event = event
         try:
             out = func(*args, **kwargs)
         finally:
-            self.current = None
+            self.open_event = None
         self._close_event(event, out)
         return out
 
@@ -299,7 +438,7 @@ class _Tracer:
         """Return whether the loss is running, whose calls belong to no layer."""
         return self.in_loss and torch._C._current_autograd_node() is None
 
-    def _open_event(
+    def _start_event(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: nn.Module | None
     ) -> Event:
         call = self.open_calls[-1] if self.open_calls else None
@@ -307,27 +446,41 @@ class _Tracer:
         event = Event(name, args, kwargs, path, index, is_dynamic=False, leaf_module=leaf)
         self._record_inputs(event, (args, kwargs))
         if self.in_loss:
-            self.recomputed.open_call(event, self.state_names)
+            self._start_repeated(event)
         else:
-            self.first_sequence_numbers.append(_next_sequence_number())
-            self.events.append(event)
+            self.trace.events.append(event)
+        self.created.append((_next_sequence_number(), event))
         return event
+
+    def _start_repeated(self, event: Event) -> None:
+        """Record a call during backward, which may be one of the forward pass that runs again."""
+        node: Any = torch._C._current_autograd_node()
+        number = node._sequence_nr()
+        if not self.runs or self.runs[-1][0] != number:
+            self.runs.append((number, []))
+        self.runs[-1][1].append(event)
+        # Its inputs are values that the trace does not know; parameters and buffers are none.
+        event.needs_input_grad = any(
+            value.requires_grad
+            for value in list_tensors((event.args, event.kwargs))
+            if id(value) not in self.state_names
+        )
 
     def _record_inputs(self, event: Event, values: Any) -> None:
         """Add what a call reads; values computed inside a leaf module have no id."""
+        params = self.trace.params
         for tensor in list_tensors(values):
             name = self.state_names.get(id(tensor))
             if name is not None:
-                if name in self.params and name not in event.param_names:
+                if name in params and name not in event.param_names:
                     event.param_names += (name,)
                     event.is_dynamic = True
-                    event.has_trainable_params |= self.params[name].requires_grad
+                    event.has_trainable_params |= params[name].requires_grad
             elif id(tensor) in self.value_ids:
                 value_id = self.value_ids[id(tensor)]
                 if event.leaf_module is None or value_id not in event.input_ids:
-                    event.input_ids += (value_id,)
-                    event.input_tensors += (tensor,)
-                if not self.is_constant[value_id]:
+                    event.inputs += ((value_id, tensor),)
+                if value_id not in self.constants:
                     event.is_dynamic = True
                     event.needs_input_grad |= tensor.requires_grad
 
@@ -335,18 +488,19 @@ class _Tracer:
         if out is None and event.name == "__setitem__":
             out = event.args[0]  # changed in place
         tensors = list_tensors(out)
-        if self.in_loss:
-            self.recomputed.close_call(event, bool(tensors))
-            return
-        if not tensors and event is self.events[-1]:
-            self.events.pop()
-            self.first_sequence_numbers.pop()
-            return
-        for tensor in tensors:
+        calls = self.runs[-1][1] if self.in_loss else self.trace.events
+        # A call that returns nothing is forgotten, unless backward spends time on it.
+        is_idle = not (self.in_loss and event.forward.launches)
+        if not tensors and is_idle and calls[-1] is event:
+            calls.pop()
+            if not self.in_loss:
+                self.created.pop()
+        for tensor in () if self.in_loss else tensors:
             value_id = len(self.alive)
             self.alive.append(tensor)
             self.value_ids[id(tensor)] = value_id
-            self.is_constant[value_id] = not event.is_dynamic
+            if not event.is_dynamic:
+                self.constants.add(value_id)
             event.output_ids += (value_id,)
             event.outputs += (tensor,)
 
@@ -354,22 +508,21 @@ class _Tracer:
 
     def count_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Add the cost of a dispatched operator to the event that it belongs to."""
-        work = count_op_cost(func, args, kwargs, out)
+        work, lacks_rule = count_op_cost(func, args, kwargs, out)
         if not work.launches:
             return
         if self.limits is not None:
             self.limits.spend(out)
-        self.total += work
-        if lacks_cost_rule(func, args, kwargs, out):
-            name: str = func._schema.name
-            self.ops_without_rule[name] = self.ops_without_rule.get(name, 0) + 1
-            self.uncounted_bytes += work.size_bytes
+        self.trace.total += work
+        if lacks_rule:
+            self.trace.ops_without_rule[func._schema.name] += 1
+            self.trace.uncounted_bytes += work.size_bytes
         node: Any = torch._C._current_autograd_node()
-        event = self.leaf_event or self.current
+        event = self.open_event
         if node is not None and event is None:
             self._count_backward(node._sequence_nr(), work)
         elif node is None and self.in_loss:
-            self.loss += work
+            self.trace.loss += work
         elif event is not None:
             event.forward += work
             sizes = matmul_sizes(func, args)
@@ -377,15 +530,15 @@ class _Tracer:
                 event.matmuls.append(sizes)
 
     def _count_backward(self, sequence_number: int, work: Work) -> None:
-        # A node created while event i was open has a number between those of i and i + 1.
-        index = bisect.bisect_right(self.first_sequence_numbers, sequence_number) - 1
-        again = self.recomputed.find_call(sequence_number)
-        if again is not None:
-            again.backward += work
-        elif index >= len(self.events):
-            self.loss += work
-        elif index >= 0:
-            self.events[index].backward += work
+        # A node created while an event was open has a number from its own to that of the next.
+        index = bisect.bisect_right(self.created, sequence_number, key=itemgetter(0)) - 1
+        if index < 0:
+            return
+        event = self.created[index][1]
+        if event is None or sequence_number == _NO_SEQUENCE_NUMBER:
+            self.trace.loss += work
+        else:
+            event.backward += work
 
 
 class _FunctionMode(TorchFunctionMode):
@@ -496,51 +649,11 @@ def replace_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 # ---------------------------------------------------------------------------------------------
 # Calls that activation checkpointing runs again
-
-
-class RecomputeLog:
-    """Records calls during backward, which may be calls of the forward pass that run again.
-
-    A checkpoint calls the same functions on the same parameters in the same order once more, while
-    autograd runs one node: PyTorch's node of the checkpoint, or the node that needs the first
-    result. Runs that do not repeat calls of the forward pass are not checkpoints: backward passes
-    that are written in Python call functions, too.
-
-    Attributes:
-        runs: The calls while autograd ran one node, with the sequence number of the node.
-    """
-
-    def __init__(self) -> None:
-        self.runs: list[tuple[int, list[Event]]] = []
-        self.calls: list[Event] = []
-        self.first_numbers: list[int] = []
-
-    def open_call(self, event: Event, weights: Collection[int]) -> None:
-        """Record a call; ``weights`` are the ids of parameters and buffers, which are no inputs."""
-        node: Any = torch._C._current_autograd_node()
-        number = node._sequence_nr()
-        if not self.runs or self.runs[-1][0] != number:
-            self.runs.append((number, []))
-        self.runs[-1][1].append(event)
-        self.calls.append(event)
-        self.first_numbers.append(_next_sequence_number())
-        event.needs_input_grad = any(
-            value.requires_grad
-            for value in list_tensors((event.args, event.kwargs))
-            if id(value) not in weights
-        )
-
-    def close_call(self, event: Event, has_result: bool) -> None:
-        """Forget a call that neither computed nor returned anything."""
-        calls = self.runs[-1][1]
-        if not has_result and not event.forward.launches and calls[-1] is event:
-            calls.pop()
-
-    def find_call(self, sequence_number: int) -> Event | None:
-        """Return the recorded call that created a node of autograd, by the node's number."""
-        index = bisect.bisect_right(self.first_numbers, sequence_number) - 1
-        is_numbered = sequence_number < _NO_SEQUENCE_NUMBER
-        return self.calls[index] if index >= 0 and is_numbered else None
+#
+# A checkpoint calls the same functions on the same parameters in the same order once more, while
+# autograd runs one node: PyTorch's node of the checkpoint, or the node that needs the first result.
+# Runs that do not repeat calls of the forward pass are not checkpoints: backward passes that are
+# written in Python call functions, too.
 
 
 def assign_run(calls: list[Event], events: list[Event]) -> bool:
