@@ -205,7 +205,7 @@ def test_observations_survive_an_interruption_and_a_device_that_fails(measurer, 
 
     def disturb(progress):
         if progress.points == 7:
-            measurer.runtime.simulated.disturb("stuck", 1e9)
+            measurer.runtime.simulated.disturb("throttled", 1e9)
 
     for tell, error, points in ((interrupt, Killed, 5), (disturb, ContaminatedError, 7)):
         with pytest.raises(error):

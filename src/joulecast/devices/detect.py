@@ -243,7 +243,7 @@ def find_gpu(on: str) -> str | None:
     _, index = parse_on(on)
     if index is None or is_jetson() or has_amd_gpus():
         return None
-    with open_nvml() as nvml:
+    with open_nvml(on) as nvml:
         return _text(nvml.nvmlDeviceGetUUID(_find_handles(nvml, on)[0]))
 
 
@@ -273,19 +273,20 @@ class UnavailableError(MissingError):
 
 
 @contextmanager
-def open_nvml() -> Iterator[Any]:
-    """Yield the initialised pynvml module; its errors become UnavailableError."""
+def open_nvml(on: str = "") -> Iterator[Any]:
+    """Yield the initialised pynvml module; errors are UnavailableError, and name the device."""
+    where = f"{on} was not found: " if on else ""
     try:
         import pynvml
     except ImportError as error:
-        reason = "the package nvidia-ml-py is not installed"
+        reason = f"{where}the package nvidia-ml-py is not installed"
         raise UnavailableError(reason, "run: pip install nvidia-ml-py") from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         raise UnavailableError(
-            f"the NVIDIA driver does not respond ({error})",
-            "install it and check that nvidia-smi works, or use --on cpu",
+            f"{where}the NVIDIA driver does not respond ({error})",
+            "install it and check that nvidia-smi works, or use another device",
         ) from error
     try:
         yield pynvml
@@ -297,7 +298,7 @@ def open_nvml() -> Iterator[Any]:
 
 
 def _detect_gpu(on: str) -> Device:
-    with open_nvml() as nvml:
+    with open_nvml(on) as nvml:
         handle, slice_ = _find_handles(nvml, on)
         processor = _text(nvml.nvmlDeviceGetName(handle))
         if slice_ is not None:
