@@ -29,6 +29,7 @@ from joulecast.estimators.subtractive.options import OURS as OUR_OPTIONS
 from joulecast.estimators.subtractive.options import PAPER, SubtractiveOptions
 from joulecast.features.evaluation import NO_PROBE, EvaluationPlan
 from joulecast.records import Device, Record, Setup, Trial
+from joulecast.views.words import label_provenance
 
 if TYPE_CHECKING:
     from papers.ampere.lab import Lab
@@ -192,10 +193,6 @@ class Result(Record):
     def device_label(self) -> str:
         """The name of the device, with the provenance of what was not measured."""
         return self.device.name + label_provenance(self.provenance)
-
-
-def label_provenance(provenance: str) -> str:
-    return "" if provenance == "measured" else f" ({provenance})"
 
 
 Analyse = Callable[["Lab"], Findings]

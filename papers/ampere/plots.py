@@ -13,6 +13,7 @@ import numpy as np
 
 from joulecast.records import weakest_provenance
 from joulecast.system.errors import MissingError
+from joulecast.views.words import label_provenance
 from papers.ampere import experiment as ex
 from papers.ampere.experiment import AMPERE, FLOPS, LABELS, OURS, Net, Result, list_net_errors
 
@@ -41,7 +42,7 @@ class Canvas:
 
         self.figure = Figure(layout="constrained")
         self.panels: list[Any] = []
-        label = ex.label_provenance(weakest_provenance(one.provenance for one in results))
+        label = label_provenance(weakest_provenance(one.provenance for one in results))
         self.heading = f"{results[0].heading}{label}"
         self.devices = ", ".join(one.device.name for one in results)
 

@@ -144,7 +144,7 @@ def plan(experiments: Sequence[Experiment], settings: Settings) -> dict[str, lis
 
 def _analyse(experiment: Experiment, lab: Lab) -> Result:
     name, row, own = experiment.name, TABLE[experiment.name], lab.settings
-    seen, role = lab.log.load_observations(), f"reproduce.{experiment.name}"
+    seen, role = lab.folder.observations, f"reproduce.{experiment.name}"
     last_s = max((one.taken_at_s for one in seen), default=None)
     seconds = sum(one.cost_s for one in seen if f"{one.run}.".startswith(f"{role}."))
     numbers, notes = {}, []

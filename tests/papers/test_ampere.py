@@ -27,7 +27,7 @@ from papers.ampere.experiment import (
     Settings,
 )
 from papers.ampere.faces import FaceTrainer, draw_faces, read_celeba
-from papers.ampere.lab import Folder, ObservationFile
+from papers.ampere.lab import Folder
 from papers.ampere.run import EXPERIMENTS, draw, find_experiments, plan, run
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +125,7 @@ def test_faithful_points_start_at_both_bounds_with_500_steps(tmp_path):
     (result,) = run("fig4", **QUICK, out=tmp_path, faithful=True).results
     channels = [point["channels"] for point in result.numbers["points"]]
     assert result.numbers["is_faithful"] and sorted(channels[:2]) == [1, 64]
-    seen = ObservationFile(tmp_path / "observations.jsonl").load_observations()
+    seen = Folder(tmp_path).observations
     assert all(one.measured_steps >= 500 for one in seen if one.trial.network.layers)
     assert "ampere" in Settings(is_faithful=True).plan_family("cnn5").estimators
 
@@ -169,7 +169,7 @@ def test_damaged_files_are_named(tmp_path):
     for text in (b'{"trial": 3}\n', b"nonsense\n{}\n"):
         (tmp_path / "observations.jsonl").write_bytes(text)
         with pytest.raises(FileError, match="line 1 of"):
-            ObservationFile(tmp_path / "observations.jsonl")
+            Folder(tmp_path).load_observations()
     (tmp_path / "fig13-seed-1.json").write_text("{")
     with pytest.raises(FileError, match=r"fig13-seed-1.json is not JSON"):
         Folder(tmp_path).find(pruning.PrunedSeed, "fig13-seed-1")
