@@ -35,11 +35,15 @@ _SETTINGS |= {"lines.markersize": 4.5, "legend.frameon": False, "text.parse_math
 
 
 class Canvas:
-    """A figure with the heading of a result; its title says when energies were not measured."""
+    """A figure of results, that of a folder first, then those of other folders.
+
+    Its title is the heading of the first, and says when energies were not measured.
+    """
 
     def __init__(self, results: Sequence[Result]) -> None:
         from matplotlib.figure import Figure
 
+        self.results, self.numbers = results, results[0].numbers
         self.figure = Figure(layout="constrained")
         self.panels: list[Any] = []
         label = label_provenance(weakest_provenance(one.provenance for one in results))

@@ -247,7 +247,7 @@ def test_budget_accuracy_and_a_miss_of_flops_decide_fig13():
 
     assert judge(0.49, 0.9, 0.4) and judge(0.49, 0.9, None)
     assert not (judge(0.51, 0.9, 0.4) or judge(0.49, 0.45, 0.4) or judge(0.49, 0.9, 1.5))
-    assert Findings(True, "Small.", {}, (), (1, 4, "seeds")).judge()[0] == UNTESTED
+    assert Findings(True, {}, measured=(1, 4, "seeds")).judge(TABLE["fig5"])[0] == UNTESTED
     names = ("resnet18", "resnet50", "resnet50:64,3,4,23,3", "resnet34:64,1,1,1,1")
     assert list(map(networks.count_depth, names)) == [18, 50, 101, 10]
 
