@@ -77,13 +77,8 @@ def judge_fig7(nets: Sequence[Net]) -> Findings:
     low, high = (thirds[at]["median_errors_percent"][FLOPS] for at in (0, -1))
     worst = max(third["mapes_percent"][AMPERE] for third in thirds)
     is_biased, is_accurate = low > 0 > high, worst <= LIMITS["fig7"]["most_ampere_percent"]
-    words = {
-        "low": low,
-        "high": high,
-        "contrary": "" if is_biased else ", which is not what the paper found",
-        "worst": worst,
-        **describe_nets(nets),
-    }
+    contrary = "" if is_biased else ", which is not what the paper found"
+    words = {"low": low, "high": high, "worst": worst, "contrary": contrary, **describe_nets(nets)}
     numbers = {"nets": list(nets), "thirds": thirds}
     return Findings(is_biased and is_accurate, numbers, words=words)
 
@@ -242,9 +237,8 @@ def judge_fig10(nets: Sequence[Net], planned: int = 0) -> Findings:
     correlation = ex.correlate(rankdata(depths), rankdata(ampere))
     has_held = all(bool(mean(ampere) < mean(flops)) for mean in (np.median, np.mean))
     has_held &= correlation <= LIMITS["fig10"]["most_rank_correlation"]
-    words = {"least": min(depths), "most": max(depths), "correlation": correlation}
+    words = {"least": min(depths), "most": max(depths), **describe_nets(known)}
     numbers, measured = {"nets": list(nets), "rank_correlation": correlation}, len(nets)
-    words |= describe_nets(known)
     return Findings(has_held, numbers, words=words, measured=(measured, planned, "networks"))
 
 

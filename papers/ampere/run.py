@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -16,37 +16,34 @@ from joulecast.system.errors import BudgetSpentError, InputError, MissingError
 from joulecast.system.files import write_atomically
 from papers.ampere import experiment as ex
 from papers.ampere import layers, networks, plots, pruning
-from papers.ampere.experiment import TABLE, Experiment, Result, Settings, Work
+from papers.ampere.experiment import TABLE, Analyse, Experiment, Findings, Result, Settings, Work
 from papers.ampere.lab import Folder, Identity, Lab
+from papers.ampere.layers import plan_surfaces
 from papers.ampere.report import write_results
 
 # Steps of a measurement of the paper.
 _FAITHFUL_STEPS = 500
 
 
+def _judge_nets(judge: Callable[[Sequence[ex.Net]], Findings], family: str) -> Analyse:
+    return lambda lab: judge(lab.list_nets(family))
+
+
+def _judge_surfaces(judge: Callable[[Sequence[ex.Json]], Findings]) -> Analyse:
+    return lambda lab: judge(layers.sample_surfaces(lab))
+
+
 _ROWS = (
     Experiment("fig2", layers.analyse_fig2, layers.draw_fig2, layers.plan_fig2),
     Experiment("fig4", layers.analyse_fig4, layers.draw_fig4, layers.plan_fig4),
     Experiment("fig5", layers.analyse_fig5, layers.draw_fig5, layers.plan_fig5),
-    Experiment("fig6", lambda lab: networks.judge_fig6(lab.list_nets("cnn5")), networks.draw_fig6),
-    Experiment("fig7", lambda lab: networks.judge_fig7(lab.list_nets("cnn5")), networks.draw_fig7),
-    Experiment(
-        "fig11",
-        lambda lab: layers.judge_fig11(layers.sample_surfaces(lab)),
-        layers.draw_fig11,
-        layers.plan_surfaces,
-    ),
-    Experiment(
-        "fig12",
-        lambda lab: layers.judge_fig12(layers.sample_surfaces(lab)),
-        layers.draw_fig12,
-        layers.plan_surfaces,
-    ),
+    Experiment("fig6", _judge_nets(networks.judge_fig6, "cnn5"), networks.draw_fig6),
+    Experiment("fig7", _judge_nets(networks.judge_fig7, "cnn5"), networks.draw_fig7),
+    Experiment("fig11", _judge_surfaces(layers.judge_fig11), layers.draw_fig11, plan_surfaces),
+    Experiment("fig12", _judge_surfaces(layers.judge_fig12), layers.draw_fig12, plan_surfaces),
     Experiment("fig10", networks.analyse_fig10, networks.draw_fig10, networks.plan_fig10),
     Experiment("fig8", networks.analyse_fig8, networks.draw_fig8),
-    Experiment(
-        "fig9", lambda lab: networks.judge_fig9(lab.list_nets("transformer")), networks.draw_fig9
-    ),
+    Experiment("fig9", _judge_nets(networks.judge_fig9, "transformer"), networks.draw_fig9),
     Experiment("table1", networks.analyse_table1, networks.draw_table1),
     Experiment("fig13", pruning.analyse_fig13, pruning.draw_fig13, pruning.plan_fig13),
 )
