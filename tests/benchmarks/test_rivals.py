@@ -63,7 +63,9 @@ def test_neuralpower_recovers_a_device_on_which_stages_cost_what_their_work_says
         sizes.setdefault(stage.type_key, set()).add(stage.block)
     # Four types and three stages; the first convolution has only six widths.
     assert sorted(map(len, sizes.values())) == [6] * 3 + [20] * 9
-    found = estimator.fit(seen).predict(networks, [SETUP])
+    fitted = estimator.fit(seen)
+    assert estimator.load(fitted.to_dict()).observation_count == len(seen)
+    found = fitted.predict(networks, [SETUP])
     parts = [placed.block for network in networks for placed in split_network(network)]
     truth = [find_cost(one) for part in parts for one in neuralpower.list_stages(part, SETUP)]
     assert found.energy_j[0] == pytest.approx(sum(cost[0] for cost in truth), rel=0.02)
