@@ -168,7 +168,7 @@ class FittedNeuralPower(Record):
     """A fit: polynomials by stage type, and rates by setup for types without."""
 
     regressions: Mapping[str, StageRegression] = always_stored(json_name="types")
-    rates: Mapping[str, StageRates]
+    rates: Mapping[str, StageRates] = always_stored()
     observation_count: int = always_stored(json_name="seen")
     version: int = NeuralPowerEstimator.version
 
