@@ -3,17 +3,13 @@
 The readers and their hostile inputs are those of benchmarks/robustness, which runs many more.
 """
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.robustness.hostile_inputs import find_defect
+from benchmarks.robustness.readers import HostileFolder
 
-FOLDER = Path(__file__).parents[1] / "benchmarks" / "robustness"
 # Inputs of each reader; about 2,000 together.
 FAST, SLOW = 170, 100
 COUNTS = {
@@ -37,17 +33,9 @@ COUNTS = {
 }
 
 
-def load_readers():
-    spec = importlib.util.spec_from_file_location("readers", FOLDER / "readers.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["readers"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    return load_readers().HostileFolder(tmp_path_factory.mktemp("hostile"))
+    return HostileFolder(tmp_path_factory.mktemp("hostile"))
 
 
 @pytest.fixture

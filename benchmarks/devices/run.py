@@ -44,6 +44,7 @@ from benchmarks.devices.tables import (
     KernelRow,
     Row,
     StepRow,
+    collect_all_devices,
     collect_devices,
     collect_metered,
     observe_row,
@@ -168,14 +169,9 @@ def choose_anchors(kernels: Iterable[KernelRow], device: str) -> list[KernelRow]
     for op, sizes in ANCHOR_SIZES:
         candidates = [one for one in left if one.op == op and one not in chosen]
         if candidates:
-            chosen.append(
-                min(
-                    candidates,
-                    key=lambda one: sum(
-                        math.log(a / b) ** 2 for a, b in zip(one.sizes, sizes, strict=True)
-                    ),
-                )
-            )
+            logs = np.log(sizes)
+            distances = [math.dist(np.log(one.sizes), logs) for one in candidates]
+            chosen.append(candidates[int(np.argmin(distances))])
     return chosen
 
 
@@ -203,11 +199,8 @@ def run_neusight(args: argparse.Namespace) -> None:
 def run_published(args: argparse.Namespace) -> None:
     """Leave out each GPU with published steps and predict them."""
     out = args.out or RESULTS / "published.json.xz"
-    kernels, steps, published = (
-        read_kernels(args.data),
-        read_steps(args.data),
-        read_published_steps(),
-    )
+    kernels, steps = read_kernels(args.data), read_steps(args.data)
+    published = read_published_steps()
     results = read_json(out) if out.exists() else {}
     for device in choose_devices(published, args.gpu):
         law = fit_law(device, kernels, steps)
@@ -388,9 +381,7 @@ def run_h200(args: argparse.Namespace) -> None:
     """Estimate every network with more and more known of the H200; write and print."""
     is_fresh = args.work == "fresh"
     steps = list(read_measured_steps(is_fresh))
-    devices = collect_devices(
-        read_kernels(args.data), [*read_steps(args.data), *read_published_steps()]
-    )
+    devices = collect_all_devices(args.data)
     nothing = np.zeros(0)
     found = fit_shared_model(devices, devices, fit_host_time([], nothing, nothing))
     shared, sheet = BlindModel(**vars(found)), find_data_sheet(H200)
@@ -532,9 +523,7 @@ def score_rows(rows: Sequence[Json]) -> Json:
 
 def build(args: argparse.Namespace) -> None:
     """Fit the model that several GPUs share, and write it where the package ships it."""
-    devices = collect_devices(
-        read_kernels(args.data), [*read_steps(args.data), *read_published_steps()]
-    )
+    devices = collect_all_devices(args.data)
     model = fit_shared_model(devices, collect_metered(), find_host_time(), NOTICE)
     data = model.to_dict()
     out = args.out or SHARED_FIT

@@ -163,41 +163,36 @@ def read_kernels(folder: Path) -> list[KernelRow]:
 
 def read_steps(folder: Path) -> list[StepRow]:
     """Return all steps of a folder of NeuSight's tables."""
-    columns = ("device", "model", "mode", "tokens", "batch", "measured_ms")
-    return [
-        StepRow(
-            "",
-            row["device"],
-            row["model"],
-            row["mode"],
-            int(row["tokens"]),
-            int(row["batch"]),
-            "fp32",
-            float(row["measured_ms"]) * _MS,
-            {name: float(row[f"{name}_ms"]) * _MS for name in RIVALS if row.get(f"{name}_ms")},
-        )
-        for row in _read_table(folder / "steps.csv", columns)
-    ]
+    return _read_steps(folder / "steps.csv", "tokens", "measured_ms")
 
 
 def read_published_steps(without: str | None = None) -> list[StepRow]:
     """Return all published steps, without those of a device by any of its names."""
     left_out = find_data_sheet(without).name if without else ""
-    columns = ("source", "device", "model", "mode", "size", "batch", "precision", "step_ms")
-    rows = [
+    rows = _read_steps(HERE / "published_steps.csv", "size", "step_ms")
+    return [row for row in rows if find_data_sheet(row.device).name != left_out]
+
+
+def _read_steps(path: Path, size: str, duration_ms: str) -> list[StepRow]:
+    """Return the steps of a table with these columns; only published ones say where they are from.
+
+    Only NeuSight's table has predictions of other methods; all of its steps are in fp32.
+    """
+    columns = ("device", "model", "mode", size, "batch", duration_ms)
+    return [
         StepRow(
-            row["source"],
+            row.get("source", ""),
             row["device"],
             row["model"],
             row["mode"],
-            int(row["size"]),
+            int(row[size]),
             int(row["batch"]),
-            row["precision"],
-            float(row["step_ms"]) * _MS,
+            row.get("precision", "fp32"),
+            float(row[duration_ms]) * _MS,
+            {name: float(row[f"{name}_ms"]) * _MS for name in RIVALS if row.get(f"{name}_ms")},
         )
-        for row in _read_table(HERE / "published_steps.csv", columns)
+        for row in _read_table(path, columns)
     ]
-    return [row for row in rows if find_data_sheet(row.device).name != left_out]
 
 
 def _read_table(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
@@ -283,6 +278,11 @@ def collect_devices(kernels: Iterable[KernelRow], steps: Iterable[StepRow]) -> l
         MeasuredDevice(find_data_sheet(name), [observe_row(row) for row in own])
         for name, own in sorted(rows.items())
     ]
+
+
+def collect_all_devices(folder: Path) -> list[MeasuredDevice]:
+    """Return the GPUs of NeuSight's tables and of the published steps."""
+    return collect_devices(read_kernels(folder), [*read_steps(folder), *read_published_steps()])
 
 
 def thin_steps(steps: Iterable[StepRow]) -> list[StepRow]:

@@ -60,7 +60,7 @@ from joulecast.records import (
     name_layout,
     stable_hash,
 )
-from joulecast.records.codec import Record
+from joulecast.records.codec import Record, always_stored
 from joulecast.system.errors import MissingError
 from joulecast.variants import (
     REPEATED,
@@ -160,32 +160,22 @@ class NeuralPowerEstimator:
 
     def load(self, data: Json) -> FittedNeuralPower:
         """Restore a fit from its JSON."""
-        regressions = {key: StageRegression.from_dict(one) for key, one in data["types"].items()}
-        rates = {key: StageRates.from_dict(one) for key, one in data["rates"].items()}
-        return FittedNeuralPower(regressions, rates, data["seen"])
+        return FittedNeuralPower.from_dict(data)
 
 
 @dataclass(frozen=True)
-class FittedNeuralPower(FittedBySetup):
+class FittedNeuralPower(FittedBySetup, Record):
     """A fit: polynomials by stage type, and rates by setup for types without."""
 
-    regressions: Mapping[str, StageRegression]
-    rates: Mapping[str, StageRates]
-    observation_count: int
+    regressions: Mapping[str, StageRegression] = always_stored(json_name="types")
+    rates: Mapping[str, StageRates] = always_stored()
+    observation_count: int = always_stored(json_name="seen")
+    version: int = NeuralPowerEstimator.version
 
     def describe(self) -> tuple[FitComponent, ...]:
         """Return the stage types."""
         items = [FitComponent(one.label, one.count, one.count) for one in self.regressions.values()]
         return tuple(sorted(items, key=lambda item: item.label))
-
-    def to_dict(self) -> Json:
-        """Return JSON from which ``NeuralPowerEstimator.load`` restores the fit."""
-        return {
-            "version": NeuralPowerEstimator.version,
-            "seen": self.observation_count,
-            "types": {key: one.to_dict() for key, one in self.regressions.items()},
-            "rates": {key: one.to_dict() for key, one in self.rates.items()},
-        }
 
     def predict_setup(
         self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool

@@ -11,6 +11,8 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any
 
 from joulecast.devices.detect import parse_on
 from joulecast.features.progress_report import ProgressReport
@@ -24,34 +26,36 @@ _ABOUT = """Run experiments of the AMPERE paper: fig2 ... fig13, table1, or all 
 measures networks, draws the figure of the paper from them, and says whether the paper's statement
 held on this device. Every observation is kept at once: after an interruption, the same command
 continues."""
-_TEXTS = {
-    "--on": ("cpu", "device: cpu, cuda:0, simulated:7, or the address of an agent"),
-    "--meter": ("auto", "meter, as `joulecast detect` lists them"),
-    "--device-name": ("", "name to record for the device"),
-    "--out": ("reproduction", "folder of observations, results and pictures"),
-    "--celeba": ("", "folder of CelebA for fig13, instead of drawn faces"),
+_HELP = {
+    "on": "device: cpu, cuda:0, simulated:7, or the address of an agent",
+    "meter": "meter, as `joulecast detect` lists them",
+    "device_name": "name to record for the device",
+    "out": "folder of observations, results and pictures",
+    "celeba": "folder of CelebA for fig13, instead of drawn faces",
+    "quick": "use fewer networks and less device time",
+    "measure_only": "leave analysing and drawing to a later run",
+    "redraw": "use what the folder holds, without a device",
+    "faithful": "the paper's algorithm without our deviations, and 500 steps a measurement",
+    "until_s": "measure nothing more after this time",
+    "beside": "also draw the results of another folder; several times for several",
 }
-_FLAGS = {
-    "--quick": "use fewer networks and less device time",
-    "--measure-only": "leave analysing and drawing to a later run",
-    "--redraw": "use what the folder holds, without a device",
-    "--faithful": "the paper's algorithm without our deviations, and 500 steps a measurement",
-    "--dry-run": "list what would be measured, and how long it takes",
-    "--json": "print JSON",
-}
+"""Options of ``run``, which has their defaults."""
+_CONVERSIONS: dict[str, Any] = {"until_s": {"type": float}}
+_CONVERSIONS["beside"] = {"action": "append", "default": []}
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command line, and return the exit code."""
     parser = argparse.ArgumentParser("python -m papers.ampere", description=_ABOUT)
     parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT")
-    for name, (default, text) in _TEXTS.items():
-        parser.add_argument(name, default=default, help=text)
-    for name, text in _FLAGS.items():
-        parser.add_argument(name, action="store_true", help=text)
-    parser.add_argument("--until-s", type=float, help="measure nothing more after this time")
-    beside = "also draw the results of another folder; several times for several"
-    parser.add_argument("--beside", action="append", default=[], help=beside)
+    for name, text in _HELP.items():
+        default = signature(run).parameters[name].default
+        how = {"action": "store_true"} if default is False else {"default": default}
+        how |= _CONVERSIONS.get(name, {})
+        parser.add_argument(f"--{name.replace('_', '-')}", help=text, **how)
+    dry = "list what would be measured, and how long it takes"
+    parser.add_argument("--dry-run", action="store_true", help=dry)
+    parser.add_argument("--json", action="store_true", help="print JSON")
     args = vars(parser.parse_args(words))
     is_json, names = args.pop("json"), args.pop("experiments")
     try:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from joulecast.estimators.subtractive.options import OURS as OUR_OPTIONS
 from joulecast.estimators.subtractive.options import PAPER, SubtractiveOptions
 from joulecast.features.evaluation import NO_PROBE, EvaluationPlan
 from joulecast.records import Device, Record, Setup, Trial
+from joulecast.views.words import label_provenance
 
 if TYPE_CHECKING:
     from papers.ampere.lab import Lab
@@ -143,24 +144,30 @@ class Findings:
 
     Attributes:
         has_held: Whether the criterion is met.
-        finding: One sentence with the numbers that decide it.
         numbers: Everything that the picture shows, as JSON.
+        parts: What the sentence says of each of several.
+        words: What else the sentence has beside numbers.
         notes: What a reader has to know about the numbers.
         measured: How many of something were measured, how many were planned, and what they are;
             the criterion decides nothing before all of them were.
     """
 
     has_held: bool
-    finding: str
     numbers: Json
+    parts: Sequence[Mapping[str, Any]] = ()
+    words: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
     measured: tuple[int, int, str] = (0, 0, "")
 
-    def judge(self) -> tuple[str, str]:
+    def judge(self, row: Json) -> tuple[str, str]:
+        """Return the verdict, and one sentence as the row of the experiment words it."""
+        parts = [row["part"].format(**one) for one in self.parts]
+        values = {**self.numbers, **self.words, "parts": row.get("between", "; ").join(parts)}
+        finding: str = row["finding"].format(**values)
         done, planned, what = self.measured
         if done < planned:
-            return UNTESTED, f"Only {done} of {planned} {what} measured so far. {self.finding}"
-        return HELD if self.has_held else NOT_HELD, self.finding
+            return UNTESTED, f"Only {done} of {planned} {what} measured so far. {finding}"
+        return HELD if self.has_held else NOT_HELD, finding
 
 
 @dataclass(frozen=True)
@@ -194,10 +201,6 @@ class Result(Record):
         return self.device.name + label_provenance(self.provenance)
 
 
-def label_provenance(provenance: str) -> str:
-    return "" if provenance == "measured" else f" ({provenance})"
-
-
 Analyse = Callable[["Lab"], Findings]
 
 
@@ -208,26 +211,18 @@ class Experiment:
     Attributes:
         name: ``fig2`` ... ``table1``, as the paper numbers it.
         analyse: Returns what was found. Raises MissingError if too little was measured.
-        draw: Draws results: that of this folder first, then those of other folders.
+        draw: Draws the results of a canvas.
         plan: Lists what is measured after the evaluations of its families.
     """
 
     name: str
     analyse: Analyse
-    draw: Callable[[Canvas, Sequence[Result]], None]
+    draw: Callable[[Canvas], None]
     plan: Callable[[Settings], Sequence[Work]] = lambda settings: ()
 
     @property
     def families(self) -> list[str]:
         return list(TABLE[self.name].get("families", ()))
-
-
-def describe(name: str, parts: Sequence[Mapping[str, Any]] = (), **values: Any) -> str:
-    """Return the finding of an experiment as its row words it, with a part for each of several."""
-    row = TABLE[name]
-    texts = [row["part"].format(**one) for one in parts]
-    parts_text = row.get("between", "; ").join(texts)
-    return str(row["finding"].format(parts=parts_text, **values))
 
 
 def correlate(left: Floats, right: Floats) -> float:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import json
-import lzma
 import math
 import os
 import random
@@ -23,10 +22,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
+from benchmarks.common import read_bytes
 from joulecast.campaign import ObservationLog, Progress, run_campaign
 from joulecast.campaign.trial_log import TrialLog
 from joulecast.estimators import find_estimator
@@ -38,7 +39,7 @@ from joulecast.measurer import TrialMeasurer
 from joulecast.records import Device, Observation, Profile, Record, Trial, load_record
 from joulecast.system import errors
 from joulecast.system.errors import FileError, InputError, MissingError
-from joulecast.system.files import MOST_UNPACKED_BYTES, parse_json, write_atomically
+from joulecast.system.files import parse_json, write_atomically
 from papers.ampere.experiment import AMPERE, Json, Settings
 
 R = TypeVar("R", bound=Record)
@@ -69,79 +70,19 @@ class Identity(Settings):
         ]
 
 
-def _read(path: Path) -> bytes:
-    """Return the content of a file, unpacked; nothing if it does not exist."""
-    try:
-        with (lzma.open if path.suffix == ".xz" else open)(path, "rb") as file:
-            data: bytes = file.read(MOST_UNPACKED_BYTES + 1)
-    except FileNotFoundError:
-        return b""
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise FileError(f"{path} is damaged ({error}): restore it") from error
-    if len(data) > MOST_UNPACKED_BYTES:
-        raise FileError(f"{path} is larger than {MOST_UNPACKED_BYTES // 2**20} MiB")
-    return data
-
-
-class ObservationFile(ObservationLog):
-    """Observations of one device in a file of lines; every campaign starts afresh.
+class Folder(ObservationLog):
+    """A folder of results, whose observations are the log of every campaign; each starts afresh.
 
     A process that is killed while it writes leaves at most one incomplete line at the end, which is
-    removed when the file is opened again. Raises FileError if a complete line is damaged.
-    ``check_time`` is called after every observation, and may end the run.
+    removed when the observations are read. ``check_time`` is called after every observation, and
+    may end the run.
     """
 
-    def __init__(self, path: Path, check_time: Callable[[], None] = lambda: None) -> None:
-        self.path, self.check_time, self.run = path, check_time, ""
-        self._found: list[Observation] = []
-        self._parse(_read(packed := path.with_name(f"{path.name}.xz")), packed)
-        data = _read(path)
-        whole = data[: data.rfind(b"\n") + 1]
-        if whole != data:
-            os.truncate(path, len(whole))
-        self._parse(whole, path)
-
-    def _parse(self, lines: bytes, path: Path) -> None:
-        for number, line in enumerate(lines.splitlines(), start=1):
-            where = f"line {number} of {path}"
-            try:
-                values = parse_json(line)
-            except ValueError as error:
-                raise FileError(f"{where} is damaged ({error}): restore or remove it") from error
-            self._found.append(load_record(Observation, values, where))
-
-    def select(self, run: str) -> ObservationFile:
-        """Return the same file, of which only observations with a run tag are loaded."""
-        other = copy.copy(self)
-        other.run = run
-        return other
-
-    def load_observations(self, profile_key: str = "") -> tuple[Observation, ...]:
-        """Return the observations in the order they were made; all have the folder's profile."""
-        return tuple(one for one in self._found if self.run in ("", one.run))
-
-    def add_observation(self, observation: Observation) -> None:
-        line = json.dumps(observation.to_dict(), separators=(",", ":"), allow_nan=False)
-        try:
-            with self.path.open("ab") as file:
-                file.write(line.encode("utf-8") + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise FileError(f"cannot write {self.path} ({error}): give another --out") from error
-        self._found.append(observation)
-        self.check_time()
-
-
-@dataclass(frozen=True)
-class Folder:
-    """A folder of results."""
-
-    path: Path
-
-    def __post_init__(self) -> None:
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path} is a file: give --out a folder")
+    def __init__(self, path: Path) -> None:
+        self.path, self.run = path, ""
+        self.check_time: Callable[[], None] = lambda: None
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file: give --out a folder")
 
     def claim(self, new: Identity) -> None:
         """Create the folder for a device, or raise InputError if it belongs to another one.
@@ -175,16 +116,63 @@ class Folder:
 
     def find(self, kind: type[R], name: str) -> R | None:
         """Return a record of the folder; None if it does not exist."""
-        path = self.path / f"{name}.json"
-        data = _read(path) or _read(path.with_suffix(".json.xz"))
-        try:
-            return load_record(kind, parse_json(data), str(path)) if data else None
-        except ValueError as error:
-            raise FileError(f"{path} is not JSON ({error}): restore or remove it") from error
+        plain = self.path / f"{name}.json"
+        for path in filter(Path.exists, (plain, plain.with_suffix(".json.xz"))):
+            return _decode(kind, read_bytes(path), str(path))
+        return None
 
     def save(self, record: Record, name: str) -> None:
         text = json.dumps(record.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
         write_atomically(text.encode("utf-8") + b"\n", self.path / f"{name}.json")
+
+    @cached_property
+    def observations(self) -> list[Observation]:
+        """Every observation, in the order they were made."""
+        found = []
+        packed = self._lines.with_suffix(".jsonl.xz")
+        for path in filter(Path.exists, (packed, self._lines)):
+            data = read_bytes(path)
+            if path != packed and not data.endswith(b"\n"):
+                data = data[: data.rfind(b"\n") + 1]
+                os.truncate(path, len(data))
+            for number, line in enumerate(data.splitlines(), start=1):
+                found.append(_decode(Observation, line, f"line {number} of {path}"))
+        return found
+
+    @property
+    def _lines(self) -> Path:
+        return self.path / "observations.jsonl"
+
+    def select(self, run: str) -> Folder:
+        """Return the same folder, of which only observations with a run tag are loaded."""
+        other = copy.copy(self)
+        other.run, other.observations = run, self.observations
+        return other
+
+    def load_observations(self, profile_key: str = "") -> tuple[Observation, ...]:
+        """Return the observations of the run tag; all have the folder's profile."""
+        return tuple(one for one in self.observations if self.run in ("", one.run))
+
+    def add_observation(self, observation: Observation) -> None:
+        line = json.dumps(observation.to_dict(), separators=(",", ":"), allow_nan=False)
+        known = self.observations
+        try:
+            with self._lines.open("ab") as file:
+                file.write(line.encode("utf-8") + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise FileError(f"cannot write {self._lines} ({error}): give another --out") from error
+        known.append(observation)
+        self.check_time()
+
+
+def _decode(kind: type[R], text: bytes, where: str) -> R:
+    try:
+        values = parse_json(text)
+    except ValueError as error:
+        raise FileError(f"{where} is not JSON ({error}): restore or remove it") from error
+    return load_record(kind, values, where)
 
 
 def list_energies(observations: Iterable[Observation]) -> list[float]:
@@ -218,8 +206,7 @@ class Lab:
     _is_warm: bool = False
 
     def __post_init__(self) -> None:
-        self.settings = self.folder.read_identity()
-        self.log = ObservationFile(self.folder.path / "observations.jsonl", self._check_time)
+        self.settings, self.folder.check_time = self.folder.read_identity(), self._check_time
 
     @property
     def device(self) -> TrialMeasurer:
@@ -238,7 +225,7 @@ class Lab:
 
     def list_role(self, role: str) -> tuple[Observation, ...]:
         """Return the kept observations of a role in the order they were made."""
-        return self.log.select(f"reproduce.{role}").load_observations()
+        return self.folder.select(f"reproduce.{role}").load_observations()
 
     def find(self, trials: Iterable[Trial], role: str) -> dict[str, list[Observation]]:
         """Return the kept observations with energy of each trial, by its key; none if refused."""
@@ -267,7 +254,7 @@ class Lab:
                 continue
             self._warm_up(trial)
             # Without earlier windows, which it would repeat until they agree.
-            log = TrialLog(measurer, self.log, [], keeps_refusals=True)
+            log = TrialLog(measurer, self.folder, [], keeps_refusals=True)
             try:
                 if log.measure(trial, True, name) is None:
                     refused.add(trial.key)
@@ -284,7 +271,7 @@ class Lab:
 
     def run_campaign(self, estimator: str, target: Target, role: str, points: int) -> None:
         """Let an estimator choose what is measured, until it has a number of points."""
-        method, log = find_estimator(estimator), self.log.select(f"reproduce.{role}")
+        method, log = find_estimator(estimator), self.folder.select(f"reproduce.{role}")
         if method.propose(target, log.load_observations()).points >= points:
             # A campaign that has ended would measure doubtful points again each time.
             return
@@ -305,13 +292,15 @@ class Lab:
     def measure_family(self, family: str) -> None:
         measurer = self.device.change_run(self.device.run, rounds=1)
         plan = self.settings.plan_family(family)
-        self.failures += evaluation.measure_evaluation(measurer, self.log, plan, self.on_progress)
+        self.failures += evaluation.measure_evaluation(
+            measurer, self.folder, plan, self.on_progress
+        )
 
     def evaluate(self, family: str) -> Evaluation:
         """Evaluate estimators on the kept observations of a family, or raise MissingError."""
         if family not in self._evaluations:
             plan = self.settings.plan_family(family)
-            profile = self.settings.make_profile(self.log.load_observations())
+            profile = self.settings.make_profile(self.folder.observations)
             if not evaluation.EvaluationLog(plan, profile).list_for(evaluation.PASSES[0]):
                 raise MissingError("no test network was measured yet")
             self._evaluations[family] = evaluation.evaluate_stored(profile, plan)
@@ -354,7 +343,7 @@ class Lab:
 
     def find_training(self, family: str, name: str) -> evaluation.TrainingObservations:
         """Return the kept observations that an estimator is fitted to in an evaluation."""
-        profile = self.settings.make_profile(self.log.load_observations())
+        profile = self.settings.make_profile(self.folder.observations)
         log = evaluation.EvaluationLog(self.settings.plan_family(family), profile)
         return log.find_training(self.settings.name_estimator(name))
 

@@ -28,7 +28,7 @@ from joulecast.records import Input, Network, Observation, Setup, Trial
 from joulecast.system.errors import MissingError
 from joulecast.variants.curves import CurveRange, plan_curves
 from papers.ampere import experiment as ex
-from papers.ampere.experiment import AMPERE, LIMITS, Findings, Json, Result, Settings, Work
+from papers.ampere.experiment import AMPERE, LIMITS, Findings, Json, Settings, Work
 from papers.ampere.lab import Lab, find_median_j, list_energies
 from papers.ampere.plots import DARK, GREY, ORANGE, RED, SKY, Canvas, draw_process
 
@@ -108,8 +108,8 @@ def analyse_fig2(lab: Lab) -> Findings:
     ]
     grew = "grew" if is_linear else "did not grow"
     over = "overestimated" if is_above else "did not always overestimate"
-    finding = ex.describe("fig2", parts, grew=grew, overestimated=over)
-    return Findings(is_linear and is_above, finding, {"stacks": stacks})
+    words = {"grew": grew, "overestimated": over}
+    return Findings(is_linear and is_above, {"stacks": stacks}, parts, words)
 
 
 def _analyse_stack(lab: Lab, title: str, trials: Sequence[Trial], stages: _Stages) -> Json:
@@ -146,8 +146,8 @@ def _analyse_stack(lab: Lab, title: str, trials: Sequence[Trial], stages: _Stage
     }
 
 
-def draw_fig2(canvas: Canvas, results: Sequence[Result]) -> None:
-    stacks = results[0].numbers["stacks"]
+def draw_fig2(canvas: Canvas) -> None:
+    stacks = canvas.numbers["stacks"]
     for panel, one in zip(canvas.add(len(stacks)), stacks, strict=True):
         x, y = one["counts"], np.array(one["energies_j"])
         panel.plot(x, one["line_j"], label="straight line")
@@ -206,8 +206,7 @@ def analyse_fig5(lab: Lab) -> Findings:
         f"A line with a constant, which the paper does not try, describes {' and '.join(linear)} "
         "at least as well as the Gaussian process."
     )
-    notes = [note] if linear else []
-    return Findings(has_held, ex.describe("fig5", parts), {"layers": layers}, notes)
+    return Findings(has_held, {"layers": layers}, parts, notes=[note] if linear else [])
 
 
 def _analyse_input(lab: Lab, title: str, trials: Mapping[int, Trial]) -> Json:
@@ -247,8 +246,8 @@ def _analyse_input(lab: Lab, title: str, trials: Mapping[int, Trial]) -> Json:
     }
 
 
-def draw_fig5(canvas: Canvas, results: Sequence[Result]) -> None:
-    layers = results[0].numbers["layers"]
+def draw_fig5(canvas: Canvas) -> None:
+    layers = canvas.numbers["layers"]
     for panel, one in zip(canvas.add(len(layers)), layers, strict=True):
         x, y = np.array(one["channels"]), np.array(one["energies_j"])
         draw_process(panel, one["channels"], one["lows_j"], one["means_j"], one["highs_j"])
@@ -303,13 +302,15 @@ def analyse_fig4(lab: Lab) -> Findings:
     sds_j = {count: max(_fit_points(points[:count], lab.settings)[2]) for count in counts}
     order = [int(point["channels"]) for point in points]
     is_from_ends = {order[0], order[1]} == {min(order), max(order)}
-    about: Json = {"order": ", ".join(map(str, order)), "ends": "" if is_from_ends else "not "}
-    about |= {"before_mj": 1e3 * sds_j[before], "after_mj": 1e3 * sds_j[after], "after": after}
-    largest_j = {str(count): sd_j for count, sd_j in sds_j.items()}
-    batch, is_faithful = _choose_setup(lab.settings).batch, lab.settings.is_faithful
-    numbers: Json = {"points": points, "largest_sds_j": largest_j}
-    numbers |= {"batch": batch, "is_faithful": is_faithful}
-    return Findings(sds_j[after] < sds_j[before], ex.describe("fig4", (), **about), numbers)
+    words: Json = {"order": ", ".join(map(str, order)), "ends": "" if is_from_ends else "not "}
+    words |= {"before_mj": 1e3 * sds_j[before], "after_mj": 1e3 * sds_j[after], "after": after}
+    numbers = {
+        "points": points,
+        "largest_sds_j": {str(count): sd_j for count, sd_j in sds_j.items()},
+        "batch": _choose_setup(lab.settings).batch,
+        "is_faithful": lab.settings.is_faithful,
+    }
+    return Findings(sds_j[after] < sds_j[before], numbers, words=words)
 
 
 def _fit_points(points: Sequence[Json], settings: Settings) -> _Sampled:
@@ -319,8 +320,8 @@ def _fit_points(points: Sequence[Json], settings: Settings) -> _Sampled:
     return _sample(fit_gaussian_process(widths, values, variances, options=options))
 
 
-def draw_fig4(canvas: Canvas, results: Sequence[Result]) -> None:
-    numbers, before = results[0].numbers, LIMITS["fig4"]["before"]
+def draw_fig4(canvas: Canvas) -> None:
+    numbers, before = canvas.numbers, LIMITS["fig4"]["before"]
     points, settings = numbers["points"], Settings(is_faithful=bool(numbers.get("is_faithful")))
     order = ", ".join(f"{point['channels']:g}" for point in points)
     subtitle = f"FC layer, input ({numbers['batch']}, C, 28, 28); measured in the order {order}"
@@ -454,7 +455,7 @@ def judge_fig11(surfaces: Sequence[_Surface]) -> Findings:
     parts = [{**one, "plane": fit_plane_error(one), "error": _mape(one)} for one in surfaces]
     has_held = min(part["plane"] for part in parts) >= LIMITS["fig11"]["least_plane_percent"]
     has_held &= parts[0]["error"] <= parts[-1]["error"]
-    return Findings(has_held, ex.describe("fig11", parts), {"surfaces": surfaces})
+    return Findings(has_held, {"surfaces": surfaces}, parts)
 
 
 def judge_fig12(surfaces: Sequence[_Surface]) -> Findings:
@@ -467,14 +468,13 @@ def judge_fig12(surfaces: Sequence[_Surface]) -> Findings:
         parts.append({"label": one["label"], "share": share, "error_mj": 1e3 * error_j})
     shares, errors_j = ([row[name] for row in rows] for name in rows[0])
     has_held = shares[0] == min(shares) and errors_j[0] == max(errors_j)
-    numbers = {"surfaces": surfaces, "errors": rows}
-    return Findings(has_held, ex.describe("fig12", parts), numbers)
+    return Findings(has_held, {"surfaces": surfaces, "errors": rows}, parts)
 
 
-def draw_fig11(canvas: Canvas, results: Sequence[Result]) -> None:
+def draw_fig11(canvas: Canvas) -> None:
     """Draw every surface with its 95 % interval; devices stand side by side."""
-    count = min(len(result.numbers["surfaces"]) for result in results)
-    shown = [(one.numbers["surfaces"][at], one) for at in range(count) for one in results]
+    count = min(len(result.numbers["surfaces"]) for result in canvas.results)
+    shown = [(one.numbers["surfaces"][at], one) for at in range(count) for one in canvas.results]
     panels = canvas.add(len(shown), "curves of the paper's method", projection="3d")
     for panel, (one, result) in zip(panels, shown, strict=True):
         x, y = np.meshgrid(*one["axes"], indexing="ij")
@@ -494,10 +494,12 @@ def draw_fig11(canvas: Canvas, results: Sequence[Result]) -> None:
         panel.locator_params(nbins=4)
 
 
-def draw_fig12(canvas: Canvas, results: Sequence[Result]) -> None:
+def draw_fig12(canvas: Canvas) -> None:
     """Draw the error of every test point, with a row of panels for each device."""
-    count = min(len(result.numbers["surfaces"]) for result in results)
-    shown = [(surface, one) for one in results for surface in one.numbers["surfaces"][:count]]
+    count = min(len(result.numbers["surfaces"]) for result in canvas.results)
+    shown = [
+        (surface, one) for one in canvas.results for surface in one.numbers["surfaces"][:count]
+    ]
     panels = canvas.add(len(shown), "estimate less observation at test points")
     for panel, (one, result) in zip(panels, shown, strict=True):
         widths, errors = np.array([t["widths"] for t in one["tests"]]), _list_test_errors(one)

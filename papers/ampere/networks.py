@@ -21,17 +21,18 @@ from joulecast.records import Trial
 from joulecast.system.errors import MissingError
 from papers.ampere import experiment as ex
 from papers.ampere import plots
-from papers.ampere.experiment import AMPERE, FLOPS, LIMITS, OURS, TABLE, Findings, Json, Net, Result
+from papers.ampere.experiment import AMPERE, FLOPS, LIMITS, OURS, TABLE, Findings, Json, Net
 from papers.ampere.lab import Lab, find_median_j
 from papers.ampere.layers import fit_paper_curves
 
 PAPER_FAMILIES: list[str] = TABLE["table1"]["families"]
 
 
-def describe_mapes(nets: Sequence[Net]) -> str:
-    """Return ``proportional to FLOPs 28.1 %, AMPERE 6.4 %``."""
+def describe_nets(nets: Sequence[Net]) -> Json:
+    """Return how many there are, and ``proportional to FLOPs 28.1 %, AMPERE 6.4 %``."""
     mapes = {ex.LABELS[name]: ex.compute_net_mape(nets, name) for name in ex.list_known(nets)}
-    return ", ".join(f"{label} {mape:.1f} %" for label, mape in mapes.items())
+    texts = [f"{label} {mape:.1f} %" for label, mape in mapes.items()]
+    return {"count": len(nets), "mapes": ", ".join(texts)}
 
 
 def judge_fig6(nets: Sequence[Net]) -> Findings:
@@ -49,12 +50,11 @@ def judge_fig6(nets: Sequence[Net]) -> Findings:
         "most_power_w": float(powers_w.max()),
     }
     has_held = numbers["spearman"] >= LIMITS["fig6"]["least_rank_correlation"]
-    finding = ex.describe("fig6", (), count=len(nets), **numbers)
-    return Findings(has_held, finding, {"nets": kept, **numbers})
+    return Findings(has_held, {"nets": kept, **numbers}, words={"count": len(nets)})
 
 
-def draw_fig6(canvas: plots.Canvas, results: Sequence[Result]) -> None:
-    numbers = results[0].numbers
+def draw_fig6(canvas: plots.Canvas) -> None:
+    numbers = canvas.numbers
     nets = numbers["nets"]
     (panel,) = canvas.add(1, f"{len(nets)} random networks, r = {numbers['pearson']:.2f}")
     panel.loglog([net["duration_s"] for net in nets], [net["energy_j"] for net in nets], "o")
@@ -77,14 +77,14 @@ def judge_fig7(nets: Sequence[Net]) -> Findings:
     low, high = (thirds[at]["median_errors_percent"][FLOPS] for at in (0, -1))
     worst = max(third["mapes_percent"][AMPERE] for third in thirds)
     is_biased, is_accurate = low > 0 > high, worst <= LIMITS["fig7"]["most_ampere_percent"]
-    about = {"low": low, "high": high, "worst": worst, "count": len(nets)}
-    about["contrary"] = "" if is_biased else ", which is not what the paper found"
-    finding = ex.describe("fig7", **about, mapes=describe_mapes(nets))
-    return Findings(is_biased and is_accurate, finding, {"nets": list(nets), "thirds": thirds})
+    contrary = "" if is_biased else ", which is not what the paper found"
+    words = {"low": low, "high": high, "worst": worst, "contrary": contrary, **describe_nets(nets)}
+    numbers = {"nets": list(nets), "thirds": thirds}
+    return Findings(is_biased and is_accurate, numbers, words=words)
 
 
-def draw_fig7(canvas: plots.Canvas, results: Sequence[Result]) -> None:
-    nets = results[0].numbers["nets"]
+def draw_fig7(canvas: plots.Canvas) -> None:
+    nets = canvas.numbers["nets"]
     panels = canvas.add(2, f"{len(nets)} random networks")
     plots.draw_agreement(panels[0], nets)
     plots.draw_trend(panels[1], nets, "flops")
@@ -112,25 +112,25 @@ def judge_fig8(families: Mapping[str, Any]) -> Findings:
     shown = [one for one in ex.SHOWN if all(one in found for found in mapes.values())]
     means = {one: fmean(found[one] for found in mapes.values()) for one in shown}
     worse = [name for name, found in mapes.items() if found[AMPERE] >= found[FLOPS]]
-    finding = ex.describe(
-        "fig8",
-        families=", ".join(mapes),
-        means=", ".join(f"{ex.LABELS[one]} {mean:.1f} %" for one, mean in means.items()),
-        where=f"worse than FLOPs for {', '.join(worse)}" if worse else "better in every family",
-    )
+    words = {
+        "families": ", ".join(mapes),
+        "means": ", ".join(f"{ex.LABELS[one]} {mean:.1f} %" for one, mean in means.items()),
+        "where": f"worse than FLOPs for {', '.join(worse)}" if worse else "better in every family",
+    }
     has_held = means[AMPERE] < means[FLOPS]
     has_held &= means[AMPERE] <= LIMITS["fig8"]["most_ampere_percent"]
     numbers = {"families": dict(families), "mapes_percent": mapes}
-    return Findings(has_held, finding, numbers, (), (len(mapes), len(PAPER_FAMILIES), "families"))
+    measured = (len(mapes), len(PAPER_FAMILIES), "families")
+    return Findings(has_held, numbers, words=words, measured=measured)
 
 
-def draw_fig8(canvas: plots.Canvas, results: Sequence[Result]) -> None:
+def draw_fig8(canvas: plots.Canvas) -> None:
     """Draw a bar for each family and estimator; with several devices, families of each device."""
     groups: dict[str, Mapping[str, Any]] = {}
     for name in PAPER_FAMILIES:
-        for result in results:
+        for result in canvas.results:
             if name in result.numbers["families"]:
-                label = f"{name},\n{result.device_label}" if len(results) > 1 else name
+                label = f"{name},\n{result.device_label}" if len(canvas.results) > 1 else name
                 groups[label] = result.numbers["families"][name]
     (panel,), places = canvas.add(), np.arange(len(groups), dtype=float)
     for at, name in enumerate(ex.ESTIMATORS):
@@ -150,14 +150,14 @@ def judge_fig9(nets: Sequence[Net]) -> Findings:
         raise MissingError("fewer than 3 networks were estimated by FLOPs and AMPERE")
     better = int((ampere < flops).sum())
     share = better / len(flops)
-    finding = ex.describe("fig9", count=len(nets), mapes=describe_mapes(nets), better=better)
     has_held = bool(ampere.mean() < flops.mean())
     has_held &= 100 * share > LIMITS["fig9"]["least_better_percent"]
-    return Findings(has_held, finding, {"nets": list(nets), "better_share": share})
+    numbers = {"nets": list(nets), "better_share": share}
+    return Findings(has_held, numbers, words={**describe_nets(nets), "better": better})
 
 
-def draw_fig9(canvas: plots.Canvas, results: Sequence[Result]) -> None:
-    nets = results[0].numbers["nets"]
+def draw_fig9(canvas: plots.Canvas) -> None:
+    nets = canvas.numbers["nets"]
     panels = canvas.add(2, f"{len(nets)} random networks")
     plots.draw_agreement(panels[0], nets)
     plots.draw_distribution(panels[1], nets)
@@ -237,14 +237,13 @@ def judge_fig10(nets: Sequence[Net], planned: int = 0) -> Findings:
     correlation = ex.correlate(rankdata(depths), rankdata(ampere))
     has_held = all(bool(mean(ampere) < mean(flops)) for mean in (np.median, np.mean))
     has_held &= correlation <= LIMITS["fig10"]["most_rank_correlation"]
-    about = {"count": len(known), "least": min(depths), "most": max(depths)}
-    finding = ex.describe("fig10", **about, mapes=describe_mapes(known), correlation=correlation)
-    numbers = {"nets": list(nets), "rank_correlation": correlation}
-    return Findings(has_held, finding, numbers, (), (len(nets), planned, "networks"))
+    words = {"least": min(depths), "most": max(depths), **describe_nets(known)}
+    numbers, measured = {"nets": list(nets), "rank_correlation": correlation}, len(nets)
+    return Findings(has_held, numbers, words=words, measured=(measured, planned, "networks"))
 
 
-def draw_fig10(canvas: plots.Canvas, results: Sequence[Result]) -> None:
-    nets = results[0].numbers["nets"]
+def draw_fig10(canvas: plots.Canvas) -> None:
+    nets = canvas.numbers["nets"]
     named = sum(net["is_named"] for net in nets)
     panels = canvas.add(2, f"{len(nets) - named} random ResNets and {named} of the original width")
     plots.draw_distribution(panels[0], nets)
@@ -292,18 +291,19 @@ def judge_table1(families: Mapping[str, Mapping[str, Net]]) -> Findings:
     ampere = [{"name": name, **rows[AMPERE]} for name, rows in families.items()]
     ours = [rows[OURS] for rows in families.values() if OURS in rows]
     times = ", ".join(f"{row['profiling_s']:.0f} + {row['fitting_s']:.1f} s" for row in ours)
-    finding = ex.describe("table1", ampere, ours=f"; ours {times}" * (len(ours) == len(ampere)))
+    words = {"ours": f"; ours {times}" * (len(ours) == len(ampere))}
     limited = ", ".join(row["name"] for row in ampere if not row["is_known"])
     note = f"Profiling of {limited} ended at its limit of device time, before every curve was known"
     longest_s = max(one["profiling_s"] + one["fitting_s"] for one in ampere)
-    has_held, notes = longest_s <= LIMITS["table1"]["most_seconds"], [f"{note} within 5 %."]
+    has_held = longest_s <= LIMITS["table1"]["most_seconds"]
+    notes = [f"{note} within 5 %."] if limited else []
     numbers = {"families": {name: dict(rows) for name, rows in families.items()}}
     measured = (len(families), len(PAPER_FAMILIES), "families")
-    return Findings(has_held, finding, numbers, notes if limited else [], measured)
+    return Findings(has_held, numbers, ampere, words, notes, measured)
 
 
-def draw_table1(canvas: plots.Canvas, results: Sequence[Result]) -> None:
-    families = results[0].numbers["families"]
+def draw_table1(canvas: plots.Canvas) -> None:
+    families = canvas.numbers["families"]
     names = [name for name in PAPER_FAMILIES if name in families]
     (panel,) = canvas.add(1, "in colour; the paper's own devices, in grey, differ")
     devices = TABLE["table1"]["paper_seconds"]

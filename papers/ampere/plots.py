@@ -13,6 +13,7 @@ import numpy as np
 
 from joulecast.records import weakest_provenance
 from joulecast.system.errors import MissingError
+from joulecast.views.words import label_provenance
 from papers.ampere import experiment as ex
 from papers.ampere.experiment import AMPERE, FLOPS, LABELS, OURS, Net, Result, list_net_errors
 
@@ -34,14 +35,18 @@ _SETTINGS |= {"lines.markersize": 4.5, "legend.frameon": False, "text.parse_math
 
 
 class Canvas:
-    """A figure with the heading of a result; its title says when energies were not measured."""
+    """A figure of results, that of a folder first, then those of other folders.
+
+    Its title is the heading of the first, and says when energies were not measured.
+    """
 
     def __init__(self, results: Sequence[Result]) -> None:
         from matplotlib.figure import Figure
 
+        self.results, self.numbers = results, results[0].numbers
         self.figure = Figure(layout="constrained")
         self.panels: list[Any] = []
-        label = ex.label_provenance(weakest_provenance(one.provenance for one in results))
+        label = label_provenance(weakest_provenance(one.provenance for one in results))
         self.heading = f"{results[0].heading}{label}"
         self.devices = ", ".join(one.device.name for one in results)
 

@@ -27,7 +27,7 @@ from joulecast.operators.channel_groups import narrow_network
 from joulecast.records import Network, Record, Setup, Trial
 from joulecast.system.errors import InputError, MissingError
 from papers.ampere import experiment as ex
-from papers.ampere.experiment import LIMITS, TRIAL_S, Findings, Json, Result, Settings, Work
+from papers.ampere.experiment import LIMITS, TRIAL_S, Findings, Json, Settings, Work
 from papers.ampere.lab import Lab, find_median_j
 from papers.ampere.plots import DARK, GREY, RED, Canvas
 
@@ -216,8 +216,8 @@ def analyse_fig13(lab: Lab) -> Findings:
             notes.append(f"{name}: no network in {count} seed{'s' * (count > 1)}.")
     whole_j = _PAPER_STEPS * rows[UNPRUNED]["mean_energy_j"]
     parts = [{"guide": name, "found": _describe_row(rows[name])} for name in guides]
-    finding = ex.describe("fig13", parts, steps=_PAPER_STEPS, whole_j=whole_j)
-    return Findings(has_held(paper, flops), finding, numbers, notes, (len(seeds), planned, "seeds"))
+    words, measured = {"steps": _PAPER_STEPS, "whole_j": whole_j}, (len(seeds), planned, "seeds")
+    return Findings(has_held(paper, flops), numbers, parts, words, notes, measured)
 
 
 def has_held(paper: _Row, flops: _Row) -> bool:
@@ -284,8 +284,8 @@ def _describe_row(row: _Row) -> str:
     )
 
 
-def draw_fig13(canvas: Canvas, results: Sequence[Result]) -> None:
-    numbers = results[0].numbers
+def draw_fig13(canvas: Canvas) -> None:
+    numbers = canvas.numbers
     rows: Mapping[str, Any] = numbers["rows"]
     guides = [name for name in rows if name != UNPRUNED]
     loss, accuracy, energy = canvas.add(3, f"{numbers['faces']}, {numbers['seeds']} seeds")

@@ -143,7 +143,7 @@ def plan(experiments: Sequence[Experiment], settings: Settings) -> dict[str, lis
 
 def _analyse(experiment: Experiment, lab: Lab) -> Result:
     name, row, own = experiment.name, TABLE[experiment.name], lab.settings
-    seen, role = lab.log.load_observations(), f"reproduce.{experiment.name}"
+    seen, role = lab.folder.observations, f"reproduce.{experiment.name}"
     last_s = max((one.taken_at_s for one in seen), default=None)
     seconds = sum(one.cost_s for one in seen if f"{one.run}.".startswith(f"{role}."))
     numbers, notes = {}, []
@@ -152,7 +152,7 @@ def _analyse(experiment: Experiment, lab: Lab) -> Result:
     except MissingError as error:
         verdict, finding = ex.UNTESTED, f"Not enough was measured: {error}."
     else:
-        (verdict, finding), numbers = found.judge(), found.numbers
+        (verdict, finding), numbers = found.judge(row), found.numbers
         notes = [*found.notes, *row.get("notes", ())]
     for family in experiment.families:
         family_s, family_notes = lab.describe_family(family)
@@ -179,7 +179,7 @@ def draw(
         if result.numbers:
             with plots.apply_style():
                 canvas = plots.Canvas(shown)
-                experiment.draw(canvas, shown)
+                experiment.draw(canvas)
                 files.append(canvas.save(folder.path / f"{result.name}.svg"))
     page = folder.path / "summary.md"
     text = f"# The experiments of the AMPERE paper\n\n{write_results([folder.path], page)}\n"

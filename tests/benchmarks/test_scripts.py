@@ -1,36 +1,24 @@
 """Test what the scripts of benchmarks read, score and write, from their kept results."""
 
 import hashlib
-import json
-from pathlib import Path
 
 import pytest
 
+from benchmarks import common
+from benchmarks.accuracy import cost
+from benchmarks.accuracy import run as accuracy
+from benchmarks.anywhere import records
+from benchmarks.anywhere import run as anywhere
+from benchmarks.atlas import ship
+from benchmarks.devices import data_parallel, tables
+from benchmarks.devices import run as devices
 from joulecast.devices.data_sheets import find_data_sheet
 from joulecast.operators import network_work
 from joulecast.records import Observation, Setup
 from joulecast.system.errors import FileError, InputError
 
-ROOT = Path(__file__).parents[2]
-BENCHMARKS = ROOT / "benchmarks"
+BENCHMARKS = common.HERE
 SUMS = BENCHMARKS / "SHA256SUMS"
-SCRIPTS = (
-    "",
-    "common",
-    "accuracy.run",
-    "accuracy.cost",
-    "anywhere.records",
-    "anywhere.run",
-    "atlas.ship",
-    "devices.tables",
-    "devices.run",
-    "devices.data_parallel",
-)
-
-
-@pytest.fixture(scope="module")
-def found(scripts):
-    return vars(scripts)
 
 
 def test_kept_data_have_the_recorded_checksums():
@@ -41,8 +29,8 @@ def test_kept_data_have_the_recorded_checksums():
         assert hashlib.sha256((BENCHMARKS / name).read_bytes()).hexdigest() == digest, name
 
 
-def test_packed_files_are_restored_and_damaged_ones_refused(found, tmp_path):
-    common, data = found["common"], {"a": [1, 2.5]}
+def test_packed_files_are_restored_and_damaged_ones_refused(tmp_path):
+    data = {"a": [1, 2.5]}
     for name in ("plain.json", "packed.json.xz"):
         common.write_json(tmp_path / name, data)
         assert common.read_json(tmp_path / name) == data
@@ -52,37 +40,35 @@ def test_packed_files_are_restored_and_damaged_ones_refused(found, tmp_path):
             common.read_json(tmp_path / name)
 
 
-def test_accuracy_scores_a_kept_setting_and_leaves_out_cost(found):
-    run, common = found["accuracy.run"], found["common"]
-    setting = next(one for one in run.SETTINGS if one.name == "lstm")
-    (profile,) = common.read_profiles(run.RESULTS / "observations-lstm.json.xz")
-    assert setting.count_tests(profile) == 2 * run.TEST_NETS
-    result = run.evaluate_setting(profile, setting)
-    assert {score.estimator for score in result.scores} == set(run.ESTIMATORS)
-    rows = run.make_rows([result])
+def test_accuracy_scores_a_kept_setting_and_leaves_out_cost(rivals):
+    setting = next(one for one in accuracy.SETTINGS if one.name == "lstm")
+    (profile,) = common.read_profiles(accuracy.RESULTS / "observations-lstm.json.xz")
+    assert setting.count_tests(profile) == 2 * accuracy.TEST_NETS
+    result = accuracy.evaluate_setting(profile, setting)
+    assert {score.estimator for score in result.scores} == set(accuracy.ESTIMATORS)
+    rows = accuracy.make_rows([result])
     assert [row["setting"] for row in rows if row["estimator"] == "additive"] == [
         "lstm",
         "host-bound",
         "all",
     ]
-    kept = common.read_json(run.RESULTS / "summary.json.xz")["rows"]
+    kept = common.read_json(accuracy.RESULTS / "summary.json.xz")["rows"]
     (before,) = [r for r in kept if (r["setting"], r["estimator"]) == ("lstm", "work-linear")]
     (now,) = [r for r in rows if (r["setting"], r["estimator"]) == ("lstm", "work-linear")]
     assert now["mape_percent"] == pytest.approx(before["mape_percent"], abs=0.01)
-    line = run.make_markdown(rows).splitlines()[2]
+    line = accuracy.make_markdown(rows).splitlines()[2]
     assert line.startswith("| lstm | 12 | 7.0 |") and "**" in line
 
 
-def test_results_name_commit_and_date(found):
+def test_results_name_commit_and_date():
     for folder, name in (("accuracy", "summary.json.xz"), ("accuracy", "cost.json.xz")):
-        data = found["common"].read_json(BENCHMARKS / folder / "results" / name)
+        data = common.read_json(BENCHMARKS / folder / "results" / name)
         assert data["commit"] and data["date"]
 
 
-def test_cost_has_no_scores_without_measurements(found):
-    run, cost = found["accuracy.run"], found["accuracy.cost"]
-    (profile,) = found["common"].read_profiles(run.RESULTS / "observations-cost.json.xz")
-    setting = next(one for one in run.SETTINGS if one.name == "cnn5")
+def test_cost_has_no_scores_without_measurements():
+    (profile,) = common.read_profiles(accuracy.RESULTS / "observations-cost.json.xz")
+    setting = next(one for one in accuracy.SETTINGS if one.name == "cnn5")
     log = setting.open_log(profile)
     assert all(log.list_for(arm.role) for arm in cost.ARMS)
     probes = cost.list_probes(log)
@@ -90,8 +76,7 @@ def test_cost_has_no_scores_without_measurements(found):
     assert set(map(id, probes)) <= set(map(id, cost.list_used(log)))
 
 
-def test_anywhere_scores_errors_coverage_and_failures(found):
-    records = found["anywhere.records"]
+def test_anywhere_scores_errors_coverage_and_failures():
     truth = {"energy_j": 10.0, "duration_s": 1.0, "power_w": 400.0}
     shared = {"setup": {"precision": "bf16"}, "about": {"domain": "vision"}, "truth": truth}
     estimate = {"energy_j": 12.0, "interval_j": [9.0, 16.0], "duration_s": 0.5}
@@ -110,35 +95,30 @@ def test_anywhere_scores_errors_coverage_and_failures(found):
     assert "tf32 and fp32" not in groups
 
 
-def test_anywhere_page_has_the_published_figures(found):
-    run, records = found["anywhere.run"], found["anywhere.records"]
+def test_anywhere_page_has_the_published_figures():
     judged = records.RunFolder.open(records.RESULTS).judged["third"]
     known = {name: one for name, one in judged.items() if "energy_j" in one["truth"]}
-    page = run.make_page(judged, known)
+    page = anywhere.make_page(judged, known)
     assert "| shipped | all | 25 | 1 | 16.8 | 7.6 | 14" in page
     assert "| probed | all | 9 | 0 | 8.6 | 5.0 |" in page
     assert "- text_recognizer, shipped: " in page
 
 
-def test_kept_networks_are_those_that_were_measured(found):
-    counts = {test: len(list(found["anywhere.records"].read_measured(test))) for test in TESTS}
-    assert counts == {"first": 29, "second": 29, "third": 25, "fourth": 14}
+def test_kept_networks_are_those_that_were_measured():
+    for test, count in {"first": 29, "second": 29, "third": 25, "fourth": 14}.items():
+        assert len(list(records.read_measured(test))) == count
 
 
-TESTS = ("first", "second", "third", "fourth")
-
-
-def test_shipped_profile_has_no_test_networks(found):
-    ship = found["atlas.ship"]
-    data = found["common"].read_json(BENCHMARKS / "atlas" / "results" / "regular.json.xz")
+def test_shipped_profile_has_no_test_networks():
+    data = common.read_json(BENCHMARKS / "atlas" / "results" / "regular.json.xz")
     one = next(ship.find_observations({"rows": data}))
     assert isinstance(one, Observation) and ship.is_shippable(one)
     test = Observation.from_dict({**one.to_dict(), "run": "1a2b.test1"})
     assert not ship.is_shippable(test)
 
 
-def test_networks_of_models_have_the_flops_of_their_formula(found):
-    network = found["devices.tables"].load_network("neusight", "gpt2_large", "train", 1024)
+def test_networks_of_models_have_the_flops_of_their_formula():
+    network = tables.load_network("neusight", "gpt2_large", "train", 1024)
     width, layers, vocabulary, tokens = 1280, 36, 50257, 1024
     products = 12 * width**2 * layers + width * vocabulary + 2 * tokens * width * layers
     inference, training = Setup(batch=3, phase="inference"), Setup(batch=3, accumulate=0)
@@ -146,8 +126,7 @@ def test_networks_of_models_have_the_flops_of_their_formula(found):
     assert network_work(network, training).total.flops == 6 * 3 * tokens * products
 
 
-def test_kernels_have_the_coordinates_of_a_network_operator(found):
-    tables = found["devices.tables"]
+def test_kernels_have_the_coordinates_of_a_network_operator():
     network, setup = (
         tables.load_network("neusight", "bert", "inf", 512),
         Setup(8, phase="inference"),
@@ -163,8 +142,7 @@ def test_kernels_have_the_coordinates_of_a_network_operator(found):
     assert compared > 10
 
 
-def test_published_steps_have_networks_and_data_sheets(found):
-    tables = found["devices.tables"]
+def test_published_steps_have_networks_and_data_sheets():
     steps = tables.read_published_steps()
     assert len(steps) == 189
     for step in steps:
@@ -177,8 +155,7 @@ def test_published_steps_have_networks_and_data_sheets(found):
     assert {(s.source, s.device) for s in thinned} == {(s.source, s.device) for s in steps}
 
 
-def test_wrong_tables_are_refused_in_one_line(found, tmp_path):
-    tables, run = found["devices.tables"], found["devices.run"]
+def test_wrong_tables_are_refused_in_one_line(tmp_path):
     with pytest.raises(InputError, match="there is no file"):
         tables.read_steps(tmp_path)
     (tmp_path / "steps.csv").write_text("device,model\nx,y\n")
@@ -189,25 +166,22 @@ def test_wrong_tables_are_refused_in_one_line(found, tmp_path):
     with pytest.raises(InputError, match="bert"):
         tables.load_network("neusight", "bert", "train", 7)
     with pytest.raises(InputError, match="H100x"):
-        run.choose_devices(tables.read_published_steps(), "H100x")
+        devices.choose_devices(tables.read_published_steps(), "H100x")
 
 
-def test_tables_of_left_out_gpus_have_the_published_figures(found):
-    run = found["devices.run"]
-    results = found["common"].read_json(run.RESULTS / "neusight.json.xz")
-    text = run.table_errors(results)
+def test_tables_of_left_out_gpus_have_the_published_figures():
+    results = common.read_json(devices.RESULTS / "neusight.json.xz")
+    text = devices.table_errors(results)
     assert (
         "| Tesla V100-PCIE-32GB | train | 3 | 21.2% | 6.3% | 8.9% | 16.4% | 5.4% | 37.4% |" in text
     )
-    assert "| Tesla T4 | 18.6% | 16.7% | 8.1% | 3.0% |" in run.table_kernels(results)
-    rows = found["common"].read_json(run.RESULTS / "fresh.json.xz")["estimates"]["data sheet"]
-    assert run.score_rows(rows)["all"]["mape"] == pytest.approx(31.3, abs=0.1)
-    assert sum(one.cost_s for one in run.read_atlas(60.0)) <= 60.0
+    assert "| Tesla T4 | 18.6% | 16.7% | 8.1% | 3.0% |" in devices.table_kernels(results)
+    rows = common.read_json(devices.RESULTS / "fresh.json.xz")["estimates"]["data sheet"]
+    assert devices.score_rows(rows)["all"]["mape"] == pytest.approx(31.3, abs=0.1)
+    assert sum(one.cost_s for one in devices.read_atlas(60.0)) <= 60.0
 
 
-def test_scaling_of_several_gpus_is_near_what_was_published(found):
-    script = found["devices.data_parallel"]
-    rows = script.read_scaling(script.FOLDER / "published_scaling.csv")
+def test_scaling_of_several_gpus_is_near_what_was_published():
+    rows = data_parallel.read_scaling(data_parallel.FOLDER / "published_scaling.csv")
     assert len(rows) == 18
     assert sum(abs(row.error) for row in rows) / len(rows) < 0.05
-    assert json.dumps([row.name for row in rows])

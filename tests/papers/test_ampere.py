@@ -27,7 +27,7 @@ from papers.ampere.experiment import (
     Settings,
 )
 from papers.ampere.faces import FaceTrainer, draw_faces, read_celeba
-from papers.ampere.lab import Folder, ObservationFile
+from papers.ampere.lab import Folder
 from papers.ampere.run import EXPERIMENTS, draw, find_experiments, plan, run
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +125,7 @@ def test_faithful_points_start_at_both_bounds_with_500_steps(tmp_path):
     (result,) = run("fig4", **QUICK, out=tmp_path, faithful=True).results
     channels = [point["channels"] for point in result.numbers["points"]]
     assert result.numbers["is_faithful"] and sorted(channels[:2]) == [1, 64]
-    seen = ObservationFile(tmp_path / "observations.jsonl").load_observations()
+    seen = Folder(tmp_path).observations
     assert all(one.measured_steps >= 500 for one in seen if one.trial.network.layers)
     assert "ampere" in Settings(is_faithful=True).plan_family("cnn5").estimators
 
@@ -169,7 +169,7 @@ def test_damaged_files_are_named(tmp_path):
     for text in (b'{"trial": 3}\n', b"nonsense\n{}\n"):
         (tmp_path / "observations.jsonl").write_bytes(text)
         with pytest.raises(FileError, match="line 1 of"):
-            ObservationFile(tmp_path / "observations.jsonl")
+            Folder(tmp_path).load_observations()
     (tmp_path / "fig13-seed-1.json").write_text("{")
     with pytest.raises(FileError, match=r"fig13-seed-1.json is not JSON"):
         Folder(tmp_path).find(pruning.PrunedSeed, "fig13-seed-1")
@@ -247,7 +247,7 @@ def test_budget_accuracy_and_a_miss_of_flops_decide_fig13():
 
     assert judge(0.49, 0.9, 0.4) and judge(0.49, 0.9, None)
     assert not (judge(0.51, 0.9, 0.4) or judge(0.49, 0.45, 0.4) or judge(0.49, 0.9, 1.5))
-    assert Findings(True, "Small.", {}, (), (1, 4, "seeds")).judge()[0] == UNTESTED
+    assert Findings(True, {}, measured=(1, 4, "seeds")).judge(TABLE["fig5"])[0] == UNTESTED
     names = ("resnet18", "resnet50", "resnet50:64,3,4,23,3", "resnet34:64,1,1,1,1")
     assert list(map(networks.count_depth, names)) == [18, 50, 101, 10]
 
