@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
 import subprocess
@@ -57,6 +58,7 @@ def test_every_family_trains(runtime: TorchRuntime, name: str) -> None:
 
 def test_loss_falls(runtime: TorchRuntime) -> None:
     step = runtime.prepare(Trial(make_small("cnn5"), SETUP))
+    step.run(1)
     first = float(step.last_losses[0])
     step.run(60)
     assert float(step.last_losses[0]) < first
@@ -171,6 +173,39 @@ def test_trials_that_cannot_run_are_refused(
 def test_modules_are_refused_like_trials(runtime: TorchRuntime) -> None:
     with pytest.raises(InputError, match="give fp32"):
         runtime.prepare_net(nn.Linear(3, 2), torch.zeros(4, 3), None, TF32)
+
+
+@pytest.mark.parametrize(
+    "setup", [SETUP, replace(SETUP, phase="inference", precision="bf16", optimizer="sgd")]
+)
+def test_users_module_is_as_it_was_when_its_step_is_closed(
+    runtime: TorchRuntime, setup: Setup
+) -> None:
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(), nn.Linear(6, 3)).eval()
+    net[0].train()
+    net[0].weight.grad = torch.ones(6, 4)
+    net[3].weight.requires_grad_(False)
+    weights, before = list(net.parameters()), {k: v.clone() for k, v in net.state_dict().items()}
+    inputs = torch.randn(8, 4)
+    step = runtime.prepare_net(net, inputs, None, replace(setup, batch=8))
+    step.run(3)
+    step.close()
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    assert list(map(id, net.parameters())) == list(map(id, weights))
+    assert {value.dtype for value in net.parameters()} == {torch.float32}
+    assert [one.training for one in net] == [True, False, False, False]
+    assert torch.equal(net[0].weight.grad, torch.ones(6, 4)) and net[3].weight.grad is None
+    net(inputs)
+    with pytest.raises(NotTrainingError):
+        runtime.prepare_net(net, inputs * math.nan, None, SETUP)
+    assert torch.equal(net[0].weight, before["0.weight"])
+
+
+def test_checking_leaves_the_weights_that_are_measured(runtime: TorchRuntime) -> None:
+    net = make_linear()
+    before = [weight.detach().clone() for weight in net.parameters()]
+    step = runtime.prepare_net(net, torch.ones(4, 3), sum_squares, SETUP)
+    assert all(torch.equal(old, new) for old, new in zip(before, step.weights, strict=True))
 
 
 @pytest.mark.parametrize("on", ["tpu", "cuda:99", "cuda:x", "mps"])

@@ -86,8 +86,8 @@ def measure(
 ) -> Observation:
     """Train a net under a meter and return what one step took.
 
-    With ``phase="inference"`` the net is run, not trained: a step is one forward pass. A module
-    keeps the weights that it has then. The observation is stored if ``store`` is given.
+    With ``phase="inference"`` the net is run, not trained: a step is one forward pass. A module is
+    left as it was. The observation is stored if ``store`` is given.
     """
     request = NetRequest.of(locals())
     options = MeasureOptions(on or "cpu", meter or "auto", rounds, device_name, warmup, runs)

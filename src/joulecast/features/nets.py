@@ -25,7 +25,7 @@ from typing import Any
 
 from joulecast.families import FAMILIES, draw_family, is_family, make_family
 from joulecast.features.arguments import choose_setup_fields
-from joulecast.operators import checkpoint_blocks, is_half_precision
+from joulecast.operators import checkpoint_blocks
 from joulecast.records import Network, Setup
 from joulecast.system.errors import InputError, MissingError, NetError, arg
 from joulecast.system.units import format_shape
@@ -260,7 +260,7 @@ def _read_module(request: NetRequest, loss: Any, batch: int | None) -> ResolvedN
     require_torch("reading a module")
     from torch import nn
 
-    net, inputs, setup = request.net, request.inputs, request.setup or Setup()
+    net, inputs = request.net, request.inputs
     if not isinstance(net, nn.Module):
         raise InputError(
             f"net is {net!r}: give a name, a joulecast.Network, or a PyTorch module with inputs"
@@ -275,13 +275,10 @@ def _read_module(request: NetRequest, loss: Any, batch: int | None) -> ResolvedN
     inputs = resize_batch(inputs, batch) if batch else inputs
     loaded = LoadedNet(net, inputs, loss, request.checkpoint)
     network = read_loaded_net(type(net).__name__, loaded)
-    # Inference in half precision converts weights, and checkpoints change modules: the user's own
-    # must stay as it is.
-    is_converted = setup.phase == "inference" and is_half_precision(setup)
-    is_changed = is_converted or request.checkpoint
 
     def load() -> LoadedNet:
-        return replace(loaded, net=copy.deepcopy(net)) if is_changed else loaded
+        # Checkpoints change modules: the user's own must stay as it is.
+        return replace(loaded, net=copy.deepcopy(net)) if request.checkpoint else loaded
 
     return ResolvedNet(network, loaded.batch, load)
 
