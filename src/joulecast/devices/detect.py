@@ -244,7 +244,7 @@ def find_gpu(on: str) -> str | None:
     if index is None or is_jetson() or has_amd_gpus():
         return None
     with open_nvml() as nvml:
-        return _text(nvml.nvmlDeviceGetUUID(_find_handles(nvml, on)[0]))
+        return decode_name(nvml.nvmlDeviceGetUUID(_find_handles(nvml, on)[0]))
 
 
 def visible_gpu(index: int) -> str:
@@ -285,7 +285,7 @@ def open_nvml() -> Iterator[Any]:
     except pynvml.NVMLError as error:
         raise UnavailableError(
             f"the NVIDIA driver does not respond ({error})",
-            "install it and check that nvidia-smi works, or use --on cpu",
+            "install it and check that nvidia-smi works, or use the processor",
         ) from error
     try:
         yield pynvml
@@ -299,7 +299,7 @@ def open_nvml() -> Iterator[Any]:
 def _detect_gpu(on: str) -> Device:
     with open_nvml() as nvml:
         handle, slice_ = _find_handles(nvml, on)
-        processor = _text(nvml.nvmlDeviceGetName(handle))
+        processor = decode_name(nvml.nvmlDeviceGetName(handle))
         if slice_ is not None:
             processor = _name_slice(nvml, slice_, processor)
         try:
@@ -310,15 +310,15 @@ def _detect_gpu(on: str) -> Device:
             make_slug(processor),
             processor,
             int(nvml.nvmlDeviceGetMemoryInfo(handle if slice_ is None else slice_).total),
-            _text(nvml.nvmlSystemGetDriverVersion()),
+            decode_name(nvml.nvmlSystemGetDriverVersion()),
             _describe_limit(limit_w),
-            _name_unit(_text(nvml.nvmlDeviceGetUUID(handle))),
+            _name_unit(decode_name(nvml.nvmlDeviceGetUUID(handle))),
         )
 
 
 def _name_slice(nvml: Any, slice_: Any, processor: str) -> str:
     """Return the name of a slice: ``NVIDIA H200 MIG 1g.18gb``."""
-    name = _text(nvml.nvmlDeviceGetName(slice_))
+    name = decode_name(nvml.nvmlDeviceGetName(slice_))
     if "MIG" in name:
         return name
     # Some drivers give the name of the whole GPU.
@@ -373,7 +373,7 @@ def _list_slices(nvml: Any, handle: Any) -> Iterator[Any]:
 
 
 def _find_by_number(nvml: Any, handles: list[Any], entry: str) -> Any:
-    names = {_text(nvml.nvmlDeviceGetName(handle)) for handle in handles}
+    names = {decode_name(nvml.nvmlDeviceGetName(handle)) for handle in handles}
     if len(names) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         raise InputError(
             f"GPU {entry} is ambiguous: CUDA orders GPUs by speed, NVML by PCI bus, and this "
@@ -383,7 +383,7 @@ def _find_by_number(nvml: Any, handles: list[Any], entry: str) -> Any:
 
 
 def _find_by_uuid(nvml: Any, handles: list[Any], entry: str) -> Any:
-    found = [h for h in handles if _text(nvml.nvmlDeviceGetUUID(h)).startswith(entry)]
+    found = [h for h in handles if decode_name(nvml.nvmlDeviceGetUUID(h)).startswith(entry)]
     return found[0] if len(found) == 1 else None
 
 
@@ -404,6 +404,6 @@ def _find_slice(nvml: Any, handles: list[Any], entry: str) -> Any:
     return None
 
 
-def _text(value: Any) -> str:
-    # Bindings from before 2022 return bytes.
+def decode_name(value: Any) -> str:
+    """Return a name or UUID of NVML as text; bindings from before 2022 return bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)

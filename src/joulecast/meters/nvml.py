@@ -40,7 +40,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple, TypeVar
 
-from joulecast.devices.detect import open_nvml
+from joulecast.devices.detect import decode_name, open_nvml
 from joulecast.meters.base import (
     OTHER_LOAD,
     POWER_LIMIT,
@@ -201,12 +201,12 @@ class Gpu:
     @property
     def name(self) -> str:
         """The product name."""
-        return str(self._try(self._nvml.nvmlDeviceGetName, "NVIDIA GPU"))
+        return decode_name(self._try(self._nvml.nvmlDeviceGetName, "NVIDIA GPU"))
 
     @property
     def uuid(self) -> str:
         """The UUID, which identifies the GPU whatever its index."""
-        return str(self._nvml.nvmlDeviceGetUUID(self._handle))
+        return decode_name(self._nvml.nvmlDeviceGetUUID(self._handle))
 
     @property
     def has_counter(self) -> bool:
