@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,16 @@ def test_changed_unit_is_an_error():
     meter = make_scripted(VirtualClock(), "100 J", "5 W")
     with meter, pytest.raises(MeasurementError, match="one unit"):
         meter.begin()
+
+
+def test_error_in_a_window_that_was_never_ended_is_dropped():
+    meter = make_scripted(VirtualClock(), "5 W")
+    meter.make_ticker = lambda *args: Mock(stop=Mock(side_effect=MeasurementError("it hangs")))
+    meter.open()
+    meter.begin()
+    meter.begin()
+    with pytest.raises(MeasurementError, match="it hangs"):
+        meter.end()
 
 
 def test_slow_program_needs_longer_windows():
