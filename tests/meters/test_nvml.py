@@ -514,7 +514,7 @@ def test_names_of_older_bindings_are_bytes(nvml, monkeypatch):
     uuid = nvml.UUIDS[0]
     monkeypatch.setattr(nvml, "NAMES", [b"NVIDIA H200"])
     monkeypatch.setattr(nvml, "UUIDS", [uuid.encode()])
-    assert (Gpu(nvml, "0").name, make_meter("nvml").instrument) == ("NVIDIA H200", uuid)
+    assert (Gpu(nvml, uuid).name, make_meter("nvml").instrument) == ("NVIDIA H200", uuid)
 
 
 def test_optional_values_may_be_missing(nvml, monkeypatch):

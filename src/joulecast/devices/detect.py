@@ -392,7 +392,7 @@ def _find_slice(nvml: Any, handles: list[Any], entry: str) -> Any:
     # Drivers from before 2021 write the second form.
     if not entry.startswith("MIG-GPU-"):
         try:
-            return nvml.nvmlDeviceGetHandleByUUID(entry)
+            return nvml.nvmlDeviceGetHandleByUUID(entry.encode())
         except nvml.NVMLError:
             return None
     uuid, *numbers = entry[len("MIG-") :].split("/")

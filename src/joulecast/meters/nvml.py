@@ -192,7 +192,8 @@ class Gpu:
             self._handle: Any = (
                 nvml.nvmlDeviceGetHandleByIndex(int(gpu))
                 if gpu.isdigit()
-                else nvml.nvmlDeviceGetHandleByUUID(gpu)
+                # Bytes, because bindings from before 2022 take no text.
+                else nvml.nvmlDeviceGetHandleByUUID(gpu.encode())
             )
         except nvml.NVMLError as error:
             reason = f"NVML has no GPU {gpu} ({error})"
