@@ -56,7 +56,7 @@ from joulecast.system.errors import InputError
 
 _PERIOD_S = 0.1
 _RESOLUTION_J = 0.001
-# What the poller says that it reads, of a GPU without an energy counter.
+# The source of a GPU without an energy counter.
 SENSOR = "sensor"
 _GPU = re.compile("[0-9]{1,4}|GPU-.+")
 

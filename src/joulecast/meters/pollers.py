@@ -124,6 +124,7 @@ class PolledMeter(GuardedMeter, Generic[Event]):
         advice: What to do if it does not respond.
         limit_s: Longest time until the poller answers; ``start_limit_s`` until it is ready.
         source: What the poller reads, as it says when it is ready.
+        make_poller: Starts the poller.
     """
 
     module: str
