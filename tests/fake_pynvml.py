@@ -61,11 +61,14 @@ def nvmlDeviceGetHandleByIndex(index):
 
 
 def nvmlDeviceGetHandleByUUID(uuid):
-    if uuid in MIGS:
-        return MIGS[uuid]
-    if uuid not in UUIDS:
+    # All bindings take bytes, and those from before 2022 nothing else.
+    name = uuid.decode()
+    if name in MIGS:
+        return MIGS[name]
+    known = [one.decode() if isinstance(one, bytes) else one for one in UUIDS]
+    if name not in known:
         raise NVMLError("Not Found")
-    return UUIDS.index(uuid)
+    return known.index(name)
 
 
 def nvmlDeviceGetMigMode(handle):

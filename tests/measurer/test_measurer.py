@@ -226,15 +226,17 @@ def measure_window_s(verb):
     return 0.9 if verb == "measure" else 0.9 * 0.25
 
 
-def test_a_load_that_outlasts_all_windows_shows_in_the_spread():
+@pytest.mark.parametrize(("trial", "window_s", "count"), [(CNN, 0.25, 5), (SLOW, 5.0, 1)])
+def test_a_load_that_outlasts_all_windows_shows_in_the_spread(trial, window_s, count):
+    """No window is added eight seconds after the trial began."""
     with make_simulated_measurer(make_noiseless_device(), rounds=1) as measurer:
-        right = measurer.time(CNN)
+        right = measurer.time(trial)
     simulated = make_noiseless_device()
-    begin_s = right.cost_s - measure_window_s("time")
+    begin_s = right.cost_s - 0.9 * window_s
     simulated.disturb("other load", 1e3, begin_s, slowdown=1.5, noticed=False)
     with make_simulated_measurer(simulated, rounds=1) as measurer:
-        seen = measurer.time(CNN)
-    assert seen.count == 5
+        seen = measurer.time(trial)
+    assert seen.count == count
     assert seen.duration_sd_s > 0.2 * seen.duration_s
 
 

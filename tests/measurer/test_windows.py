@@ -4,7 +4,7 @@ import pytest
 
 from joulecast.families import make_family
 from joulecast.measurer import MeasureClock, Measurer
-from joulecast.measurer.windows import CHECK_EVERY_S, PULSES, draw_pulses
+from joulecast.measurer.windows import CHECK_EVERY_S, CHECK_S, PULSES, draw_pulses
 from joulecast.meters.base import Meter, Reading
 from joulecast.meters.file import LaterMeter
 from joulecast.records import Device, Observation, Setup, Trial
@@ -24,13 +24,14 @@ class Bench:
     def __init__(self, idle_w=120.0, load_w=400.0):
         self.time_s, self.energy_j = 0.0, 0.0
         self.idle_w, self.load_w = idle_w, load_w
-        self.loads_s, self.idle_reads = [], 0
+        self.loads_s, self.idle_reads, self.pauses_s = [], 0, []
         self.is_busy = False
 
     def now(self):
         return self.time_s
 
     def sleep(self, duration_s):
+        self.pauses_s.append(duration_s)
         self.time_s += duration_s
         self.energy_j += duration_s * self.find_power_w(self.idle_w)
 
@@ -116,6 +117,8 @@ def test_hidden_load_on_the_idle_device_is_refused(verb):
     ):
         getattr(measurer, verb)(NET)
     assert measurer.disturbances["other load"] == 6
+    # Longer each time, so that a disturbance of some seconds passes.
+    assert [s for s in bench.pauses_s if s != CHECK_S] == [0.25, 0.5, 1.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize(

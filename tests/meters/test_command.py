@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -52,6 +53,16 @@ def test_changed_unit_is_an_error():
         meter.begin()
 
 
+def test_error_in_a_window_that_was_never_ended_is_dropped():
+    meter = make_scripted(VirtualClock(), "5 W")
+    meter.make_ticker = lambda *args: Mock(stop=Mock(side_effect=MeasurementError("it hangs")))
+    meter.open()
+    meter.begin()
+    meter.begin()
+    with pytest.raises(MeasurementError, match="it hangs"):
+        meter.end()
+
+
 def test_slow_program_needs_longer_windows():
     clock = VirtualClock()
 
@@ -65,6 +76,22 @@ def test_slow_program_needs_longer_windows():
 
 # ---------------------------------------------------------------------------------------------
 # Real programs
+
+
+def test_power_of_a_slow_program_is_that_of_the_middle_of_its_run():
+    clock = VirtualClock(0.0)
+
+    def run(command):
+        clock.time_s += 0.2
+        shown = f"{10 * clock.time_s:.6f} W"
+        clock.time_s += 0.2
+        return shown
+
+    with clock.drive(CommandMeter(["slow"], run=run)) as meter:
+        begun_s = clock.now()
+        reading = read_through(clock, meter, 20.0)
+    middle_s = begun_s + reading.duration_s / 2
+    assert reading.power_w == pytest.approx(10 * middle_s, rel=0.005)
 
 
 def test_output_of_a_program_is_returned_or_its_error_quoted():

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -387,6 +388,60 @@ def test_error_of_a_process_is_quoted(fake_on_path):
         NvmlMeter().open()
 
 
+def test_message_of_a_library_is_quoted_and_does_not_prolong_the_wait(fake_on_path):
+    with (fake_on_path / "pynvml.py").open("a") as file:
+        file.write("import time\nwhile not print('no display', flush=True): time.sleep(0.05)\n")
+    poller = PollerProcess("joulecast.meters.nvml", "0")
+    # It takes a while to start.
+    for _ in range(60):
+        with pytest.raises(MeasurementError, match="has not responded for 1 s"):
+            poller.ask("open", 1.0)
+        if poller._last_line == "no display":
+            break
+    poller._process.kill()
+    with pytest.raises(MeasurementError, match=r"has ended \(no display\)"):
+        poller.ask("open", 60.0)
+    poller.stop()
+
+
+def test_process_imports_nothing_from_the_working_directory_and_misses_ctrl_c(
+    fake_on_path, tmp_path_factory, monkeypatch
+):
+    folder = tmp_path_factory.mktemp("work")
+    (folder / "select.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(folder)
+    with NvmlMeter() as meter:
+        pid = meter._poller._process.pid
+        # Ctrl-C is sent to the processes of the session's foreground group.
+        assert os.getsid(pid) == os.getpgid(pid) == pid
+
+
+def test_process_of_a_poller_is_not_shared_after_a_fork(fake_on_path):
+    with NvmlMeter() as meter:
+        if not (child := os.fork()):
+            try:
+                meter.begin()
+            except MeasurementError as error:
+                os._exit("belongs to another process" in str(error))
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        meter.begin()
+        assert meter.end().duration_s > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(KeyboardInterrupt, KeyboardInterrupt), (MeasurementError, MissingError)],
+)
+def test_poller_ends_if_the_meter_cannot_be_opened(error, raised):
+    poller = Mock(ask=Mock(side_effect=error))
+    meter = NvmlMeter()
+    meter.make_poller = lambda module, gpu: poller
+    with pytest.raises(raised):
+        meter.open()
+    poller.stop.assert_called_once_with()
+
+
 def test_process_ends_with_its_parent(fake_on_path):
     """The parent is killed and cannot stop the process itself."""
     script = (
@@ -469,6 +524,13 @@ FIRST, OTHER = fake_pynvml.UUIDS
 def test_wrong_gpu_is_refused(nvml, meter, on, gpu, error, named):
     with pytest.raises(error, match=named):
         make_meter(meter, on=on, gpu=gpu)
+
+
+def test_names_of_older_bindings_are_bytes(nvml, monkeypatch):
+    uuid = nvml.UUIDS[0]
+    monkeypatch.setattr(nvml, "NAMES", [b"NVIDIA H200"])
+    monkeypatch.setattr(nvml, "UUIDS", [uuid.encode()])
+    assert (Gpu(nvml, uuid).name, make_meter("nvml").instrument) == ("NVIDIA H200", uuid)
 
 
 def test_optional_values_may_be_missing(nvml, monkeypatch):

@@ -196,7 +196,7 @@ def test_missing_part_of_a_trial_is_damage(part):
         load_record(Observation, damaged, "it")
 
 
-def test_threads_that_convert_a_class_for_the_first_time_wait_for_each_other(monkeypatch):
+def test_several_threads_may_convert_a_class_for_the_first_time(monkeypatch):
     @dataclass(frozen=True)
     class Tree(Record):
         name: str

@@ -244,7 +244,7 @@ def find_gpu(on: str) -> str | None:
     if index is None or is_jetson() or has_amd_gpus():
         return None
     with open_nvml(on) as nvml:
-        return _text(nvml.nvmlDeviceGetUUID(_find_handles(nvml, on)[0]))
+        return decode_name(nvml.nvmlDeviceGetUUID(_find_handles(nvml, on)[0]))
 
 
 def visible_gpu(index: int) -> str:
@@ -286,7 +286,7 @@ def open_nvml(on: str = "") -> Iterator[Any]:
     except pynvml.NVMLError as error:
         raise UnavailableError(
             f"{where}the NVIDIA driver does not respond ({error})",
-            "install it and check that nvidia-smi works, or use another device",
+            "install it and check that nvidia-smi works, or use the processor",
         ) from error
     try:
         yield pynvml
@@ -300,7 +300,7 @@ def open_nvml(on: str = "") -> Iterator[Any]:
 def _detect_gpu(on: str) -> Device:
     with open_nvml(on) as nvml:
         handle, slice_ = _find_handles(nvml, on)
-        processor = _text(nvml.nvmlDeviceGetName(handle))
+        processor = decode_name(nvml.nvmlDeviceGetName(handle))
         if slice_ is not None:
             processor = _name_slice(nvml, slice_, processor)
         try:
@@ -311,15 +311,15 @@ def _detect_gpu(on: str) -> Device:
             make_slug(processor),
             processor,
             int(nvml.nvmlDeviceGetMemoryInfo(handle if slice_ is None else slice_).total),
-            _text(nvml.nvmlSystemGetDriverVersion()),
+            decode_name(nvml.nvmlSystemGetDriverVersion()),
             _describe_limit(limit_w),
-            _name_unit(_text(nvml.nvmlDeviceGetUUID(handle))),
+            _name_unit(decode_name(nvml.nvmlDeviceGetUUID(handle))),
         )
 
 
 def _name_slice(nvml: Any, slice_: Any, processor: str) -> str:
     """Return the name of a slice: ``NVIDIA H200 MIG 1g.18gb``."""
-    name = _text(nvml.nvmlDeviceGetName(slice_))
+    name = decode_name(nvml.nvmlDeviceGetName(slice_))
     if "MIG" in name:
         return name
     # Some drivers give the name of the whole GPU.
@@ -374,7 +374,7 @@ def _list_slices(nvml: Any, handle: Any) -> Iterator[Any]:
 
 
 def _find_by_number(nvml: Any, handles: list[Any], entry: str) -> Any:
-    names = {_text(nvml.nvmlDeviceGetName(handle)) for handle in handles}
+    names = {decode_name(nvml.nvmlDeviceGetName(handle)) for handle in handles}
     if len(names) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         raise InputError(
             f"GPU {entry} is ambiguous: CUDA orders GPUs by speed, NVML by PCI bus, and this "
@@ -384,7 +384,7 @@ def _find_by_number(nvml: Any, handles: list[Any], entry: str) -> Any:
 
 
 def _find_by_uuid(nvml: Any, handles: list[Any], entry: str) -> Any:
-    found = [h for h in handles if _text(nvml.nvmlDeviceGetUUID(h)).startswith(entry)]
+    found = [h for h in handles if decode_name(nvml.nvmlDeviceGetUUID(h)).startswith(entry)]
     return found[0] if len(found) == 1 else None
 
 
@@ -393,7 +393,7 @@ def _find_slice(nvml: Any, handles: list[Any], entry: str) -> Any:
     # Drivers from before 2021 write the second form.
     if not entry.startswith("MIG-GPU-"):
         try:
-            return nvml.nvmlDeviceGetHandleByUUID(entry)
+            return nvml.nvmlDeviceGetHandleByUUID(entry.encode())
         except nvml.NVMLError:
             return None
     uuid, *numbers = entry[len("MIG-") :].split("/")
@@ -405,6 +405,6 @@ def _find_slice(nvml: Any, handles: list[Any], entry: str) -> Any:
     return None
 
 
-def _text(value: Any) -> str:
-    # Bindings from before 2022 return bytes.
+def decode_name(value: Any) -> str:
+    """Return a name or UUID of NVML as text; bindings from before 2022 return bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -73,8 +73,8 @@ class CommandMeter(SampledMeter):
         begin_s = self.clock.now()
         self.unit = read_quantity(self._run(self._command)).unit
         run_s = self.clock.now() - begin_s
-        if self.unit == "W":
-            self.tick_s = _POLL_S
+        self.tick_s = _POLL_S if self.unit == "W" else 0.0
+        if self.tick_s:
             self.update_interval_s = _POLL_S + run_s
             self.window_s = max(_WINDOW_S, _WINDOW_SAMPLES * self.update_interval_s)
         else:

@@ -64,10 +64,11 @@ class ModelledMeter(GuardedMeter):
 
 def make_modelled(request: MeterRequest) -> ModelledMeter:
     """Return the meter of ``modelled`` or ``modelled:8W`` (watts of one busy core)."""
-    if not request.argument:
+    text = request.argument
+    if not text:
         return ModelledMeter()
-    is_plain = request.argument.replace(".", "", 1).isdigit()
-    return ModelledMeter(parse_power(request.argument + "W" * is_plain))
+    is_number = text.replace(".", "", 1).isdigit()
+    return ModelledMeter(parse_power(f"{text}W" if is_number else text))
 
 
 def detect_modelled() -> tuple[MeterInfo, ...]:

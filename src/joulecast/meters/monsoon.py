@@ -4,8 +4,8 @@
     monsoon:60001     one by its serial number
 
 A process, ``python -m joulecast.meters.monsoon SERIAL``, samples the main output 5,000 times a
-second with Monsoon's own library, which ``joulecast[monsoon]`` installs. Each of its lines is the
-mean of a block of samples; ``pollers`` reads them.
+second with Monsoon's own library, which ``joulecast[monsoon]`` installs. Each of its events is the
+mean of a block of samples (``pollers``).
 
 The voltage of the output is never changed: a wrong one could destroy the device.
 """

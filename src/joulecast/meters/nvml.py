@@ -40,7 +40,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple, TypeVar
 
-from joulecast.devices.detect import open_nvml
+from joulecast.devices.detect import decode_name, open_nvml
 from joulecast.meters.base import (
     OTHER_LOAD,
     POWER_LIMIT,
@@ -56,7 +56,7 @@ from joulecast.system.errors import InputError
 
 _PERIOD_S = 0.1
 _RESOLUTION_J = 0.001
-# What the poller says that it reads, of a GPU without an energy counter.
+# The source of a GPU without an energy counter.
 SENSOR = "sensor"
 _GPU = re.compile("[0-9]{1,4}|GPU-.+")
 
@@ -192,7 +192,8 @@ class Gpu:
             self._handle: Any = (
                 nvml.nvmlDeviceGetHandleByIndex(int(gpu))
                 if gpu.isdigit()
-                else nvml.nvmlDeviceGetHandleByUUID(gpu)
+                # Bytes, because bindings from before 2022 take no text.
+                else nvml.nvmlDeviceGetHandleByUUID(gpu.encode())
             )
         except nvml.NVMLError as error:
             reason = f"NVML has no GPU {gpu} ({error})"
@@ -201,12 +202,12 @@ class Gpu:
     @property
     def name(self) -> str:
         """The product name."""
-        return str(self._try(self._nvml.nvmlDeviceGetName, "NVIDIA GPU"))
+        return decode_name(self._try(self._nvml.nvmlDeviceGetName, "NVIDIA GPU"))
 
     @property
     def uuid(self) -> str:
         """The UUID, which identifies the GPU whatever its index."""
-        return str(self._nvml.nvmlDeviceGetUUID(self._handle))
+        return decode_name(self._nvml.nvmlDeviceGetUUID(self._handle))
 
     @property
     def has_counter(self) -> bool:

@@ -23,6 +23,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -41,7 +42,10 @@ Event = TypeVar("Event", bound=tuple[Any, ...])
 
 
 class PollerProcess:
-    """A poller in a separate process: ``python -m MODULE ARGUMENT``."""
+    """A poller in a separate process: ``python -m MODULE ARGUMENT``.
+
+    Only one thread may ask at a time, and only the process that started it.
+    """
 
     def __init__(self, module: str, argument: str) -> None:
         # A new interpreter must import what this one can, but nothing from the working directory
@@ -61,30 +65,39 @@ class PollerProcess:
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._requests, self._answers = self._process.stdin, self._process.stdout
+        self._owner = os.getpid()
         self._asked = 0
         self._unread = b""
         self._last_line = "no message"
 
     def ask(self, request: str, limit_s: float) -> Any:
         """Return the answer, or raise MeasurementError if none comes within some seconds."""
+        if os.getpid() != self._owner:
+            # After a fork both processes hold the pipes, and would read each other's answers.
+            raise MeasurementError("belongs to another process")
+        until_s = time.monotonic() + limit_s
         self._asked += 1
         # The answer to an earlier request, for which nobody waited, is skipped.
         wanted = f"answer {self._asked} "
         # Why a process has ended is in its last lines.
         with suppress(BrokenPipeError):
             self._requests.write(f"{self._asked} {request}\n".encode())
-        while line := self._read_line(limit_s):
-            if line.startswith(wanted):
-                return json.loads(line[len(wanted) :])
-            if line.strip() and not line.startswith("answer "):
-                self._last_line = line.strip().removeprefix("error ")
+        try:
+            while line := self._read_line(until_s):
+                if line.startswith(wanted):
+                    return json.loads(line[len(wanted) :])
+                if line.strip() and not line.startswith("answer "):
+                    self._last_line = line.strip().removeprefix("error ")
+        except TimeoutError:
+            raise MeasurementError(f"has not responded for {limit_s:g} s") from None
         raise MeasurementError(f"has ended ({self._last_line})")
 
-    def _read_line(self, limit_s: float) -> str:
+    def _read_line(self, until_s: float) -> str:
         """Return the next line; empty at the end of the output."""
         while b"\n" not in self._unread:
-            if not select.select([self._answers], [], [], limit_s)[0]:
-                raise MeasurementError(f"has not responded for {limit_s:g} s")
+            left_s = max(until_s - time.monotonic(), 0.0)
+            if not select.select([self._answers], [], [], left_s)[0]:
+                raise TimeoutError
             chunk = os.read(self._answers.fileno(), _CHUNK_BYTES)
             if not chunk:
                 break
@@ -111,6 +124,7 @@ class PolledMeter(GuardedMeter, Generic[Event]):
         advice: What to do if it does not respond.
         limit_s: Longest time until the poller answers; ``start_limit_s`` until it is ready.
         source: What the poller reads, as it says when it is ready.
+        make_poller: Starts the poller.
     """
 
     module: str
@@ -128,9 +142,13 @@ class PolledMeter(GuardedMeter, Generic[Event]):
         self._poller = self.make_poller(self.module, self.instrument)
         try:
             self.update_interval_s, self.source = self._poller.ask("open", self.start_limit_s)
-        except MeasurementError as error:
+        except BaseException as error:
+            # Ctrl-C included: a monitor takes seconds to start.
             self._poller.stop()
-            raise UnavailableError(f"the poller of {self.name} {error}", self.advice) from error
+            if isinstance(error, MeasurementError):
+                reason = f"the poller of {self.name} {error}"
+                raise UnavailableError(reason, self.advice) from error
+            raise
 
     def _release(self) -> None:
         self._poller.stop()
@@ -199,9 +217,11 @@ def serve_requests(
 
 def run_poller(open_source: Callable[[str], AbstractContextManager[Source]], argument: str) -> int:
     """Poll an instrument until the parent has gone; return the exit status."""
+    # Made first: the parent may go while the instrument is opened.
+    receive = _make_receiver()
     try:
         with open_source(argument) as source:
-            serve_requests(source, _make_receiver(), _send)
+            serve_requests(source, receive, _send)
     except BrokenPipeError:
         return 0
     except Exception as error:

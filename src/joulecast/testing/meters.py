@@ -2,13 +2,15 @@
 
     class TestMyMeter(MeterContract):
         def make_meter(self):
-            return MyMeter(now=self.clock.now)
+            meter = MyMeter()
+            meter.clock = self.clock
+            return meter
 
         def load(self, duration_s):
             self.clock.sleep(duration_s)
 
-``load`` runs a constant load for some seconds of the meter's clock. With a virtual clock the suite
-neither sleeps nor depends on other load.
+``load`` runs a constant load for some seconds of the meter's clock. With a virtual clock, here
+``self.clock``, the suite neither sleeps nor depends on other load.
 """
 
 from __future__ import annotations
