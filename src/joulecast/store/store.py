@@ -209,7 +209,9 @@ class Store(ShippedStore, Tables):
 
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Store what an estimator fitted to the observations of a profile."""
-        count = len(self.load_observations(profile_key))
+        profile = self._find_profile(profile_key)
+        # Without parsing them.
+        count = len(profile.observations) if profile else 0
 
         def save(connection: sa.Connection) -> None:
             self._check_profile(connection, profile_key)
