@@ -211,8 +211,10 @@ def make_damaged(place):
 def test_other_file_is_refused_and_unchanged(place, make, reason, create):
     make(place)
     before = place.read_bytes()
-    with refusal(StoreError, f"{place}.*{reason}"), open_bare(place, create=create) as store:
-        store.list_profiles()
+    for address in (place, f"sqlite:///file:{place}?mode=ro&uri=true"):
+        named = refusal(StoreError, f"(store|database) {place}.*{reason}")
+        with named, open_bare(address, create=create) as store:
+            store.list_profiles()
     assert place.read_bytes() == before
 
 
@@ -269,9 +271,11 @@ def test_store_on_a_full_disk_can_be_read(full_disk):
 
 def test_locked_store_is_an_error_after_waiting(store, place):
     holder = sqlite3.connect(place, isolation_level=None)
-    holder.execute("BEGIN IMMEDIATE")
+    holder.execute("BEGIN EXCLUSIVE")
     with open_bare(place, wait_s=0.0) as impatient:
+        # With a write-ahead log, readers need not wait for anybody.
         assert impatient.list_profiles() == ()
+        assert holder.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         with refusal(StoreError, "another program has locked it; wait"):
             impatient.add_observation(make_observation())
         holder.execute("COMMIT")
@@ -507,14 +511,14 @@ def refuse(cls=Observation, *args):
     return load_record(cls, *args)
 
 
-def test_finding_a_profile_parses_no_observation(place, shipped, monkeypatch):
+def test_finding_and_fitting_a_profile_parse_no_observation(place, shipped, monkeypatch):
     own = make_observation(4, board="H200", run="run 2")
     with open_store(place, shipped=shipped) as store:
         store.add_observation(own)
-        store.save_fit(profile_key(own), "forest", {"trees": 3})
         with monkeypatch.context() as patch:
             patch.setattr(Observation, "from_dict", refuse)
             patch.setattr("joulecast.store.store.load_record", refuse)
+            store.save_fit(profile_key(own), "forest", {"trees": 3})
             found = store.find_profile("H200")
             assert len(found.observations) == 2
             assert found.fits["forest"] == {"trees": 3}
