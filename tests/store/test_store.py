@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from benchmarks.robustness.hostile_inputs import damage_bytes
 from joulecast.records import Observation, Trial, find_fit_count, load_record
 from joulecast.store import open_store, profile_key
-from joulecast.store.database import VERSION
+from joulecast.store.database import OBSERVATIONS, VERSION
 from joulecast.store.files import write_profile
 from joulecast.store.places import choose_place
 from joulecast.store.profiles import SHIPPED, find_shipped_folder
@@ -638,6 +638,21 @@ def test_two_processes_can_create_and_write_a_store_at_once(request, place, kind
     numbers = [one.trial.setup.batch - 1 for one in seen]
     # A stable sort: each writer's own stay in order.
     assert sorted(numbers, key=lambda number: number >= 100) == [*range(25), *range(100, 125)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_what_is_read_together_is_of_one_moment(request, place, kind):
+    if kind == "postgresql":
+        place = request.getfixturevalue("postgres_url")
+
+    def read(connection):
+        for number in range(2):
+            yield connection.scalar(sa.select(sa.func.count(OBSERVATIONS.c.id)))
+            other.add_observation(make_observation(number))
+
+    with open_bare(place) as store, open_bare(place) as other:
+        assert store.database.run(lambda connection: list(read(connection))) == [0, 0]
+        assert len(store.load_observations(KEY)) == 2
 
 
 def test_slow_libraries_are_imported_only_if_they_are_needed(store, place):
