@@ -173,7 +173,7 @@ INFER = (*DEVICE, "--inference")
         (1, ("--probe", "--on", "simulated:8"), "joulecast profile"),
         (1, ("--runtime", "simulated"), "simulated-0"),
         (1, ("--runtime", "mnn", "--on", "cuda:0"), "processor only"),
-        (1, ("--on", "torch_compile:cpu"), "give --on cpu --compile"),
+        (1, ("--on", "torch_compile:cpu"), "give --on cpu and --compile"),
         (2, ("--probe", "--estimator", "subtractive"), "additive"),
         (2, (*DEVICE, "--on", "simulated:7"), "--device and --on"),
         (2, (*DEVICE, "--runtime", "simulated"), "give --device or --runtime, not both"),
