@@ -216,6 +216,20 @@ def test_claims_of_files_are_seen_through_links_and_without_being_taken(tmp_path
         assert claims.is_free("ab")
 
 
+def test_file_that_is_removed_before_it_is_locked_is_no_claim(tmp_path, monkeypatch):
+    """Its owner released it between the two steps, and the next process makes another one."""
+    claims, lock = FileClaims(tmp_path / "store.sqlite"), fcntl.flock
+
+    def remove_and_lock(file, operation):
+        monkeypatch.setattr(fcntl, "flock", lock)
+        (tmp_path / "store.sqlite-claim-ab").unlink()
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_and_lock)
+    with claims.hold("ab", 0.0) as held:
+        assert held and not claims.is_free("ab")
+
+
 @pytest.mark.parametrize("function", ["os.open", "fcntl.flock"])
 def test_claims_that_cannot_be_looked_at_are_not_called_free(monkeypatch, tmp_path, function):
     """The dashboard may belong to a user who cannot read the file, or the drive has no locks."""

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from benchmarks.robustness.hostile_inputs import damage_bytes
 from joulecast.records import Observation, Trial, find_fit_count, load_record
 from joulecast.store import open_store, profile_key
-from joulecast.store.database import VERSION
+from joulecast.store.database import OBSERVATIONS, VERSION
 from joulecast.store.files import write_profile
 from joulecast.store.places import choose_place
 from joulecast.store.profiles import SHIPPED, find_shipped_folder
@@ -211,8 +211,10 @@ def make_damaged(place):
 def test_other_file_is_refused_and_unchanged(place, make, reason, create):
     make(place)
     before = place.read_bytes()
-    with refusal(StoreError, f"{place}.*{reason}"), open_bare(place, create=create) as store:
-        store.list_profiles()
+    for address in (place, f"sqlite:///file:{place}?mode=ro&uri=true"):
+        named = refusal(StoreError, f"(store|database) {place}.*{reason}")
+        with named, open_bare(address, create=create) as store:
+            store.list_profiles()
     assert place.read_bytes() == before
 
 
@@ -269,9 +271,11 @@ def test_store_on_a_full_disk_can_be_read(full_disk):
 
 def test_locked_store_is_an_error_after_waiting(store, place):
     holder = sqlite3.connect(place, isolation_level=None)
-    holder.execute("BEGIN IMMEDIATE")
+    holder.execute("BEGIN EXCLUSIVE")
     with open_bare(place, wait_s=0.0) as impatient:
+        # With a write-ahead log, readers need not wait for anybody.
         assert impatient.list_profiles() == ()
+        assert holder.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         with refusal(StoreError, "another program has locked it; wait"):
             impatient.add_observation(make_observation())
         holder.execute("COMMIT")
@@ -507,14 +511,14 @@ def refuse(cls=Observation, *args):
     return load_record(cls, *args)
 
 
-def test_finding_a_profile_parses_no_observation(place, shipped, monkeypatch):
+def test_finding_and_fitting_a_profile_parse_no_observation(place, shipped, monkeypatch):
     own = make_observation(4, board="H200", run="run 2")
     with open_store(place, shipped=shipped) as store:
         store.add_observation(own)
-        store.save_fit(profile_key(own), "forest", {"trees": 3})
         with monkeypatch.context() as patch:
             patch.setattr(Observation, "from_dict", refuse)
             patch.setattr("joulecast.store.store.load_record", refuse)
+            store.save_fit(profile_key(own), "forest", {"trees": 3})
             found = store.find_profile("H200")
             assert len(found.observations) == 2
             assert found.fits["forest"] == {"trees": 3}
@@ -634,6 +638,21 @@ def test_two_processes_can_create_and_write_a_store_at_once(request, place, kind
     numbers = [one.trial.setup.batch - 1 for one in seen]
     # A stable sort: each writer's own stay in order.
     assert sorted(numbers, key=lambda number: number >= 100) == [*range(25), *range(100, 125)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_what_is_read_together_is_of_one_moment(request, place, kind):
+    if kind == "postgresql":
+        place = request.getfixturevalue("postgres_url")
+
+    def read(connection):
+        for number in range(2):
+            yield connection.scalar(sa.select(sa.func.count(OBSERVATIONS.c.id)))
+            other.add_observation(make_observation(number))
+
+    with open_bare(place) as store, open_bare(place) as other:
+        assert store.database.run(lambda connection: list(read(connection))) == [0, 0]
+        assert len(store.load_observations(KEY)) == 2
 
 
 def test_slow_libraries_are_imported_only_if_they_are_needed(store, place):

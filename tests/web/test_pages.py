@@ -331,6 +331,7 @@ def test_requests_and_estimates_are_counted_with_few_labels(make_client):
 def test_work_comes_back_and_is_refused_when_it_is_too_much():
     queue = WorkQueue(1)
     assert asyncio.run(queue.run(max, 1, 2)) == 2
+    assert len({asyncio.run(queue.run(threading.get_ident)) for _ in range(3)}) == 1
     with pytest.raises(ZeroDivisionError):
         asyncio.run(queue.run(lambda: 1 / 0))
     queue.close()

@@ -161,8 +161,10 @@ class CampaignTables(Tables):
         key = secrets.token_hex(8)
         # Before it is added, or readers could take it for dead.
         with self.database.claims.hold(_name_claim(key), 0.0):
-            facts, now_s = (key, name, device, profile_key, provenance), self.database.now()
-            row = RecordedCampaign(*facts, started_at_s=now_s, changed_at_s=now_s)
+            now_s = self.database.now()
+            row = RecordedCampaign(
+                key, name, device, profile_key, provenance, started_at_s=now_s, changed_at_s=now_s
+            )
             insert = self.database.insert(CAMPAIGNS).values(**asdict(row))
             self.database.execute(insert.on_conflict_do_nothing())
             yield key

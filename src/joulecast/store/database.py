@@ -331,7 +331,7 @@ def open_database(url: sa.URL, *, create: bool, wait_s: float) -> sa.Engine | No
         return None
     if schema != SCHEMAS[-1]:
         with _disposing(engine):
-            _add_tables(engine, is_new=schema is None)
+            _add_tables(engine, url, is_new=schema is None)
     return engine
 
 
@@ -383,7 +383,7 @@ def _open_engine(url: sa.URL, wait_s: float) -> tuple[sa.Engine, str | None]:
 
     def check(engine: sa.Engine) -> tuple[sa.Engine, str | None]:
         with _disposing(engine), engine.connect() as connection:
-            return engine, _find_schema(connection)
+            return engine, _find_schema(connection, url)
 
     file = find_file(url)
     # A file without a log beside it is complete, and can be read without writing anything.
@@ -427,12 +427,16 @@ def _disposing(engine: sa.Engine) -> Iterator[None]:
 # The schema
 
 
-def _find_schema(connection: sa.Connection) -> str | None:
-    """Return the version of the schema; None in an empty database."""
+def _find_schema(connection: sa.Connection, url: sa.URL) -> str | None:
+    """Return the version of the schema; None in an empty database.
+
+    Raises:
+        StoreError: The tables are those of a newer version or of another program.
+    """
     tables = sa.inspect(connection).get_table_names()
     if not tables:
         return None
-    place = connection.engine.url.database
+    place = find_file(url) or url.database
     if VERSION.name not in tables:
         raise StoreError(
             f"the database {place} belongs to another program: give the path of a store, "
@@ -447,7 +451,7 @@ def _find_schema(connection: sa.Connection) -> str | None:
     return schema
 
 
-def _add_tables(engine: sa.Engine, *, is_new: bool) -> None:
+def _add_tables(engine: sa.Engine, url: sa.URL, *, is_new: bool) -> None:
     """Create the tables that are missing, in one transaction; those that exist stay as they are."""
     if is_new and engine.dialect.name == "sqlite":
         _enable_wal(engine)
@@ -457,7 +461,7 @@ def _add_tables(engine: sa.Engine, *, is_new: bool) -> None:
 
             lock_schema(connection)
         # Another process may have been faster, perhaps of a newer version.
-        _find_schema(connection)
+        _find_schema(connection, url)
         METADATA.create_all(connection)
         connection.execute(sa.delete(VERSION))
         connection.execute(sa.insert(VERSION).values(version_num=SCHEMAS[-1]))

@@ -64,12 +64,14 @@ def open_store(
         StoreError: The store cannot be opened, or was written by a newer version of Joulecast.
     """
     folder, chosen = shipped or find_shipped_folder(), choose_place(place)
-    store: ShippedStore | None = None
     if create or not is_missing_file(chosen):
         from joulecast.store.store import open_in_database
 
         store = open_in_database(chosen, folder, create=create, wait_s=wait_s, now=now)
-    return cast("Store", store or MissingStore(redact_url(chosen), folder))
+        if store is not None:
+            return store
+    # What needs a database raises StoreError.
+    return cast("Store", MissingStore(redact_url(chosen), folder))
 
 
 def check_place(place: str | Path | None = None) -> None:

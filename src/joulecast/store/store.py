@@ -188,29 +188,37 @@ class Store(ShippedStore, Tables):
     @transaction()
     def _list_own(self, connection: sa.Connection) -> tuple[ProfileSummary, ...]:
         """Return summaries of the profiles of the database, in the order they were created."""
-        table, at_s = OBSERVATIONS.c, sa.func.max(OBSERVATIONS.c.taken_at_s)
-        seen_query = sa.select(table.profile_key, sa.func.count(), at_s).group_by(table.profile_key)
-        seen = {key: (count, at_s) for key, count, at_s in connection.execute(seen_query)}
+        table = OBSERVATIONS.c
+        counted = (table.profile_key, sa.func.count(), sa.func.max(table.taken_at_s))
+        rows = connection.execute(sa.select(*counted).group_by(table.profile_key))
+        observed = {key: (count, latest_at_s) for key, count, latest_at_s in rows}
         fits: dict[str, dict[str, float]] = defaultdict(dict)
-        fits_query = sa.select(FITS.c.profile_key, FITS.c.estimator, FITS.c.fitted_at_s)
-        for key, estimator, fitted_at_s in connection.execute(
-            fits_query.order_by(FITS.c.estimator)
-        ):
+        query = sa.select(FITS.c.profile_key, FITS.c.estimator, FITS.c.fitted_at_s)
+        for key, estimator, fitted_at_s in connection.execute(query.order_by(FITS.c.estimator)):
             fits[key][estimator] = fitted_at_s
         found = []
-        query = sa.select(PROFILES).order_by(PROFILES.c.created_at_s, PROFILES.c.key)
-        for row in connection.execute(query):
-            count, taken_at_s = seen.get(row.key, (0, 0.0))
+        profiles = sa.select(PROFILES).order_by(PROFILES.c.created_at_s, PROFILES.c.key)
+        for row in connection.execute(profiles):
+            count, latest_at_s = observed.get(row.key, (0, 0.0))
             own = fits[row.key]
-            facts = (row.device_name, row.power_mode, row.runtime, row.covers, row.provenance)
-            changed_at_s = max(row.created_at_s, taken_at_s, *own.values())
-            found.append(ProfileSummary(row.key, *facts, count, tuple(own), changed_at_s))
+            summary = ProfileSummary(
+                row.key,
+                row.device_name,
+                row.power_mode,
+                row.runtime,
+                row.covers,
+                row.provenance,
+                count,
+                tuple(own),
+                max(row.created_at_s, latest_at_s, *own.values()),
+            )
+            found.append(summary)
         return tuple(found)
 
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Store what an estimator fitted to the observations of a profile."""
         profile = self._find_profile(profile_key)
-        # Counted, not parsed.
+        # Without parsing them.
         count = len(profile.observations) if profile else 0
 
         def save(connection: sa.Connection) -> None:

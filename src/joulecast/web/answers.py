@@ -1,4 +1,4 @@
-"""Read and answer requests: JSON parsed as files are, pages, what goes wrong in one clear line.
+"""Parse JSON bodies as files are parsed, render pages, and explain errors in one line.
 
 Errors are problem details (RFC 9457), or a page for browsers; never a traceback.
 """

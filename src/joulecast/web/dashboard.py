@@ -1,8 +1,4 @@
-"""What all routes share: settings, the estimate service, threads that compute, and metrics.
-
-More threads would only share the same processors and take more memory. What waits is limited in
-number and time, so that an overloaded server says so at once.
-"""
+"""What all routes share: settings, the estimate service, threads that compute, and metrics."""
 
 from __future__ import annotations
 
@@ -123,7 +119,11 @@ def _find_writer(kind: Any) -> TypeAdapter[Any]:
 
 
 class WorkQueue:
-    """Threads that compute, and what waits for them, at most so many calls and so long."""
+    """A few threads that compute, and the calls that wait for them.
+
+    More threads would only share the same processors and take more memory. Waiting is limited in
+    number and time, so that an overloaded server says so at once.
+    """
 
     def __init__(
         self, workers: int, most_waiting: int = _MOST_WAITING, limit_s: float = _LIMIT_S

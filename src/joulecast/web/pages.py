@@ -60,7 +60,7 @@ FLEET = DashboardPage(
 # Devices
 
 
-class CatalogueRow(BaseModel, from_attributes=True):
+class CatalogueRow(BaseModel):
     """A device of the catalogue that was never measured; figures are those of its data sheet.
 
     Attributes:
@@ -72,7 +72,7 @@ class CatalogueRow(BaseModel, from_attributes=True):
 
     name: str
     title: str
-    provenance: str = DATASHEET
+    provenance: str
     flops_per_s: dict[str, float]
     bytes_per_s: float
     memory_bytes: int
@@ -117,7 +117,9 @@ def list_devices(here: Here) -> DeviceList:
         summarise_device(one, here.read_details(one), evaluations)
         for one in here.service.list_profiles()
     )
-    unmeasured = map(CatalogueRow.model_validate, here.service.list_unmeasured())
+    unmeasured = (
+        CatalogueRow(**vars(one), provenance=DATASHEET) for one in here.service.list_unmeasured()
+    )
     return DeviceList(tuple(profiles), tuple(unmeasured))
 
 
@@ -411,7 +413,7 @@ def get_fleet(here: Here) -> FleetData:
     if status is None:
         return FleetData(False, (), ())
     devices = tuple(
-        # Without what the fleet file says about a device, which may contain its token.
+        # The payload is left out: what the fleet file says about a device may contain its token.
         FleetDeviceData(**vars(one), observation_count=status.points.get(one.profile_key, 0))
         for one in status.devices
     )
