@@ -62,7 +62,7 @@ def test_agent_of_the_command_line_prints_where_it_is(tmp_path):
     ("words", "code", "part"),
     [
         (["--on", "simulated:3", "--listen", "0.0.0.0:0"], 1, "set JOULECAST_TOKEN"),
-        (["--on", "simulated:3", "--meter", "rapl"], 1, "leave --meter out"),
+        (["--on", "simulated:3", "--meter", "rapl"], 1, "leave --meter rapl out"),
         (["--on", "simulated:x", "--stdio"], 1, "give its seed"),
         (["--stdio", "--json"], 2, "both use stdout"),
         (["--token", "secret"], 2, "--token"),
