@@ -125,7 +125,7 @@ def problems(draw, max_jobs=4, max_s=10, whole=True):
         deadline = release + draw(st.integers(2, max_s - release))
         is_due = whole or draw(st.booleans())
         times = float(release), float(deadline) if is_due else math.inf
-        jobs.append(Job(f"t{at}", costs, *times, draw(st.integers(1, 2))))
+        jobs.append(Job(f"t{at}", costs, *times, draw(st.integers(1, 2)), devices=tuple(costs)))
     return Problem(found, tuple(jobs))
 
 
@@ -432,7 +432,7 @@ def planned(profiled, write):
     [
         ("steps = 50_000", "steps = 0", ("[[job]] first", "steps is 0")),
         ("steps = 50_000", "epochs = 5", ("[[job]] first", "epochs and samples")),
-        ("steps = 50_000", "inferences = 5", ("[[job]] first", "inferences needs")),
+        ("steps = 50_000", "inferences = 5", ("[[job]] first", "needs inference = true")),
         ("batch = 8", 'inference = true\nloss = "mse"', ("[[job]] first", "loss is for training")),
         ('net = "lenet5:3,5,9,11"', "", ("[[job]] first", "net is missing")),
         ('net = "lenet5:3,5,9,11"', 'net = "nix"', ("[[job]] first", "no net 'nix'")),
