@@ -125,7 +125,7 @@ def problems(draw, max_jobs=4, max_s=10, whole=True):
         deadline = release + draw(st.integers(2, max_s - release))
         is_due = whole or draw(st.booleans())
         times = float(release), float(deadline) if is_due else math.inf
-        jobs.append(Job(f"t{at}", costs, *times, draw(st.integers(1, 2)), devices=tuple(costs)))
+        jobs.append(Job(f"t{at}", costs, *times, draw(st.integers(1, 2))))
     return Problem(found, tuple(jobs))
 
 
@@ -294,6 +294,15 @@ def test_small_problems_have_the_obvious_schedule(jobs, device, starts):
     found = solve(Problem((PlanDevice("m", **device),), tuple(jobs)), 10.0, 1)
     assert found.runs_most and not found.left_out
     assert sorted(one.start_s for one in found.schedule) == pytest.approx(starts, abs=0.2)
+
+
+def test_each_device_that_a_job_names_has_its_own_reason():
+    battery = Battery(100.0, 40.0, 10.0, (ChargingWindow(50.0, 60.0, 1.0),))
+    devices = PlanDevice("m", battery=battery), PlanDevice("n", memory_bytes=4.0)
+    costs = {"m": JobCost(10.0, 90.0), "n": JobCost(10.0, 1.0, 5.0)}
+    problem = Problem(devices, (Job("a", costs, devices=("m", "n")),))
+    reasons = explain_left_out(problem, (), "a").reasons
+    assert {(one.device, one.reason) for one in reasons} == {("m", "battery"), ("n", "memory")}
 
 
 def test_priorities_are_added_up():
