@@ -63,7 +63,9 @@ def open_local_measurer(
         if meter == "later":
             found = LaterMeter(found.covers, found.provenance, clock)
         elif meter != "auto":
-            raise InputError(f"a simulated device has its own meter: leave {arg('meter')} out")
+            raise InputError(
+                f"a simulated device has its own meter: leave {arg('meter', meter)} out"
+            )
     else:
         found = find_meter(meter, on, allows_later=True)
     if found.is_recorder and not allows_later:
