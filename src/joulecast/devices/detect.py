@@ -59,7 +59,13 @@ def detect_device(on: str) -> Device:
         return _detect_jetson(index)
     if index is None:
         return _detect_cpu()
-    return _detect_amd(index) if has_amd_gpus() else _detect_gpu(on)
+    if has_amd_gpus():
+        return _detect_amd(index)
+    try:
+        return _detect_gpu(on)
+    except UnavailableError as error:
+        reason = f"{on} was not found, because {error.reason}"
+        raise UnavailableError(reason, error.advice) from error
 
 
 def parse_on(on: str) -> tuple[str, int | None]:
