@@ -279,7 +279,7 @@ def test_different_gpus_need_pci_order_or_a_uuid(nvml, monkeypatch):
 
 def test_gpu_without_a_driver_or_its_package_is_missing(nvml, monkeypatch):
     monkeypatch.setattr(nvml, "nvmlInit", nvml.fail)
-    with pytest.raises(MissingError, match="cuda:0 was not found, because .*use --on cpu"):
+    with pytest.raises(MissingError, match=r"cuda:0 was not found, because .*use --on cpu"):
         detect_device("cuda:0")
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(MissingError, match="pip install nvidia-ml-py"):

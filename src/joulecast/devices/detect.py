@@ -59,13 +59,7 @@ def detect_device(on: str) -> Device:
         return _detect_jetson(index)
     if index is None:
         return _detect_cpu()
-    if has_amd_gpus():
-        return _detect_amd(index)
-    try:
-        return _detect_gpu(on)
-    except UnavailableError as error:
-        reason = f"{on} was not found, because {error.reason}"
-        raise UnavailableError(reason, error.advice) from error
+    return _detect_amd(index) if has_amd_gpus() else _detect_gpu(on)
 
 
 def parse_on(on: str) -> tuple[str, int | None]:
@@ -249,7 +243,7 @@ def find_gpu(on: str) -> str | None:
     _, index = parse_on(on)
     if index is None or is_jetson() or has_amd_gpus():
         return None
-    with open_nvml() as nvml:
+    with open_nvml(on) as nvml:
         return _text(nvml.nvmlDeviceGetUUID(_find_handles(nvml, on)[0]))
 
 
@@ -279,18 +273,19 @@ class UnavailableError(MissingError):
 
 
 @contextmanager
-def open_nvml() -> Iterator[Any]:
-    """Yield the initialised pynvml module; its errors become UnavailableError."""
+def open_nvml(on: str = "") -> Iterator[Any]:
+    """Yield the initialised pynvml module; its errors become UnavailableError about ``on``."""
+    prefix = f"{on} was not found, because " if on else ""
     try:
         import pynvml
     except ImportError as error:
-        reason = "the package nvidia-ml-py is not installed"
+        reason = f"{prefix}the package nvidia-ml-py is not installed"
         raise UnavailableError(reason, "run: pip install nvidia-ml-py") from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         raise UnavailableError(
-            f"the NVIDIA driver does not respond ({error})",
+            f"{prefix}the NVIDIA driver does not respond ({error})",
             "install it and check that nvidia-smi works, or use --on cpu",
         ) from error
     try:
@@ -303,7 +298,7 @@ def open_nvml() -> Iterator[Any]:
 
 
 def _detect_gpu(on: str) -> Device:
-    with open_nvml() as nvml:
+    with open_nvml(on) as nvml:
         handle, slice_ = _find_handles(nvml, on)
         processor = _text(nvml.nvmlDeviceGetName(handle))
         if slice_ is not None:
