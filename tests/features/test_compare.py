@@ -200,7 +200,7 @@ def test_wrong_usage_is_reported(profiled, words, said):
         ((0,), "gpus is 0: give a whole number from 1 to 16"),
         ((17, "data"), "gpus is 17: .* of one machine"),
         ((2,), "2 GPUs have to share the work"),
-        ((2, "magic"), "give parallel='data'"),
+        ((2, "magic"), "there is no parallelism 'magic': give parallel='data'"),
     ],
 )
 def test_wrong_values_are_one_clear_line(options, message) -> None:

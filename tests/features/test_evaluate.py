@@ -371,6 +371,12 @@ def test_units_of_a_device_are_not_mixed(store):
             measure_and_evaluate(measurer, store, PLAN)
 
 
+def test_single_estimator_can_have_its_own_seconds(store):
+    result = run(store, replace(PLAN, budgets=(("exact", 4.0),)))
+    seen = [one for one in load_only_profile(store).observations if one.run.endswith(".exact")]
+    assert 0.0 < sum_work_s(seen) <= 4.0 and not result.missing
+
+
 # -- plans, device time and scores --------------------------------------------------------------
 
 

@@ -296,6 +296,15 @@ def test_small_problems_have_the_obvious_schedule(jobs, device, starts):
     assert sorted(one.start_s for one in found.schedule) == pytest.approx(starts, abs=0.2)
 
 
+def test_each_device_that_a_job_names_has_its_own_reason():
+    battery = Battery(100.0, 40.0, 10.0, (ChargingWindow(50.0, 60.0, 1.0),))
+    devices = PlanDevice("m", battery=battery), PlanDevice("n", memory_bytes=4.0)
+    costs = {"m": JobCost(10.0, 90.0), "n": JobCost(10.0, 1.0, 5.0)}
+    problem = Problem(devices, (Job("a", costs, devices=("m", "n")),))
+    reasons = explain_left_out(problem, (), "a").reasons
+    assert {(one.device, one.reason) for one in reasons} == {("m", "battery"), ("n", "memory")}
+
+
 def test_priorities_are_added_up():
     """Neither the job of highest priority nor the most jobs are best."""
     sizes = {"a": (10.0, 4), "b": (5.0, 3), "c": (5.0, 3), "d": (3.0, 1), "e": (3.0, 1)}
@@ -432,7 +441,7 @@ def planned(profiled, write):
     [
         ("steps = 50_000", "steps = 0", ("[[job]] first", "steps is 0")),
         ("steps = 50_000", "epochs = 5", ("[[job]] first", "epochs and samples")),
-        ("steps = 50_000", "inferences = 5", ("[[job]] first", "inferences needs")),
+        ("steps = 50_000", "inferences = 5", ("[[job]] first", "needs inference = true")),
         ("batch = 8", 'inference = true\nloss = "mse"', ("[[job]] first", "loss is for training")),
         ('net = "lenet5:3,5,9,11"', "", ("[[job]] first", "net is missing")),
         ('net = "lenet5:3,5,9,11"', 'net = "nix"', ("[[job]] first", "no net 'nix'")),

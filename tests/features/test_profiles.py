@@ -58,7 +58,7 @@ def detect(monkeypatch, **changes) -> None:
         ({"power_mode": "limit 300W"}, "no profile in this power mode, only in limit 500W"),
         (
             {"name": "tesla-t4", "processor": "Tesla T4"},
-            "use its data sheet with --device nvidia-t4",
+            "use its data sheet with device=.nvidia-t4",
         ),
     ],
 )

@@ -311,7 +311,6 @@ def test_refusals_are_one_line(stored, words, said, code):
 
 def test_recurrent_layers_are_refused(stored):
     assert "LSTM" in stored.fails("prune", "lstm:8", "--device", "sim", "--budget", "50%")
-    assert "LSTM" in stored.fails("prune", "lstm:8", "--device", "sim", "--budget", "50%")
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,13 @@ def test_interval_of_a_sweep_does_not_shrink() -> None:
     assert many.parts == one.parts
 
 
+def test_every_batch_of_a_step_is_waited_for() -> None:
+    wait = DataWait(LoadingTime(0.1, 50), 0.1)
+    waiting = add_up_run(STEP, replace(SETUP, accumulate=4), RunSchedule(10), wait=wait).parts[-1]
+    assert (waiting.count, waiting.energy_j) == (40, 0.0)
+    assert waiting.duration_s == pytest.approx(4.0)
+
+
 def test_what_is_missing_is_said_in_one_sentence() -> None:
     def explain(setup: Setup = SETUP, *rest: Any) -> str:
         schedule = RunSchedule(10, 1, 1) if rest else RunSchedule(10)

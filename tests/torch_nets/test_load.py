@@ -52,7 +52,7 @@ def test_named_modules_are_read(net_file: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("{file}:alone", "--input"),
+        ("{file}:alone", "give input_shape"),
         ("{file}:broken", "no such thing"),
         ("{file}:wrong", "int"),
         ("{file}:nothing", "nothing"),

@@ -300,7 +300,8 @@ class AgentHandler(BaseHTTPRequestHandler):
         """Return status and reason for a request that is not read; None for a good one."""
         given = self.headers.get("Authorization", "")
         if token and not are_equal_secrets(given, f"Bearer {token}"):
-            advice = "give both the same one, by JOULECAST_TOKEN or --token-file"
+            advice = "give both the same JOULECAST_TOKEN, or the agent's to `joulecast agent "
+            advice += "--token-file FILE`"
             return 401, f"the agent refuses the token: {advice}"
         # Without a token, a web page must not reach an agent on its reader's machine: its host
         # would be another one, or the browser would refuse this type.

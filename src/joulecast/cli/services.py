@@ -9,9 +9,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import click
 
@@ -39,6 +40,12 @@ TokenFile = Annotated[str, Argument(
     "File with the token that clients send or users sign in with.", metavar="FILE",
     default="JOULECAST_TOKEN", harm="may hold a token that others know",
 )]  # fmt: skip
+ServedDevice = Annotated[
+    str | None,
+    replace(
+        get_args(given.On)[1], help="Device to measure on: cpu, cuda:0, mnn:cpu or simulated:7."
+    ),
+]
 Stdio = Annotated[bool, Argument("Answer over stdin and stdout, for ssh.")]
 FleetFile = Annotated[str, Argument("The fleet file.")]
 Check = Annotated[bool, Argument("Only check the devices: store and start nothing.")]
@@ -67,7 +74,7 @@ BehindProxy = Annotated[bool, Argument(
 @verb
 def serve_trials(
     *,
-    on: given.On = None,
+    on: ServedDevice = None,
     meter: given.Meter = None,
     device_name: given.RecordedName = "",
     listen: Listen = DEFAULT_LISTEN,

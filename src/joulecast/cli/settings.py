@@ -142,9 +142,10 @@ def _check_harmless(
             check_trusted(path, path.parent)
         except InputError as error:
             name, reason = found
+            option = name.rstrip("_").replace("_", "-")
             raise InputError(
                 f"{path}: {name} = {show_value(values[name])} {reason}: remove it and give "
-                f"--{name} on the command line; {error}"
+                f"--{option} on the command line; {error}"
             ) from error
 
 

@@ -275,7 +275,7 @@ class UnavailableError(MissingError):
 @contextmanager
 def open_nvml(on: str = "") -> Iterator[Any]:
     """Yield the initialised pynvml module; errors are UnavailableError, and name the device."""
-    where = f"{on} was not found: " if on else ""
+    where = f"{on} was not found, because " if on else ""
     try:
         import pynvml
     except ImportError as error:

@@ -76,6 +76,7 @@ from joulecast.system.errors import (
     JoulecastError,
     MeasurementError,
     MissingError,
+    arg,
 )
 
 INTERRUPTED = "it was interrupted"
@@ -205,7 +206,7 @@ def _find_sheet(measurer: TrialMeasurer, own: Profile, on: str) -> DataSheet:
     if "graph" not in measurer.runtime.modes:
         raise InputError(
             f"anchors narrow the data sheet of a GPU, and {device.name} is a processor: give "
-            f"--on cuda:0, or measure it with `joulecast profile NET --on {on}`"
+            f"{arg('on', 'cuda:0')}, or measure it with `joulecast profile NET --on {on}`"
         )
     sheet = match_device_sheet(device)
     if sheet is None:
@@ -453,7 +454,7 @@ def answer_request(request: AtlasRequest, send: Callable[[Mapping[str, Any]], No
     except DeviceLostError as error:
         send({"lost": str(error)})
     except JoulecastError as error:
-        send({"error": [type(error).__name__, str(error)]})
+        send({"error": [type(error).__name__, error.message]})
 
 
 if __name__ == "__main__":

@@ -181,6 +181,7 @@ def compare(
     if samples or grid or price:
         length = RunLength(None, epochs or 1, samples or _DEFAULT_SAMPLES)
         count = length.count_steps(batch=1)
+        # Parses both.
         list_totals(count, 0.0, (0.0, 0.0), 0.0, grid, price)
     counts = dict.fromkeys(gpus or (None,))
     groups = [ParallelOptions.of(one, parallel, link_gb_s) for one in counts]
@@ -375,8 +376,10 @@ class ComparisonRow:
     @property
     def duration_interval_s(self) -> tuple[float, float] | None:
         """Interval of the duration per sample; None if the estimator gives none."""
-        ends_s, samples = getattr(self.estimate, "duration_interval_s", None), self.samples_per_step
-        return ends_s and (ends_s[0] / samples, ends_s[1] / samples)
+        ends_s = self.estimate.duration_interval_s if self.estimate else None
+        if ends_s is None:
+            return None
+        return ends_s[0] / self.samples_per_step, ends_s[1] / self.samples_per_step
 
     @property
     def samples_per_step(self) -> int:

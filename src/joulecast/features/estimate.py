@@ -243,7 +243,7 @@ def estimate_run(
 
 @verb
 def update(estimate: Estimate, *, energy_j: SeenEnergy, steps: SeenSteps) -> Estimate:
-    """Update an estimate with the energy of the first steps of the real run.
+    """Update the estimate from before a run with the energy of its first steps.
 
     A note warns where these steps lie outside the interval of the estimate.
     """

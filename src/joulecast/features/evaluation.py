@@ -391,7 +391,10 @@ def _list_modes(observations: Iterable[Observation]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class CampaignObservations(ObservationLog):
-    """The observations of one campaign of an evaluation, which starts afresh and keeps no fit."""
+    """The observations of one campaign of an evaluation, which starts afresh and keeps no fit.
+
+    A fit to a part of the observations must not replace the profile's.
+    """
 
     log: EvaluationLog
     role: str

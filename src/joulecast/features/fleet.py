@@ -40,7 +40,7 @@ from joulecast.store.campaigns import (
     StoredDevice,
 )
 from joulecast.store.places import IN_MEMORY, choose_place
-from joulecast.system.errors import DeviceAwayError, InputError, MeasurementError, MissingError
+from joulecast.system.errors import DeviceAwayError, InputError, MeasurementError, MissingError, arg
 from joulecast.system.units import (
     format_bytes,
     format_duration,
@@ -298,7 +298,7 @@ def run_fleet(
         if not is_free:
             raise InputError(
                 f"another process runs the fleet of the store {opened.place}: stop it, or choose "
-                "another store with --store or JOULECAST_STORE"
+                f"another store with {arg('store')} or JOULECAST_STORE"
             )
         opened.fleet.replace_devices({one.name: one.to_dict() for one in devices})
         checks = check_devices(devices)

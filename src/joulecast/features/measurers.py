@@ -17,7 +17,7 @@ from joulecast.measurer.local_devices import NOT_LATER, name_lock, open_local_me
 from joulecast.records import Trial
 from joulecast.records.runtime import Runtime, Step
 from joulecast.runtimes import is_plugin, name_framework
-from joulecast.system.errors import InputError
+from joulecast.system.errors import InputError, arg
 
 if TYPE_CHECKING:
     from joulecast.agent.client import RemoteMeasurer
@@ -102,13 +102,13 @@ def open_remote(options: MeasureOptions) -> RemoteMeasurer:
 
     if options.meter != "auto":
         raise InputError(
-            f"the agent at {options.on} has its own meter: leave --meter {options.meter} out, and "
-            "give it to `joulecast agent` there"
+            f"the agent at {options.on} has its own meter: leave {arg('meter', options.meter)} "
+            "out, and give it to `joulecast agent` there"
         )
     if options.warmup or options.runs:
         raise InputError(
-            f"the agent at {options.on} warms up and chooses its windows by itself: leave --warmup "
-            "and --runs out"
+            f"the agent at {options.on} warms up and chooses its windows by itself: leave "
+            f"{arg('warmup')} and {arg('runs')} out"
         )
     return open_remote_measurer(
         options.on, read_token(), rounds=options.rounds, device_name=options.device_name

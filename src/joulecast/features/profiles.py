@@ -39,7 +39,7 @@ from joulecast.records import (
 from joulecast.store import open_store
 from joulecast.store.files import read_profile, write_profile
 from joulecast.store.profiles import match_profiles
-from joulecast.system.errors import FileError, InputError, JoulecastError, MissingError
+from joulecast.system.errors import FileError, InputError, JoulecastError, MissingError, arg
 from joulecast.system.files import first_line
 from joulecast.views.report import Answer, Block, Report, Table, Text, make_table
 from joulecast.views.words import describe_provenance, describe_setup, plural
@@ -227,7 +227,8 @@ def _match_device(
     from joulecast.devices.data_sheets import match_data_sheet
 
     place = f"{on} ({device.name}" if "://" in on else f"{on} of this machine ({device.name}"
-    other = "or name a device of `joulecast profiles list` or `joulecast devices` with --device"
+    names = "`joulecast profiles list` or `joulecast devices`"
+    other = f"or name a device of {names} with {arg('device')}"
     named = [
         one
         for one in known
@@ -236,7 +237,7 @@ def _match_device(
     if not named:
         sheet = match_data_sheet(device.processor)
         if sheet is not None:
-            other = f"or use its data sheet with --device {sheet.name}"
+            other = f"or use its data sheet with {arg('device', sheet.name)}"
         raise MissingError(
             f"{place}) has no profile yet: make one with `joulecast profile NET --on {on}`, {other}"
         )
@@ -460,7 +461,7 @@ def _predict(name: str, data: Any) -> None:
     except (InputError, MissingError):
         return
     if not isinstance(data, Mapping):
-        raise TypeError("it is no object")
+        raise TypeError("not a JSON object")
     if data.get("version", 1) != estimator.version:
         return
     with np.errstate(all="ignore"):

@@ -131,7 +131,8 @@ class ParallelOptions:
             )
         if self.parallel not in ("", DATA):
             name = _NOT_MODELLED.get(self.parallel.lower())
-            refused = f"{name} is not modelled yet" if name else "there is no such parallelism"
+            unknown = f"there is no parallelism {self.parallel!r}"
+            refused = f"{name} is not modelled yet" if name else unknown
             raise ArgumentError(
                 f"{refused}: give {arg('parallel', DATA)}, which is what DistributedDataParallel "
                 "does"

@@ -10,10 +10,10 @@ import os
 import re
 from pathlib import Path
 
-from joulecast.system.errors import StoreError
+from joulecast.system.errors import StoreError, arg
 
 IN_MEMORY = ":memory:"
-ELSEWHERE = "or choose another store with --store or JOULECAST_STORE"
+ELSEWHERE = f"or choose another store with {arg('store')} or JOULECAST_STORE"
 
 # A URL with a password whose beginning is mistyped would pass for a path.
 _LIKE_CREDENTIALS = re.compile(r":[^/]*@[^/]*")

@@ -32,7 +32,7 @@ from joulecast.operators.building import (
     refuse_unbuildable,
 )
 from joulecast.records import Layer, Network
-from joulecast.system.errors import InputError, NetError
+from joulecast.system.errors import InputError, NetError, arg
 from joulecast.torch_nets.inputs import (
     choose_adapters,
     convert_weights_to_channels_last,
@@ -48,7 +48,8 @@ def build_net(network: Network) -> nn.Module:
     Raises:
         NetError: The network is empty, or was read from a module that cannot be rebuilt.
     """
-    advice = "give the module itself (file.py:make_net), or run an ONNX file with --on onnx:cpu"
+    as_file = f"run an ONNX file with {arg('on', 'onnx:cpu')}"
+    advice = f"give the module itself (file.py:make_net), or {as_file}"
     refuse_unbuildable(network, advice)
     try:
         net = BuiltNet(network)

@@ -21,7 +21,7 @@ from torch import nn
 
 from joulecast.records import Network, Trial
 from joulecast.records.runtime import Step
-from joulecast.system.errors import InputError, NetError
+from joulecast.system.errors import InputError, NetError, arg
 from joulecast.system.units import format_bytes
 from joulecast.system.user_errors import describe_user_error
 from joulecast.torch_nets.build import build_net, run_checkpointed
@@ -96,8 +96,8 @@ def load_net(
         inputs = torch.zeros(batch or _DEFAULT_BATCH, *input_shape)
     elif inputs is None:
         raise NetError(
-            f"{name} returns no example inputs: give --input (such as 3x96x96), or return "
-            "(module, inputs)"
+            f"{name} returns no example inputs: give {arg('input_shape')} (such as 3x96x96), "
+            "or return (module, inputs)"
         )
     elif batch is not None:
         inputs = resize_batch(inputs, batch)
@@ -254,8 +254,8 @@ def checkpoint_module(net: nn.Module, inputs: Any, loss: LossFunction | None) ->
         return lambda: None
     if not paths:
         raise InputError(
-            f"{type(net).__name__} repeats no block to checkpoint: leave --checkpoint out, or call "
-            "torch.utils.checkpoint in the module itself"
+            f"{type(net).__name__} repeats no block to checkpoint: leave {arg('checkpoint')} out, "
+            "or call torch.utils.checkpoint in the module itself"
         )
     modules = [net.get_submodule(path) for path in paths]
     for module in modules:

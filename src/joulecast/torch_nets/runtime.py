@@ -47,6 +47,7 @@ from joulecast.system.errors import (
     NetError,
     NotTrainingError,
     OutOfMemoryError,
+    arg,
 )
 from joulecast.system.user_errors import describe_user_error
 from joulecast.torch_nets.build import build_net
@@ -194,7 +195,8 @@ def find_torch_device(on: str) -> torch.device:
         raise InputError(f"device {on!r} is not supported yet: give cpu or cuda:0")
     count = torch.cuda.device_count()
     if (device.index or 0) >= count:
-        raise InputError(f"PyTorch sees {count} CUDA devices, so there is no {on}: try --on cpu")
+        advice = f"try {arg('on', 'cpu')}"
+        raise InputError(f"PyTorch sees {count} CUDA devices, so there is no {on}: {advice}")
     return torch.device("cuda", device.index or 0)
 
 
@@ -668,7 +670,7 @@ def explain_compile_errors(device: torch.device) -> Iterator[None]:
     except RuntimeError as error:
         # What follows explains how to debug PyTorch.
         text = " ".join(str(error).split()).partition(" Set TORCHDYNAMO")[0][:_LONGEST_MESSAGE]
-        advice = "run it without --compile"
+        advice = f"leave {arg('compiled')} out"
         if "compiler" in text.lower() and device.type == "cpu":
             advice = "install g++, or name a C++ compiler in CXX"
         raise NetError(f"torch.compile fails on {device} ({text}): {advice}") from error

@@ -235,14 +235,6 @@ class Problem:
     devices: tuple[PlanDevice, ...]
     jobs: tuple[Job, ...]
 
-    def __post_init__(self) -> None:
-        for job in self.jobs:
-            if unknown := sorted(set(job.devices) - set(self.device)):
-                raise InputError(
-                    f"the job {job.name} names an unknown device {unknown[0]!r}: give one of "
-                    f"{', '.join(sorted(self.device))}"
-                )
-
     @cached_property
     def device(self) -> dict[str, PlanDevice]:
         return {device.name: device for device in self.devices}
@@ -333,10 +325,22 @@ def parse_plan_request(data: Mapping[str, Any], now: datetime) -> Problem:
             try:
                 found.append(parse(where, row, partial(_parse_time, now=now)))
             except InputError as error:
-                text = str(error)
+                text = error.describe(_mention_key)
                 raise InputError(text if text.startswith(where) else f"{where}: {text}") from error
     devices = tuple(one for one in found if isinstance(one, PlanDevice))
-    return Problem(devices, tuple(one for one in found if isinstance(one, Job)))
+    problem = Problem(devices, tuple(one for one in found if isinstance(one, Job)))
+    for job in problem.jobs:
+        if unknown := sorted(set(job.devices) - set(problem.device)):
+            raise InputError(
+                f"the job {job.name} names an unknown device {unknown[0]!r}: give one of "
+                f"{', '.join(sorted(problem.device))}"
+            )
+    return problem
+
+
+def _mention_key(name: str, value: str | None) -> str:
+    """Return an argument of a verb as the file has it."""
+    return "inference = true" if (name, value) == ("phase", "inference") else name
 
 
 def _parse_job(where: str, row: Json, parse_time: Parser) -> Job:

@@ -305,24 +305,23 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
         return list(zip(drawn, self.screener.screen(own), strict=True))
 
 
-def _describe(dimension: Dimension) -> tuple[str, Json]:
-    """Return what Optuna calls a kind of dimension, and its arguments."""
+def _make_distribution(dimension: Dimension) -> Any:
+    kinds = optuna.distributions
     if isinstance(dimension, Choice):
-        return "categorical", {"choices": dimension.values}
+        return kinds.CategoricalDistribution(dimension.values)
     low, high = dimension.bounds
     if dimension.is_integer:
-        return "int", {"low": low, "high": high, "log": dimension.log, "step": dimension.step}
-    return "float", {"low": low, "high": high, "log": dimension.log}
-
-
-def _make_distribution(dimension: Dimension) -> Any:
-    kind, given = _describe(dimension)
-    return getattr(optuna.distributions, f"{kind.title()}Distribution")(**given)
+        return kinds.IntDistribution(int(low), int(high), dimension.log, dimension.step)
+    return kinds.FloatDistribution(low, high, dimension.log)
 
 
 def _suggest(trial: optuna.Trial, name: str, dimension: Dimension) -> Any:
-    kind, given = _describe(dimension)
-    return getattr(trial, f"suggest_{kind}")(name, **given)
+    if isinstance(dimension, Choice):
+        return trial.suggest_categorical(name, dimension.values)
+    low, high = dimension.bounds
+    if dimension.is_integer:
+        return trial.suggest_int(name, int(low), int(high), step=dimension.step, log=dimension.log)
+    return trial.suggest_float(name, low, high, log=dimension.log)
 
 
 def _score(score: ScoreFunction, net: Any, name: str, trial: optuna.Trial) -> float:
