@@ -358,6 +358,18 @@ def test_rates_of_the_most_specific_group_recover_costs_proportional_to_bytes():
         assert (0 < share < 1) == has_update and (share == 0.0) != has_update
 
 
+@pytest.mark.parametrize(("name", "weighs_noise"), [("ampere", False), ("subtractive", True)])
+def test_rates_weigh_points_as_curves_do(name, weighs_noise):
+    """Without noise in its curves, the paper's method does not know how noisy a point is."""
+    seen, estimator = make_observations(), SubtractiveEstimator(name)
+    noisy = [
+        replace(one, energy_sd_j=0.3 * one.energy_j) if at % 2 and one.energy_j else one
+        for at, one in enumerate(seen)
+    ]
+    rates = [estimator.fit(observations).rates["energy"] for observations in (seen, noisy)]
+    assert (rates[0] != rates[1]) == weighs_noise
+
+
 def list_points(observations, options=PAPER):
     return [read_point(one, "energy", options.partition) for one in observations]
 
