@@ -313,13 +313,14 @@ def describe(layer):
     return "+".join(str(op.sizes.get("fn", op.kind)) for op in (layer, *layer.tail))
 
 
-def spell_attention(mask=""):
+def spell_attention(mask="", more=""):
     nodes = chain("MatMul x w1:16,16 -> q; MatMul x w2:16,16 -> k; MatMul x w3:16,16 -> v")
     for name in "qkv":
         nodes.append(node("Reshape", f"{name} int:0,6,4,4", f"{name}r"))
         order = [0, 2, 3, 1] if name == "k" else [0, 2, 1, 3]
         nodes.append(node("Transpose", f"{name}r", f"{name}t", perm=order))
     nodes += chain("MatMul qt kt -> s; Mul s float:0.5 -> scaled")
+    nodes += chain(more) if more else []
     nodes += chain(f"Add scaled {mask} -> masked") if mask else []
     return [
         *nodes,
@@ -355,6 +356,16 @@ READ = {
     "attention": (spell_attention(), THREE, {3: {**HEADS, "causal": 0, "reads": (3, 2, 1)}}),
     "causal attention": (spell_attention("m:1,1,6,6"), THREE, {3: {**HEADS, "causal": 1}}),
     "attention with a bias": (spell_attention("m:1,4,6,6"), THREE, {3: {**HEADS, "causal": 0}}),
+    # Nothing tells which of them is the mask.
+    "attention whose scores come from two products": (
+        spell_attention("t", "MatMul qt kt -> t"),
+        "linear+view+permute linear+view+permute linear+view+permute matmul+mul matmul "
+        "add+softmax matmul+permute+copy+view", {5: {"reads": (1, 2), "join": "add"}},
+    ),
+    "attention with a bias by position": (
+        spell_attention("t", "MatMul qt w4:4,6 -> t"),
+        "linear linear linear linear sdpa", {4: {**HEADS, "reads": (4, 3, 2, 1)}},
+    ),
     "convolution by groups": (
         [node("Conv", "x w:6,1,3", "c", group=6), node("Clip", "c float:0 float:6", "y")],
         "conv1d+relu6", {0: {"groups": 6}},
