@@ -1,11 +1,17 @@
 """Networks of ONNX files are those that the reader of modules gives."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from torch import nn
 
+from joulecast.onnx_nets import patterns
 from joulecast.onnx_nets.network import find_path_blocks, read_network
 from joulecast.operators import input_shape, layer_work, network_work, output_shape
 from joulecast.records import Setup
@@ -459,6 +465,21 @@ def test_the_input_of_a_network_of_tokens_has_a_vocabulary():
     network = read(model).network
     assert network.input.vocabulary == 50
     assert input_shape(network.layers[0]) == (6,)
+
+
+@given(st.permutations(range(4)), st.permutations([2, 3, 4, 1, 2, 1]), st.integers(1, 6))
+def test_a_reshape_copies_where_numpy_does(order, sizes, count):
+    array = np.broadcast_to(np.zeros((2, 1, 2, 3)), (2, 4, 2, 3)).transpose(order)
+    new = (*sizes[: count - 1], math.prod(sizes[count - 1 :]))
+    for plain in (array, np.ascontiguousarray(array)):
+        found, reshaped = patterns._view(plain, new), plain.reshape(new)
+        assert (found is None) == (not np.shares_memory(reshaped, plain))
+        assert found is None or (found == reshaped).all()
+
+
+def test_no_memory_is_read_to_find_copies():
+    layout = patterns._lay_out((30_000, 30_000)).T
+    assert patterns._view(layout, (900_000_000,)) is None
 
 
 SCOPES = "['', 'layer1', 'layer1.0', 'layer1.0.conv1', 'conv2d']"
