@@ -197,6 +197,12 @@ def test_bounds_are_proposed_first_in_the_order_of_subtraction():
         assert all(width in (low, high) for width, low, high in ends)
 
 
+def test_what_was_measured_with_another_setup_is_proposed_again(additive):
+    other = replace(TARGET, setup=replace(SETUP, batch=64))
+    first, again = (SubtractiveEstimator().propose(other, seen) for seen in ([], additive))
+    assert again == first and again.points == 0 and again.trial is not None
+
+
 def test_uncertainty_decreases_until_every_curve_is_known(additive):
     assert len({seen.trial.key for seen in additive}) == len(additive), "nothing comes twice"
     early, late = (SubtractiveEstimator().propose(TARGET, additive[:n]) for n in (20, None))
