@@ -383,6 +383,10 @@ READ = {
         ],
         "linear matmul linear", {1: {"count": 1, "m": 6, "k": 5, "n": 6, "reads": (1,)}},
     ),
+    "transposed factor": (
+        [node("FusedMatMul", "x x", "y", transA=1, **FUSED)],
+        "matmul", {0: {"count": 1, "m": 16, "k": 6, "n": 16}},
+    ),
     **{
         f"einsum {equation}": (
             [node("Einsum", "x w:16,5", "y", equation=equation)],

@@ -96,11 +96,12 @@ REFUSED = {
         "nothing says what 'past' is",
     ),
     **{
-        f"misfit {made.op_type} {number}": (make_model([made], used, shape), f"({made.op_type})")
+        f"misfit {made.op_type} {number}": (make_model([made], used, shape), f"{made.op_type})")
         for number, (shape, made, used) in enumerate((
             ((2, 5, 8, 8), node("Conv", "x w", "y"), [weight("w", 4, 6, 3, 2)]),
             ((2, 6, 2, 2), node("Conv", "x w", "y"), [weight("w", 4, 6, 3, 2)]),
             ((2, 5), node("MatMul", "x m", "y"), [weight("m", 12, 7)]),
+            ((2, 5), node("FusedMatMul", "x x", "y", domain="com.microsoft"), []),
             ((2, 5), node("Reshape", "x s", "y"), [integers("s", 3)]),
             ((2, 5), node("Transpose", "x", "y", perm=[0, 0]), []),
             ((2, 5), node("Concat", "x x", "y", axis=7), []),

@@ -227,7 +227,7 @@ def list_reduced_axes(call: GraphCall) -> tuple[int, ...]:
 def transpose_factors(call: GraphCall) -> tuple[Shape, Shape]:
     """Return the shapes of the factors of a product that may transpose or pack them first."""
     a, b = call.shape(0), call.shape(1)
-    if call.attribute("K"):
+    if call.op == f"{FUSED}linear" and call.attribute("K"):
         return a, (call.attribute("K"), call.attribute("N"))
     a = (*a[:-2], a[-1], a[-2]) if call.attribute("transA", 0) else a
     return a, (*b[:-2], b[-1], b[-2]) if call.attribute("transB", 0) else b
@@ -706,6 +706,8 @@ _STANDARD: dict[str, _Splitter] = {
 
 def _multiply(call: GraphCall) -> Shape:
     a, b = transpose_factors(call)
+    if a[-1] != b[-2]:
+        raise GraphError(f"multiplies {a} by {b}")
     return (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
 
 
