@@ -10,6 +10,7 @@ from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
 from joulecast.estimators.kernels import (
     CostPoint,
+    FittedKernels,
     KernelProcessEstimator,
     RunOverhead,
     count_kernels,
@@ -25,6 +26,7 @@ from joulecast.onnx_nets.fusion import FUSION_TABLES, find_fusion_table, list_ke
 from joulecast.operators import make_layer, make_op
 from joulecast.records import Execution, Input, Network, Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
+from joulecast.system.errors import InputError
 from joulecast.testing.estimators import EstimatorContract, observe, run_short_campaign
 from joulecast.variants import REPEATED, Block, make_isolated_trial
 
@@ -72,6 +74,17 @@ ESTIMATOR = KernelProcessEstimator()
 
 class TestKernelProcesses(EstimatorContract):
     make_estimator = KernelProcessEstimator
+
+
+@pytest.mark.parametrize("kind", [{}, [], 5, {"mean": {}}])
+def test_damaged_fits_are_refused(kind):
+    fit = fit_setup(RunOverhead(), make_points(draw_convs(20)), fit_process)
+    data = FittedKernels(TABLE.name, {name_setup(SETUP): fit}, 20, 1).to_dict()
+    assert ESTIMATOR.load(data).to_dict() == data
+    (setup,) = data["setups"].values()
+    setup["duration"]["kinds"]["conv+relu"] = kind
+    with pytest.raises(InputError, match=r"duration\.kinds\.conv\+relu"):
+        ESTIMATOR.load(data)
 
 
 @pytest.fixture(scope="module")

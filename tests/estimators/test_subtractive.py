@@ -197,6 +197,12 @@ def test_bounds_are_proposed_first_in_the_order_of_subtraction():
         assert all(width in (low, high) for width, low, high in ends)
 
 
+def test_what_was_measured_with_another_setup_is_proposed_again(additive):
+    other = replace(TARGET, setup=replace(SETUP, batch=64))
+    first, again = (SubtractiveEstimator().propose(other, seen) for seen in ([], additive))
+    assert again == first and again.points == 0 and again.trial is not None
+
+
 def test_uncertainty_decreases_until_every_curve_is_known(additive):
     assert len({seen.trial.key for seen in additive}) == len(additive), "nothing comes twice"
     early, late = (SubtractiveEstimator().propose(TARGET, additive[:n]) for n in (20, None))
@@ -356,6 +362,18 @@ def test_rates_of_the_most_specific_group_recover_costs_proportional_to_bytes():
     for setup, has_update in ((SETUP, True), (replace(SETUP, phase="inference"), False)):
         share = estimate_block(rates, BLOCKS[2], setup).update_share
         assert (0 < share < 1) == has_update and (share == 0.0) != has_update
+
+
+@pytest.mark.parametrize(("name", "weighs_noise"), [("ampere", False), ("subtractive", True)])
+def test_rates_weigh_points_as_curves_do(name, weighs_noise):
+    """Without noise in its curves, the paper's method does not know how noisy a point is."""
+    seen, estimator = make_observations(), SubtractiveEstimator(name)
+    noisy = [
+        replace(one, energy_sd_j=0.3 * one.energy_j) if at % 2 and one.energy_j else one
+        for at, one in enumerate(seen)
+    ]
+    rates = [estimator.fit(observations).rates["energy"] for observations in (seen, noisy)]
+    assert (rates[0] != rates[1]) == weighs_noise
 
 
 def list_points(observations, options=PAPER):

@@ -1,11 +1,17 @@
 """Networks of ONNX files are those that the reader of modules gives."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from torch import nn
 
+from joulecast.onnx_nets import patterns
 from joulecast.onnx_nets.network import find_path_blocks, read_network
 from joulecast.operators import input_shape, layer_work, network_work, output_shape
 from joulecast.records import Setup
@@ -313,13 +319,14 @@ def describe(layer):
     return "+".join(str(op.sizes.get("fn", op.kind)) for op in (layer, *layer.tail))
 
 
-def spell_attention(mask=""):
+def spell_attention(mask="", more=""):
     nodes = chain("MatMul x w1:16,16 -> q; MatMul x w2:16,16 -> k; MatMul x w3:16,16 -> v")
     for name in "qkv":
         nodes.append(node("Reshape", f"{name} int:0,6,4,4", f"{name}r"))
         order = [0, 2, 3, 1] if name == "k" else [0, 2, 1, 3]
         nodes.append(node("Transpose", f"{name}r", f"{name}t", perm=order))
     nodes += chain("MatMul qt kt -> s; Mul s float:0.5 -> scaled")
+    nodes += chain(more) if more else []
     nodes += chain(f"Add scaled {mask} -> masked") if mask else []
     return [
         *nodes,
@@ -355,6 +362,16 @@ READ = {
     "attention": (spell_attention(), THREE, {3: {**HEADS, "causal": 0, "reads": (3, 2, 1)}}),
     "causal attention": (spell_attention("m:1,1,6,6"), THREE, {3: {**HEADS, "causal": 1}}),
     "attention with a bias": (spell_attention("m:1,4,6,6"), THREE, {3: {**HEADS, "causal": 0}}),
+    # Nothing tells which of them is the mask.
+    "attention whose scores come from two products": (
+        spell_attention("t", "MatMul qt kt -> t"),
+        "linear+view+permute linear+view+permute linear+view+permute matmul+mul matmul "
+        "add+softmax matmul+permute+copy+view", {5: {"reads": (1, 2), "join": "add"}},
+    ),
+    "attention with a bias by position": (
+        spell_attention("t", "MatMul qt w4:4,6 -> t"),
+        "linear linear linear linear sdpa", {4: {**HEADS, "reads": (4, 3, 2, 1)}},
+    ),
     "convolution by groups": (
         [node("Conv", "x w:6,1,3", "c", group=6), node("Clip", "c float:0 float:6", "y")],
         "conv1d+relu6", {0: {"groups": 6}},
@@ -365,6 +382,10 @@ READ = {
             *chain("MatMul a b -> c; MatMul c h:6,6 -> y"),
         ],
         "linear matmul linear", {1: {"count": 1, "m": 6, "k": 5, "n": 6, "reads": (1,)}},
+    ),
+    "transposed factor": (
+        [node("FusedMatMul", "x x", "y", transA=1, **FUSED)],
+        "matmul", {0: {"count": 1, "m": 16, "k": 6, "n": 16}},
     ),
     **{
         f"einsum {equation}": (
@@ -448,6 +469,21 @@ def test_the_input_of_a_network_of_tokens_has_a_vocabulary():
     network = read(model).network
     assert network.input.vocabulary == 50
     assert input_shape(network.layers[0]) == (6,)
+
+
+@given(st.permutations(range(4)), st.permutations([2, 3, 4, 1, 2, 1]), st.integers(1, 6))
+def test_a_reshape_copies_where_numpy_does(order, sizes, count):
+    array = np.broadcast_to(np.zeros((2, 1, 2, 3)), (2, 4, 2, 3)).transpose(order)
+    new = (*sizes[: count - 1], math.prod(sizes[count - 1 :]))
+    for plain in (array, np.ascontiguousarray(array)):
+        found, reshaped = patterns._view(plain, new), plain.reshape(new)
+        assert (found is None) == (not np.shares_memory(reshaped, plain))
+        assert found is None or (found == reshaped).all()
+
+
+def test_no_memory_is_read_to_find_copies():
+    layout = patterns._lay_out((30_000, 30_000)).T
+    assert patterns._view(layout, (900_000_000,)) is None
 
 
 SCOPES = "['', 'layer1', 'layer1.0', 'layer1.0.conv1', 'conv2d']"

@@ -42,6 +42,10 @@ OPEN = ("batch", 3, "height", "width")
 GROWN = [node("Tile", "x times", "t"), node("Relu", "t", "y")]
 CYCLE = [node("Add", "x b", "a", name="first"), node("Relu", "a", "b"), node("Relu", "b", "y")]
 OTHER_INPUT = [node("MatMul", "x w", "m"), node("Add", "m mask", "y")]
+# Only arithmetic is computed when a file is read: neither chance, nor windows as large as a file
+# says.
+CHANCE = node("RandomUniformLike", "w", "n", low=4.0, high=4.5)
+POOLED = node("AveragePool", "w", "n", kernel_shape=[9], pads=[4, 4], count_include_pad=1)
 REFUSED = {
     "huge input": (make_conv_net(shape=("batch", 3, 10**6, 10**7)), "'x' has 3e+13 elements"),
     "huge weight": (make_linear(external("w", "w.bin", 2**40, 4)), "'w' has 4.4e+12 elements"),
@@ -56,6 +60,19 @@ REFUSED = {
         make_model([node("Reshape", "x s", "y")], more_inputs=[("s", (2,))]),
         "(Reshape)",
     ),
+    **{
+        f"shape by {made.op_type}": (
+            make_model(
+                [
+                    made, node("Cast", "n", "c", to=TensorProto.INT64),
+                    node("Reshape", "c one", "s"), node("Reshape", "x s", "y"),
+                ],
+                [weight("w", 1, 1, 1), integers("one", 1)],
+            ),
+            "(Reshape) reads its shape from a value",
+        )
+        for made in (CHANCE, POOLED)
+    },
     "short weight": (make_linear(make_weight((4, 4), raw_data=bytes(60))), "does not have"),
     "typed weight": (make_linear(make_weight((4, 2), float_data=(0, 0))), "4x2"),
     "negative size": (make_linear(make_weight((-4, 4))), "negative size"),
@@ -79,11 +96,12 @@ REFUSED = {
         "nothing says what 'past' is",
     ),
     **{
-        f"misfit {made.op_type} {number}": (make_model([made], used, shape), f"({made.op_type})")
+        f"misfit {made.op_type} {number}": (make_model([made], used, shape), f"{made.op_type})")
         for number, (shape, made, used) in enumerate((
             ((2, 5, 8, 8), node("Conv", "x w", "y"), [weight("w", 4, 6, 3, 2)]),
             ((2, 6, 2, 2), node("Conv", "x w", "y"), [weight("w", 4, 6, 3, 2)]),
             ((2, 5), node("MatMul", "x m", "y"), [weight("m", 12, 7)]),
+            ((2, 5), node("FusedMatMul", "x x", "y", domain="com.microsoft"), []),
             ((2, 5), node("Reshape", "x s", "y"), [integers("s", 3)]),
             ((2, 5), node("Transpose", "x", "y", perm=[0, 0]), []),
             ((2, 5), node("Concat", "x x", "y", axis=7), []),

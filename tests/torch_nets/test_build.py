@@ -279,7 +279,8 @@ def test_formulas_agree_with_the_independent_count(name: str) -> None:
     assert step_flops(network, BATCH) == pytest.approx(counted.flops, rel=close)
     assert network_work(network, Setup(batch=BATCH)).params == counted.params
     assert counted.unattributed_flops_share == 0.0
-    assert counted.unattributed_bytes_share < 0.02
+    # Backward of a stack of recurrent layers copies between them.
+    assert counted.unattributed_bytes_share < (0.02 if name == "deep lstm" else 0.01)
     assert counted.unattributed_params_share == 0.0
 
 

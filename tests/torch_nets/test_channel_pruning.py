@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -259,6 +260,22 @@ def test_recurrent_layers_are_rejected_in_one_line(cell):
     with pytest.raises(NetError, match=f"{cell.__name__}.*cannot be pruned") as caught:
         find_channel_groups(nn.Sequential(cell(8, 8)), TOKENS)
     assert "\n" not in str(caught.value)
+
+
+def return_cache(net: nn.Module, x: torch.Tensor):
+    """Return what was computed before as well, or look at values, as language models do."""
+    y = net.first(x)
+    if net.config.use_cache:
+        return net.last(F.relu(y)), y
+    return net.last(F.relu(y)) * (1.0 if y.sum().item() else 0.0), None
+
+
+def test_what_runs_on_the_meta_device_with_a_cache_alone_is_pruned():
+    layers = {"first": nn.Linear(8, 6), "last": nn.Linear(6, 3)}
+    net = MadeNet(return_cache, config=SimpleNamespace(use_cache=True), **layers)
+    channels = find_channel_groups(net, TOKENS, lambda output: output[0].mean())
+    assert [group.channels for group in channels.groups] == [6]
+    assert net.config.use_cache
 
 
 def chunk_channels(net: nn.Module, x: torch.Tensor) -> torch.Tensor:

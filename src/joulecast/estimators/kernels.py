@@ -547,7 +547,10 @@ REGRESSIONS: dict[str, type[Record]] = {"process": ProcessRegression}
 
 
 def _load_regression(data: Json) -> Any:
-    return next(one for name, one in REGRESSIONS.items() if name in data).from_dict(data)
+    for name, regression in REGRESSIONS.items():
+        if name in data:
+            return regression.from_dict(data)
+    raise LookupError(f"give one with {' or '.join(REGRESSIONS)}")
 
 
 add_codec(KernelRegression, lambda regression: regression.to_dict(), _load_regression)

@@ -339,7 +339,7 @@ _Layout = np.ndarray[Any, Any]
 def insert_copies(calls: Sequence[GraphCall]) -> list[GraphCall]:
     """Return the calls with a copy before every reshape that cannot be a view.
 
-    NumPy knows which: values are arrays with the strides that they would have, without memory.
+    Values are arrays with the strides that they would have, without memory.
     """
     layouts: dict[str, _Layout] = {}
     found: list[GraphCall] = []
@@ -378,10 +378,26 @@ def _lay_out(shape: Shape) -> _Layout:
 
 
 def _view(array: _Layout, shape: Shape) -> _Layout | None:
-    """Return an array in another shape; None if its elements have to be copied."""
-    view = array[...]
-    try:
-        view.shape = shape
-    except AttributeError:
-        return None
-    return view
+    """Return an array in another shape; None if its elements have to be copied.
+
+    NumPy would try that copy, and read memory that is not there.
+    """
+    if 0 in shape:
+        return _lay_out(shape)
+    # Neighbouring axes that lie one after the other in memory are one.
+    runs: list[tuple[int, int]] = []
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        if runs and runs[-1][1] == size * stride:
+            runs[-1] = (runs[-1][0] * size, stride)
+        elif size > 1:
+            runs.append((size, stride))
+    strides: list[int] = []
+    left, stride = 1, 1
+    for size in reversed(shape):
+        if left == 1 < size:
+            left, stride = runs.pop()
+        if left % size:
+            return None
+        strides.insert(0, stride)
+        left, stride = left // size, stride * size
+    return np.lib.stride_tricks.as_strided(array, shape, strides)

@@ -104,7 +104,7 @@ def find_channel_groups(
     if not _runs(meta_net, meta_inputs):
         loaded = LoadedNet(copy.deepcopy(net), inputs, loss)
     base = read_loaded_net(type(net).__name__, loaded)
-    dependencies = _find_dependencies(copy.deepcopy(loaded.net), loaded.inputs)
+    dependencies = _find_dependencies(net, inputs, loaded)
     # If the module runs without a step of each, single runs are saved.
     if not _runs_pruned(loaded, [one for one in dependencies if not one.unprunable_reason]):
         dependencies = [_find_working_removal(one, loaded, base) for one in dependencies]
@@ -178,14 +178,25 @@ class _Dependency:
         return ChannelGroup(name, len(steps[0]), tuple(couplings), (), importance)
 
 
-def _find_dependencies(net: nn.Module, inputs: Any) -> list[_Dependency]:
+def _find_dependencies(net: nn.Module, inputs: Any, loaded: LoadedNet) -> list[_Dependency]:
+    """Analyse a copy without a key-value cache, which Torch-Pruning would see as an output.
+
+    GPT-2 and Llama run on the meta device with a cache, but not without one.
+    """
+    for module, module_inputs in ((loaded.net, loaded.inputs), (net, inputs)):
+        candidate = copy.deepcopy(module)
+        config: Any = getattr(candidate, "config", None)
+        if hasattr(config, "use_cache"):
+            config.use_cache = False
+        if _runs(candidate, module_inputs):
+            return _analyse(candidate, module_inputs)
+    return _analyse(copy.deepcopy(net), inputs)
+
+
+def _analyse(net: nn.Module, inputs: Any) -> list[_Dependency]:
     """Return all dependencies that do not reach the output. The module is changed."""
     tp = import_torch_pruning()
     net.requires_grad_(True)
-    config: Any = getattr(net, "config", None)
-    if hasattr(config, "use_cache"):
-        # Torch-Pruning would see the cache of keys and values as an output.
-        config.use_cache = False
     graph = tp.DependencyGraph()
     graph.register_customized_layer(PackedSdpa, _make_sdpa_pruner(tp))
     outputs: list[torch.Tensor] = []

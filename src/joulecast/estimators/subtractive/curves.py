@@ -111,7 +111,10 @@ def fit_curves(
             group.sort(key=lambda one: (block_widths(one.block), one.value, one.variance))
             widths = tuple(block_widths(point.block) for point in group)
             values, variances = zip(*((one.value, one.variance) for one in group), strict=True)
-            curves[key] = Curve(tuple(group), fit(widths, values, variances))
+            process = fit(widths, values, variances)
+            # Rates weigh points as the process does, which may ignore that they are noisy.
+            rows = zip(group, process.variances.tolist(), strict=True)
+            curves[key] = Curve(tuple(one._replace(variance=own) for one, own in rows), process)
     return curves
 
 
