@@ -8,37 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from joulecast.estimators import check_estimator
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, parse_list, select, verb
 from joulecast.features.estimate import estimate_net, find_run_length
 from joulecast.features.nets import NetRequest
 from joulecast.features.profile import Acquisition, Interval, Missing, Points, ProfileOptions
 from joulecast.features.profiles import SHORT_KEY
-from joulecast.fleet import fleet_campaigns
-from joulecast.fleet.fleet_campaigns import CampaignRequest
-from joulecast.fleet.fleet_devices import DeviceCheck, check_devices, read_fleet
-from joulecast.fleet.fleet_forecast import (
-    DeviceForecast,
-    FleetEstimate,
-    RunQuestion,
-    forecast_fleet,
-)
 from joulecast.records import Estimate, Json, Setup, describe_inference, name_step
 from joulecast.store import Store, open_store
-from joulecast.store.campaigns import (
-    AWAY,
-    DONE,
-    FAILED,
-    OPEN_STATES,
-    READY,
-    RUNNING,
-    WAITING,
-    StoredCampaign,
-    StoredDevice,
-)
 from joulecast.store.places import IN_MEMORY, choose_place
 from joulecast.system.errors import DeviceAwayError, InputError, MeasurementError, MissingError, arg
 from joulecast.system.units import (
@@ -60,6 +39,12 @@ from joulecast.views.words import (
     label_provenance,
     plural,
 )
+
+# Help of these verbs needs neither NumPy nor SQL.
+if TYPE_CHECKING:
+    from joulecast.fleet.fleet_devices import DeviceCheck
+    from joulecast.fleet.fleet_forecast import DeviceForecast, FleetEstimate
+    from joulecast.store.campaigns import StoredCampaign, StoredDevice
 
 _NOT_UP = "start it with `joulecast fleet up FILE`, where FILE lists its devices"
 # A command that only looks whether a fleet is up holds its claim for a moment.
@@ -175,6 +160,9 @@ def profile_fleet(
     interrupted. A device that stays away is parked and reported, and goes on when it is back.
     """
     resolved, setup = NetRequest.of(locals()).resolve()
+    from joulecast.estimators import check_estimator
+    from joulecast.fleet.fleet_campaigns import CampaignRequest
+
     options = ProfileOptions(points=points, seconds=seconds)
     # Now, before devices are asked in vain.
     check_estimator(estimator)
@@ -240,6 +228,8 @@ def forecast_on_fleet(
     """
     length = find_run_length(steps, inferences, epochs, samples, phase)
     resolved, setup = NetRequest.of(locals()).resolve()
+    from joulecast.fleet.fleet_forecast import FleetEstimate, RunQuestion, forecast_fleet
+
     count = length.count_steps(setup.samples_per_step)
     question = RunQuestion(count, deadline_s, confidence, dict(charges or {}))
     with _open_fleet(store) as opened:
@@ -287,6 +277,10 @@ def run_fleet(
         InputError: Another process runs the fleet of this store.
         DeviceAwayError: No device answers, and nothing is left to do.
     """
+    from joulecast.fleet.fleet_campaigns import open_cluster, run_campaigns
+    from joulecast.fleet.fleet_devices import check_devices, read_fleet
+    from joulecast.store.campaigns import OPEN_STATES
+
     devices = read_fleet(file)
     place = choose_place(store)
     if place == IN_MEMORY:
@@ -314,9 +308,9 @@ def run_fleet(
                 f"no device of the fleet is ready: {first.device.name}{others}: {first.reason}"
             )
         workers = workers or min(_MOST_WORKERS, os.cpu_count() or 1)
-        with fleet_campaigns.open_cluster(devices, place, workers, patience_s) as submit:
+        with open_cluster(devices, place, workers, patience_s) as submit:
             on_start(checks)
-            fleet_campaigns.run_campaigns(opened.fleet, devices, submit, on_event)
+            run_campaigns(opened.fleet, devices, submit, on_event)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -341,6 +335,8 @@ class FleetStatus(Reportable):
         return {"is_up": self.is_up, "devices": devices, "campaigns": campaigns}
 
     def report(self) -> Report:
+        from joulecast.store.campaigns import FAILED, READY
+
         ready = sum(one.state == READY for one in self.devices)
         waiting = sum(one.is_open for one in self.campaigns)
         state = "up" if self.is_up else "not up (joulecast fleet up FILE)"
@@ -383,6 +379,8 @@ CAMPAIGN_COLUMNS = ("device", "state", ">points", ">±", ">time", "~why")
 
 def list_campaign_cells(campaign: StoredCampaign, is_up: bool = True) -> tuple[str, ...]:
     """Return the cells of ``CAMPAIGN_COLUMNS``."""
+    from joulecast.store.campaigns import RUNNING
+
     state = "stopped" if campaign.state == RUNNING and not is_up else campaign.state
     share = format_optional(campaign.uncertainty_share or None, format_share)
     elapsed = format_duration(campaign.elapsed_s) if campaign.elapsed_s else "-"
@@ -398,7 +396,7 @@ class FleetCampaigns(Reportable):
     is_detached: bool = False
 
     def finish_command(self) -> int:
-        left = [one for one in self.campaigns if one.state != DONE]
+        left = self._list_left()
         if left and not self.is_detached:
             raise MeasurementError(
                 f"{len(left)} of {len(self.campaigns)} devices have no new profile; "
@@ -410,13 +408,18 @@ class FleetCampaigns(Reportable):
         return {"network": self.network, "devices": [asdict(one) for one in self.campaigns]}
 
     def report(self) -> Report:
-        done = sum(one.state == DONE for one in self.campaigns)
+        done = len(self.campaigns) - len(self._list_left())
         blocks = (
             make_table(CAMPAIGN_COLUMNS, map(list_campaign_cells, self.campaigns)),
             Text(f"{done} of {plural(len(self.campaigns), 'device')} profiled."),
             Text(f"Next: joulecast fleet estimate {self.network} --steps 1000", "command"),
         )
         return Report("", blocks, kind="fleet")
+
+    def _list_left(self) -> list[StoredCampaign]:
+        from joulecast.store.campaigns import DONE
+
+        return [one for one in self.campaigns if one.state != DONE]
 
 
 @dataclass(frozen=True)
@@ -509,6 +512,8 @@ def follow_request(
     Raises:
         MissingError: The fleet went down.
     """
+    from joulecast.store.campaigns import AWAY, RUNNING, WAITING
+
     with _open_fleet(store) as opened:
         check_s = time.monotonic() + _CHECK_UP_S
         while True:
