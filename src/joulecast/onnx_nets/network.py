@@ -1,12 +1,9 @@
-"""Read a Network from the content of an ONNX file, by the rules that hold for modules.
+"""Read a Network from the content of an ONNX file, by the rules of ``operators.assembly``.
 
 The first axis of the first input holds the samples. Sizes that the file leaves open have to be
 given; the batch is not needed, because records describe one sample.
 
-A layer is an operator with parameters and the operators that follow it: an operator without
-weights, and a norm, joins the tail of the layer whose result only it reads. A new layer starts
-where two operators read a result, where a repeated block ends, and where an operator reads two
-results. Blocks are found from the names of modules.
+Blocks are found from the names of modules.
 """
 
 from __future__ import annotations
@@ -16,8 +13,8 @@ import re
 import resource
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -45,7 +42,8 @@ from joulecast.onnx_nets.operators import (
 )
 from joulecast.onnx_nets.patterns import fuse_patterns, insert_copies, merge_slices
 from joulecast.operators import Shape, check_network, find_kind, make_op, network_work
-from joulecast.operators.building import can_build, with_size
+from joulecast.operators.assembly import Call, LayerAssembler, Value, append_op
+from joulecast.operators.building import with_size
 from joulecast.records import (
     INT8_PRECISIONS,
     Input,
@@ -56,7 +54,7 @@ from joulecast.records import (
     Sizes,
     StepTotals,
 )
-from joulecast.records.network import MOST_LAYERS, group_by_block, order_operands
+from joulecast.records.network import MOST_LAYERS
 from joulecast.system.errors import FileError, InputError, NetError
 
 # No usual size is a multiple of it, so the axis of the samples cannot be mistaken for another.
@@ -123,7 +121,7 @@ def _make_network(graph: ReadGraph, batch: int, name: str) -> Network:
     try:
         calls = merge_slices(graph.calls)
         calls = insert_copies(fuse_patterns(calls, graph.outputs))
-        assembler = _LayerAssembler(graph, calls)
+        assembler = _GraphAssembler(graph, calls)
         network = assembler.assemble(name)
     except (GraphError, InputError):
         raise
@@ -238,7 +236,6 @@ def _divide(part: float, whole: float) -> float:
 
 # -- layers -------------------------------------------------------------------------------------
 
-_JOINS = ("add", "mul", "concat")
 # Functions whose other operand may be a tensor that no layer computes.
 _ARITHMETIC = ("add", "sub", "mul", "div", "pow", "where", "minimum", "maximum")
 _LONGEST_NAME = 200
@@ -248,212 +245,124 @@ _LONGEST_TAIL = 100
 _STACKED = ("hidden", "tokens", "bidirectional", "bias")
 
 
-@dataclass
-class _LayerDraft:
-    """A layer that may still grow.
-
-    Attributes:
-        block: Index of its block; -1 outside of blocks.
-        sources: Indices of the layers that it reads; -1 for the network's input.
-        last_value: Name of its newest result.
-        shape: Its sample shape, as the operators say; None if they do not fit together.
-    """
-
-    op: Op
-    call: GraphCall
-    block: int
-    sources: tuple[int, ...]
-    join: str
-    last_value: str
-    shape: Shape | None
-    is_tied: bool
-    tail: list[Op] = field(default_factory=list)
-
-
-class _LayerAssembler:
-    """Makes a Network of the calls of a graph, with patterns replaced by single ones.
-
-    ``calls_between`` counts the calls between layers.
-    """
+class _GraphAssembler(LayerAssembler):
+    """Makes a Network of the calls of a graph, with patterns replaced by single ones."""
 
     def __init__(self, graph: ReadGraph, calls: Sequence[GraphCall]) -> None:
-        self.graph, self.calls, self.costly = graph, calls, _find_costly(calls)
-        self.drafts: list[_LayerDraft] = []
-        self.layer_of_value: dict[str, int] = dict.fromkeys(graph.inputs, -1)
-        self.readers = Counter(name for call in calls for name in set(call.reads) if name)
-        self.readers.update(graph.outputs)
-        self.claimed: set[str] = set()
-        self.buildable = len(graph.inputs) == 1
-        self.calls_between = 0
+        readers = Counter[Value](name for call in calls for name in set(call.reads) if name)
+        readers.update(graph.outputs)
+        super().__init__(graph.inputs, graph.outputs[0], readers)
+        self.graph, self.nodes, self.costly = graph, calls, _find_costly(calls)
         is_heavy = [count_flops(call) > 0 for call in calls]
-        self.block_of_call = [-1] * len(calls)
+        self.block_of_node = [-1] * len(calls)
         for block, (start, stop) in enumerate(
             find_path_blocks([*map(_find_path, calls)], is_heavy)
         ):
-            self.block_of_call[start:stop] = [block] * (stop - start)
+            self.block_of_node[start:stop] = [block] * (stop - start)
 
     def assemble(self, name: str) -> Network:
         """Return the network, under this name."""
-        for place, call in enumerate(self.calls):
-            self._add_call(place, call)
-        if self.drafts and self.graph.outputs[:1] != [self.drafts[-1].last_value]:
-            self.buildable = False
-        layers = self._finish()
+        for node, block in zip(self.nodes, self.block_of_node, strict=True):
+            inputs = [(name, value.is_float) for name, value in node.named_inputs]
+            weights = {name: self.graph.weights.get(name, 0) for name in list_weights(node)}
+            self._add_node(node, Call(inputs, node.makes, weights, block))
+        self._find_gradients()
         first, vocabulary = self.graph.values[self.graph.inputs[0]], 0
-        for draft in self.drafts if not first.is_float else ():
-            if find_kind(draft.op.kind).reads_tokens and -1 in draft.sources:
-                vocabulary = draft.op.sizes["vocabulary"]
+        for index, layer in enumerate(self.layers) if not first.is_float else ():
+            if find_kind(layer.kind).reads_tokens and index + 1 in layer.reads:
+                vocabulary = layer.sizes["vocabulary"]
                 break
-        blocks = group_by_block(draft.block for draft in self.drafts)
-        network = Network(layers, Input(first.dims[1:], vocabulary), blocks, name=name)
-        if self.buildable and can_build(network):
-            return network
-        shorter = tuple(map(_drop_views, layers))
-        self.calls_between += sum(len(layer.tail) for layer in layers)
-        self.calls_between -= sum(len(layer.tail) for layer in shorter)
-        return replace(network, layers=shorter, buildable=False)
+        return self.make_network(Input(first.dims[1:], vocabulary), name)
+
+    def drop_views(self, layers: Sequence[Layer]) -> Iterable[Layer]:
+        """Return layers without views at their end, and without those that nothing depends on."""
+        return map(_drop_views, layers)
 
     # -- calls -----------------------------------------------------------------------------
 
-    def _add_call(self, place: int, call: GraphCall) -> None:
-        # Those that layers or the network's input gave.
-        values = [*dict.fromkeys(one for one in call.reads if one in self.layer_of_value)]
-        given = [value for _, value in call.named_inputs]
-        if not call.outputs or any(one.shape is None for one in (call.outputs[0], *given)):
+    def _add_node(self, node: GraphCall, call: Call) -> None:
+        given = [value for _, value in node.named_inputs]
+        if not node.outputs or any(one.shape is None for one in (node.outputs[0], *given)):
             self.buildable = False
-            self._pass_through(call, values)
+            self.skip_call(call)
             return
-        op = read_call(call)
-        self.buildable = self.buildable and has_reader(call.op)
-        op = None if op is None else _add_constant(op, call)
-        draft = self._find_sole_source(place, values)
-        if op is None or (find_kind(op.kind).is_view and draft is None):
+        op = read_call(node)
+        self.buildable = self.buildable and has_reader(node.op)
+        op = None if op is None else _add_constant(op, node)
+        # What reads a value twice, as a square does, may follow it.
+        index = self.find_growing_layer(replace(call, inputs=[*dict.fromkeys(call.inputs)]))
+        if op is None or (find_kind(op.kind).is_view and index < 0):
             changes = op is None or not _changes_nothing(op)
             self.buildable = self.buildable and not changes
-            if changes and call.op in self.costly:
-                shape, out = call.sample(0) or (1,), call.result or (1,)
-                kind = "slice" if len(call.makes) == 1 else "gradient_copy"
-                self._start_layer(place, make_op(kind, out=out, shape=shape), call)
+            if changes and node.op in self.costly:
+                shape, out = node.sample(0) or (1,), node.result or (1,)
+                kind = "slice" if len(node.makes) == 1 else "gradient_copy"
+                self._start(make_op(kind, out=out, shape=shape), node, call)
             else:
-                self._pass_through(call, values)
-        elif draft is not None and self._append(op, call, draft):
-            self._extend(draft, call)
-        elif not self._deepen(op, call, values):
-            self._start_layer(place, op, call)
+                self.skip_call(call)
+        elif not self._append(op, call, index) and not self._deepen(op, call):
+            self._start(op, node, call)
 
-    def _pass_through(self, call: GraphCall, values: Sequence[str]) -> None:
-        """Let the results of a view belong to the layer that computed its input."""
-        self.calls_between += 1
-        if not values:
-            return
-        layer = self.layer_of_value[values[0]]
-        self.layer_of_value.update(dict.fromkeys(call.makes, layer))
-        is_only = self.readers[values[0]] == 1 and len(call.makes) == 1
-        if layer >= 0 and is_only and self.drafts[layer].last_value == values[0]:
-            self.drafts[layer].last_value = call.makes[0]
+    def _start(self, op: Op, node: GraphCall, call: Call) -> None:
+        fn = str(op.sizes.get("fn", "")).split(" ")[0]
+        self.start_layer(Layer(op.kind, op.sizes, name=_name_layer(op, node)), call, fn)
 
-    def _find_sole_source(self, place: int, values: Sequence[str]) -> _LayerDraft | None:
-        """Return the layer of the same block whose newest result only this call reads."""
-        if len(values) != 1 or self.readers[values[0]] != 1:
-            return None
-        layer = self.layer_of_value[values[0]]
-        draft = self.drafts[layer] if layer >= 0 else None
-        if draft is None or draft.last_value != values[0]:
-            return None
-        return draft if draft.block == self.block_of_call[place] else None
-
-    def _append(self, op: Op, call: GraphCall, draft: _LayerDraft) -> bool:
+    def _append(self, op: Op, call: Call, index: int) -> bool:
         """Add an operator to the tail of a layer, if it belongs there; return whether it does."""
         kind = find_kind(op.kind)
-        has_own_weights = kind.counts_params and list_weights(call)
-        if not kind.can_be_in_tail or has_own_weights or len(draft.tail) >= _LONGEST_TAIL:
+        has_own_weights = kind.counts_params and call.weights
+        if index < 0 or not kind.can_be_in_tail or has_own_weights:
+            return False
+        layer = self.layers[index]
+        if len(layer.tail) >= _LONGEST_TAIL:
             return False
         moves = kind.permutes_axes or kind.selects_elements
         # A view may only say what the operators before it say already.
         if kind.is_view and (
-            _changes_nothing(op) if moves else draft.shape == find_out_shape(op, op.sizes["shape"])
+            _changes_nothing(op)
+            if moves
+            else _find_shape(layer) == find_out_shape(op, op.sizes["shape"])
         ):
             self.calls_between += 1
-            return True
-        # In a tail the shape follows from the operators before.
-        sizes = {name: size for name, size in op.sizes.items() if name != "shape"}
-        draft.tail.append(Op(op.kind, Sizes(sizes)))
-        draft.shape = find_out_shape(op, draft.shape)
+        else:
+            layer = append_op(layer, op)
+        self.grow_layer(index, layer, call)
         return True
 
-    def _extend(self, draft: _LayerDraft, call: GraphCall) -> None:
-        """Let the results of a call be those of a layer."""
-        self._claim(call)
-        layer = self.layer_of_value[draft.call.makes[0]]
-        draft.last_value = call.makes[0]
-        self.layer_of_value.update(dict.fromkeys(call.makes, layer))
-
-    def _deepen(self, op: Op, call: GraphCall, values: Sequence[str]) -> bool:
+    def _deepen(self, op: Op, call: Call) -> bool:
         """Add a recurrent layer to the one below it, as one stack; return whether it is one."""
-        kind = find_kind(op.kind)
-        if not kind.is_recurrent or not values or self.readers[values[0]] != 1:
+        values = self.list_operands(op, call)
+        if not find_kind(op.kind).is_recurrent or not values or self.readers[values[0]] != 1:
             return False
-        layer = self.layer_of_value[values[0]]
-        if layer < 0 or self.drafts[layer].op.kind != op.kind:
+        index = self.layer_of_value[values[0]]
+        if index < 0 or self.layers[index].kind != op.kind:
             return False
-        draft = self.drafts[layer]
-        sizes = draft.op.sizes
+        layer, sizes = self.layers[index], self.layers[index].sizes
         is_alike = all(sizes[name] == op.sizes[name] for name in _STACKED)
         fits = op.sizes["cin"] == sizes["hidden"] * (1 + sizes["bidirectional"])
-        if not is_alike or not fits or not all(find_kind(one.kind).is_view for one in draft.tail):
+        if not is_alike or not fits or not all(find_kind(one.kind).is_view for one in layer.tail):
             return False
-        draft.op = with_size(draft.op, "depth", sizes["depth"] + 1)
-        draft.tail.clear()
-        draft.shape = find_out_shape(draft.op, kind.in_shape(draft.op.sizes))
-        self._extend(draft, call)
+        sizes = Sizes({**sizes, "depth": sizes["depth"] + 1})
+        self.grow_layer(index, replace(layer, sizes=sizes, tail=()), call)
         return True
 
-    def _start_layer(self, place: int, op: Op, call: GraphCall) -> None:
-        kind = find_kind(op.kind)
-        pairs = [pair for pair in call.named_inputs if pair[0] in self.layer_of_value]
-        # Labels and masks beside numbers do not count.
-        numbers = [name for name, value in pairs if value.is_float]
-        operands = numbers if numbers and kind.combines_inputs else [name for name, _ in pairs]
-        sources = [self.layer_of_value[name] for name in operands]
-        if not kind.combines_inputs:
-            sources = list(dict.fromkeys(sources))
-        join = "none"
-        if kind.combines_inputs and len(sources) > 1:
-            fn = str(op.sizes["fn"]).split(" ")[0]
-            join = fn if fn in _JOINS else "add"
-            op = with_size(op, "inputs", 1 if fn == "concat" else len(sources))
-        params, is_tied = self._claim(call)
-        if kind.counts_params and params:
-            op = with_size(op, "params", params)
-        shape = find_out_shape(op, kind.in_shape(op.sizes))
-        self.layer_of_value.update(dict.fromkeys(call.makes, len(self.drafts)))
-        block, value = self.block_of_call[place], call.makes[0]
-        self.drafts.append(
-            _LayerDraft(op, call, block, tuple(sources), join, value, shape, is_tied)
-        )
-
-    def _claim(self, call: GraphCall) -> tuple[int, bool]:
-        """Return how many parameters it is the first to use, and whether it only shares others."""
-        names = list_weights(call)
-        new = [name for name in names if name not in self.claimed]
-        self.claimed.update(new)
-        return sum(self.graph.weights.get(name, 0) for name in new), bool(names) and not new
-
-    def _finish(self) -> tuple[Layer, ...]:
-        layers: list[Layer] = []
+    def _find_gradients(self) -> None:
+        """Say of every layer whether its input gets a gradient: only if weights come before it."""
         # Whether the result of each layer depends on weights.
         depends: list[bool] = []
-        for index, draft in enumerate(self.drafts):
-            has_gradient = any(depends[one] for one in draft.sources if one >= 0)
-            has_norm = any(op.sizes.get("affine", 0) for op in draft.tail)
-            depends.append(has_gradient or has_norm or bool(list_weights(draft.call)))
-            layer = Layer(
-                draft.op.kind, draft.op.sizes, tail=tuple(draft.tail), input_grad=has_gradient,
-                reads=tuple(index - source for source in draft.sources), join=draft.join,
-                tied=draft.is_tied, name=_name_layer(draft),
-            )  # fmt: skip
-            layers.append(layer)
-        return tuple(order_operands(layers))
+        for index, layer in enumerate(self.layers):
+            has_gradient = any(depends[index - back] for back in layer.reads if back <= index)
+            has_norm = any(op.sizes.get("affine", 0) for op in layer.tail)
+            depends.append(has_gradient or has_norm or bool(self.calls[index].weights))
+            self.layers[index] = replace(layer, input_grad=has_gradient)
+
+
+def _find_shape(layer: Layer) -> Shape | None:
+    """Return the shape of its result, as the operators say; None if they do not fit together."""
+    shape: Shape | None = find_kind(layer.kind).in_shape(layer.sizes)
+    for op in (layer, *layer.tail):
+        shape = find_out_shape(op, shape)
+    return shape
 
 
 def _add_constant(op: Op, call: GraphCall) -> Op:
@@ -510,9 +419,9 @@ def _find_path(call: GraphCall) -> str:
     return next((one[1][:_LONGEST_NAME] for one in found if one[1]), "")
 
 
-def _name_layer(draft: _LayerDraft) -> str:
-    path, kind, label = _find_path(draft.call), draft.op.kind, draft.call.label
-    function = str(draft.op.sizes.get("fn", kind)) if find_kind(kind).is_function else kind
+def _name_layer(op: Op, call: GraphCall) -> str:
+    path, kind, label = _find_path(call), op.kind, call.label
+    function = str(op.sizes.get("fn", kind)) if find_kind(kind).is_function else kind
     if not path:
         # PyTorch names what its outermost module does after the operator alone: /Add_3.
         return function if not label or label.startswith("/") else label[:_LONGEST_NAME]

@@ -1,24 +1,22 @@
-"""Assemble a Network from the events of a trace.
+"""Assemble a Network from the events of a trace, by the rules of ``operators.assembly``.
 
-A layer is an operator with parameters and the operators that follow it: an operator without
-weights, and a norm, joins the tail of the layer whose result only it reads. A new layer starts
-where two operators read a result, where a repeated block ends, and where an operator reads two
-results.
+A hand-written activation is one event, and blocks are found from the classes of modules.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from joulecast.operators import KINDS, Shape, Work, find_kind, output_shape
-from joulecast.operators.building import can_build, with_size
-from joulecast.records import Input, Layer, Network, Op, Sizes
-from joulecast.records.network import group_by_block, order_operands
+from joulecast.operators.assembly import Call, LayerAssembler, Value, append_op
+from joulecast.operators.building import with_size
+from joulecast.records import Input, Layer, Network, Op
 from joulecast.system.errors import InputError
 from joulecast.torch_nets.build import BuiltBlock
 from joulecast.torch_nets.inputs import find_image, is_channels_last, is_transposed
@@ -30,7 +28,6 @@ from joulecast.torch_nets.op_readers import (
 )
 from joulecast.torch_nets.tracer import INPUT, Event, ModuleCall, Trace, sample_shape
 
-_JOINS = {"add", "mul", "concat"}
 # Views are layers where their gradients, which are padded with zeros or copied, together move this
 # share of the bytes of a step: more than a fifth where attention takes queries, keys and values out
 # of one tensor, and more than everything else in a scan that slices every token.
@@ -42,55 +39,25 @@ _COVERAGE_SHARE = 0.9
 
 def assemble_network(trace: Trace, batch: int, name: str) -> tuple[Network, int]:
     """Return the Network of a trace, and how many function calls lie between its layers."""
-    return _NetworkAssembler(trace, batch).assemble(name)
+    return _TraceAssembler(trace, batch).assemble(name)
 
 
-@dataclass
-class _LayerDraft:
-    """A layer that may still grow.
-
-    Attributes:
-        index: Its number.
-        block: Index of its block; -1 outside of blocks.
-        sources: Indices of the layers that it reads; -1 for the network's input.
-        last_value: Id of its newest result.
-        position: The calling module and the number of layers before it in that call.
-        shape: Sample shape of its newest result.
-        transposed: Positions in ``sources`` of inputs that are transposed in memory.
-    """
-
-    index: int
-    op: Op
-    event: Event
-    block: int
-    sources: tuple[int, ...]
-    join: str
-    position: tuple[str, int]
-    last_value: int = -1
-    shape: Shape = ()
-    tail: list[Op] = field(default_factory=list)
-    is_tied: bool = False
-    calls: int = 1
-    transposed: tuple[int, ...] = ()
-
-
-class _NetworkAssembler:
-    """One pass over the events of a trace."""
+class _TraceAssembler(LayerAssembler):
+    """Makes a Network of the events of a trace."""
 
     def __init__(self, trace: Trace, batch: int) -> None:
         self.trace = trace
         self.batch = batch
         self.events = fuse_plain_modules(trace)
         self.blocks = find_blocks(trace, self.events)
-        self.drafts: list[_LayerDraft] = []
-        self.layer_of_value: dict[int, int] = {INPUT - i: -1 for i in range(len(trace.inputs))}
-        self.claimed_params: set[str] = set()
-        self.params = dict(trace.params)
-        self.params_of_view: dict[int, tuple[str, ...]] = {}
-        self.buildable = len(trace.inputs) == 1
-        self.reader_counts = Counter(
+        readers = Counter[Value](
             value for event in self.events if event.is_dynamic for value in set(event.input_ids)
         )
+        super().__init__([INPUT - i for i in range(len(trace.inputs))], trace.output_id, readers)
+        self.params = dict(trace.params)
+        self.params_of_view: dict[int, tuple[str, ...]] = {}
+        # Of each layer: the calling module, and the number of layers before it in that call.
+        self.positions: list[tuple[str, int]] = []
         self.layers_of_call: dict[tuple[str, int], int] = Counter()
         self.costly_views = _find_costly_views(trace)
         # Calls that handle masks or positions; a norm's batch counter is not counted.
@@ -104,25 +71,21 @@ class _NetworkAssembler:
         for index, event in enumerate(self.events):
             if event.is_dynamic and event.outputs:
                 self._add_event(index, event)
-        if self.drafts and self.trace.output_id != self.drafts[-1].last_value:
-            self.buildable = False
-        self.drafts = self._merge_repeated_calls()
-        layers = order_operands([_finish_layer(i, draft) for i, draft in enumerate(self.drafts)])
-        network = Network(
-            layers,
-            self._make_input(),
-            group_by_block(draft.block for draft in self.drafts),
-            name=name,
-        )
-        buildable = self.buildable and can_build(network)
-        if not buildable:
-            # Views matter where permutes determine the memory format.
-            views_matter = any(layer.channels_last for layer in layers)
-            shapes = [draft.shape if views_matter else None for draft in self.drafts]
-            self.calls_between += sum(len(layer.tail) for layer in layers)
-            layers = tuple(map(_drop_views, layers, shapes))
-            self.calls_between -= sum(len(layer.tail) for layer in layers)
-        return replace(network, layers=layers, buildable=buildable), self.calls_between
+        self._merge_repeated_calls()
+        network = self.make_network(self._make_input(), name)
+        return network, self.calls_between
+
+    def drop_views(self, layers: Sequence[Layer]) -> Iterator[Layer]:
+        """Return layers without views, unless they are known to give the shape that they gave."""
+        # Views matter where permutes determine the memory format.
+        views_matter = any(layer.channels_last for layer in layers)
+        shapes: dict[Value, Shape] = {
+            event.output_ids[0]: sample_shape(event.outputs[0].shape, self.batch)
+            for event in self.events
+            if event.outputs
+        }
+        for layer, value in zip(layers, self.newest, strict=True):
+            yield _drop_views(layer, shapes[value] if views_matter else None)
 
     # -- events ----------------------------------------------------------------------------
 
@@ -136,21 +99,29 @@ class _NetworkAssembler:
                     first = event.args[0] if event.args else None
                     event.needs_input_grad = getattr(first, "requires_grad", False)
         op = self._add_constant(read_op(event, self.batch), event)
-        before = self._find_growing_layer(index, event)
-        if op is None or (find_kind(op.kind).is_view and before is None):
+        inputs = [(value, tensor.is_floating_point()) for value, tensor in event.inputs]
+        weights = {name: self.params[name].numel() for name in event.param_names}
+        call = Call(inputs, event.output_ids, weights, self._find_block(index))
+        before = self.find_growing_layer(call)
+        if op is None or (find_kind(op.kind).is_view and before < 0):
             self.buildable = False
             if _is_costly_view(event) and event.function_name in self.costly_views:
-                self._start_layer(index, read_costly_view(event, self.batch), event)
+                self._start(read_costly_view(event, self.batch), event, call)
             else:
-                self._skip_view(event)
-        elif before is not None and _fits_in_tail(op, event, before):
-            # In a tail the shape follows from the operators before.
-            sizes = {name: size for name, size in op.sizes.items() if name != "shape"}
-            before.tail.append(Op(op.kind, Sizes(sizes)))
-            self._claim_params(event)
-            self._set_result(before, event)
+                self._name_views_of_params(event)
+                self.skip_call(call)
+        elif before >= 0 and _fits_in_tail(op, event, self.layers[before]):
+            self.grow_layer(before, append_op(self.layers[before], op), call)
         else:
-            self._start_layer(index, op, event)
+            self._start(op, event, call)
+
+    def _start(self, op: Op, event: Event, call: Call) -> None:
+        module_call = (event.module_path, event.module_call)
+        self.positions.append((event.module_path, self.layers_of_call[module_call]))
+        self.layers_of_call[module_call] += 1
+        values = self.list_operands(op, call)
+        operands = [tensor for value, tensor in event.inputs if value in values]
+        self.start_layer(_make_layer(op, event, operands), call, event.function_name)
 
     def _add_constant(self, op: Op | None, event: Event) -> Op | None:
         """Return an operator with the size of its tensor operand that no layer computes.
@@ -163,123 +134,38 @@ class _NetworkAssembler:
         size = 0 if event.param_names else event.find_largest_constant(known, self.batch)
         return with_size(op, "constant", size) if size else op
 
-    def _skip_view(self, event: Event) -> None:
-        """Let the result of a view belong to the layer that computed its input."""
-        self.calls_between += 1
-        if event.param_names:
-            self.params_of_view.update(
-                (value, self._name_parts_of_params(event.param_names, view))
-                for value, view in zip(event.output_ids, event.outputs, strict=True)
-            )
-        values = self._list_layer_inputs(event)
-        if not values:
-            return
-        layer = self.layer_of_value[values[0]]
-        is_only_result = self.reader_counts[values[0]] == 1 and len(event.output_ids) == 1
-        if layer >= 0 and is_only_result and self.drafts[layer].last_value == values[0]:
-            self._set_result(self.drafts[layer], event)
-        else:
-            self.layer_of_value.update(dict.fromkeys(event.output_ids, layer))
-
-    def _name_parts_of_params(self, names: tuple[str, ...], view: torch.Tensor) -> tuple[str, ...]:
-        """Return names for what a view selects: one expert of a stack is a parameter by itself."""
-        param = self.params[names[0]]
-        if len(names) > 1 or not 0 < view.numel() < param.numel():
-            return names
-        part = f"{names[0]}[{view.storage_offset()}:{view.numel()}]"
-        self.params[part] = view
-        return (part,)
-
-    def _find_growing_layer(self, index: int, event: Event) -> _LayerDraft | None:
-        """Return the layer of its block whose newest result this event alone reads."""
-        values = self._list_layer_inputs(event)
-        if len(values) != 1 or self.layer_of_value[values[0]] < 0:
-            return None
-        draft = self.drafts[self.layer_of_value[values[0]]]
-        is_newest = draft.last_value == values[0] and self.reader_counts[values[0]] == 1
-        return draft if is_newest and draft.block == self._find_block(index) else None
-
-    def _start_layer(self, index: int, op: Op, event: Event) -> None:
-        kind = find_kind(op.kind)
-        fn = event.function_name
-        sources = [self.layer_of_value[value] for value, _ in self._list_operands(op, event)]
-        if not kind.combines_inputs:
-            sources = list(dict.fromkeys(sources))
-        join = "none"
-        if kind.combines_inputs and len(sources) > 1:
-            join = fn if fn in _JOINS else "add"
-            op = with_size(op, "inputs", 1 if fn == "concat" else len(sources))
-        params, is_tied = self._claim_params(event)
-        if kind.counts_params and params:
-            op = with_size(op, "params", params)
-        call = (event.module_path, event.module_call)
-        position = (event.module_path, self.layers_of_call[call])
-        self.layers_of_call[call] += 1
-        block = self._find_block(index)
-        draft = _LayerDraft(len(self.drafts), op, event, block, tuple(sources), join, position)
-        draft.transposed = self._find_transposed(op, event)
-        draft.is_tied = is_tied or _find_computed_weight(event) is not None
-        self.drafts.append(draft)
-        self._set_result(draft, event)
-
-    def _find_transposed(self, op: Op, event: Event) -> tuple[int, ...]:
-        """Return which inputs are transposed, of all that are combined or of the first."""
-        kind = find_kind(op.kind)
-        if kind.packs_inputs or kind.second_shape is not None or "concat" in op.sizes.get("fn", ""):
-            return ()  # products take either order, and a concatenation copies in any
-        shape = kind.in_shape(op.sizes)
-        tensors = [tensor for _, tensor in self._list_operands(op, event)]
-        tensors = tensors if kind.combines_inputs else tensors[:1]
-        return tuple(i for i, tensor in enumerate(tensors) if is_transposed(tensor, shape))
-
-    def _list_layer_inputs(self, event: Event) -> list[int]:
-        """Return the ids of its inputs that layers or the network's input gave."""
-        return [value for value in event.input_ids if value in self.layer_of_value]
-
-    def _list_operands(self, op: Op, event: Event) -> list[tuple[int, torch.Tensor]]:
-        """Return the inputs that a layer reads; labels and masks beside numbers do not count."""
-        pairs = [pair for pair in event.inputs if pair[0] in self.layer_of_value]
-        numbers = [pair for pair in pairs if pair[1].is_floating_point()]
-        return numbers if numbers and find_kind(op.kind).combines_inputs else pairs
-
-    def _set_result(self, draft: _LayerDraft, event: Event) -> None:
-        self.layer_of_value.update(dict.fromkeys(event.output_ids, draft.index))
-        draft.last_value = event.output_ids[0]
-        draft.shape = sample_shape(event.outputs[0].shape, self.batch)
-
-    def _claim_params(self, event: Event) -> tuple[int, bool]:
-        """Return how many parameters it is the first to use, and whether it only shares others."""
-        new = [name for name in event.param_names if name not in self.claimed_params]
-        self.claimed_params.update(new)
-        count = sum(self.params[name].numel() for name in new)
-        return count, bool(event.param_names) and not new
+    def _name_views_of_params(self, event: Event) -> None:
+        """Keep the names of what a view selects: one expert of a stack is a parameter by itself."""
+        names = event.param_names
+        for value, view in zip(event.output_ids, event.outputs, strict=True) if names else ():
+            self.params_of_view[value] = names
+            if len(names) == 1 and 0 < view.numel() < self.params[names[0]].numel():
+                part = f"{names[0]}[{view.storage_offset()}:{view.numel()}]"
+                self.params[part] = view
+                self.params_of_view[value] = (part,)
 
     # -- layers ----------------------------------------------------------------------------
 
-    def _merge_repeated_calls(self) -> list[_LayerDraft]:
+    def _merge_repeated_calls(self) -> None:
         """Merge equal layers of repeated calls of one module into one with a call count."""
         first: dict[Any, int] = {}
-        merged: list[_LayerDraft] = []
+        kept: list[int] = []
+        merged: list[Layer] = []
         new_index = {-1: -1}
-        for draft in self.drafts:
-            event = draft.event
-            flags = (
-                event.has_trainable_params,
-                event.needs_input_grad,
-                _reads_channels_last(draft),
-                draft.transposed,
-                event.is_recomputed,
-            )
-            key = (draft.position, draft.op, tuple(draft.tail), flags)
-            index = new_index[draft.index] = first.setdefault(key, len(merged))
-            if index < len(merged):
-                merged[index].calls += 1
+        for index, (layer, position) in enumerate(zip(self.layers, self.positions, strict=True)):
+            # The second call shares the weights of the first, and may read another distance back.
+            key = (position, replace(layer, tied=False, reads=()))
+            place = new_index[index] = first.setdefault(key, len(merged))
+            if place < len(merged):
+                merged[place] = replace(merged[place], calls=merged[place].calls + 1)
                 self.buildable = False
             else:
-                merged.append(draft)
-        for draft in merged:
-            draft.sources = tuple(new_index[source] for source in draft.sources)
-        return merged
+                reads = tuple(place - new_index[index - back] for back in layer.reads)
+                merged.append(replace(layer, reads=reads))
+                kept.append(index)
+        self.layers = merged
+        self.calls = [self.calls[index] for index in kept]
+        self.newest = [self.newest[index] for index in kept]
 
     def _find_block(self, index: int) -> int:
         for block, call in enumerate(self.blocks):
@@ -291,19 +177,19 @@ class _NetworkAssembler:
         first = self.trace.inputs[0]
         vocabulary = 0
         if not first.is_floating_point():
-            for draft in self.drafts:
-                if find_kind(draft.op.kind).reads_tokens and INPUT in draft.event.input_ids:
-                    vocabulary = draft.op.sizes["vocabulary"]
+            for layer, call in zip(self.layers, self.calls, strict=True):
+                if find_kind(layer.kind).reads_tokens and INPUT in dict(call.inputs):
+                    vocabulary = layer.sizes["vocabulary"]
                     break
         return Input(tuple(int(size) for size in first.shape[1:]), vocabulary)
 
 
-def _fits_in_tail(op: Op, event: Event, draft: _LayerDraft) -> bool:
+def _fits_in_tail(op: Op, event: Event, layer: Layer) -> bool:
     """Return whether a layer may end with an operator; a norm must be frozen or not as it is."""
     kind = find_kind(op.kind)
     if not event.param_names:
         return kind.can_be_in_tail
-    is_frozen_alike = _is_trainable(draft.event) == event.has_trainable_params
+    is_frozen_alike = layer.trains == event.has_trainable_params
     return kind.can_be_in_tail and not kind.counts_params and is_frozen_alike
 
 
@@ -326,23 +212,19 @@ def _is_costly_view(event: Event) -> bool:
     return bool(is_view and event.is_dynamic and event.backward.launches)
 
 
-def _finish_layer(index: int, draft: _LayerDraft) -> Layer:
-    event = draft.event
+def _make_layer(op: Op, event: Event, operands: list[torch.Tensor]) -> Layer:
+    """Return a layer without its tail and what it reads."""
     return Layer(
-        draft.op.kind,
-        draft.op.sizes,
-        tail=tuple(draft.tail),
+        op.kind,
+        op.sizes,
         trains=_is_trainable(event),
         input_grad=_needs_input_grad(event),
-        reads=tuple(index - source for source in draft.sources),
-        join=draft.join,
-        calls=draft.calls,
-        tied=draft.is_tied,
-        channels_last=_reads_channels_last(draft),
-        channels_last_weights=_has_channels_last_weights(draft),
-        transposed=draft.transposed,
+        tied=_find_computed_weight(event) is not None,
+        channels_last=_reads_channels_last(op, event),
+        channels_last_weights=_has_channels_last_weights(op, event),
+        transposed=_find_transposed(op, operands),
         recomputed=event.is_recomputed,
-        name=_name_layer(draft),
+        name=_name_layer(op, event),
     )
 
 
@@ -361,16 +243,24 @@ def _needs_input_grad(event: Event) -> bool:
     return bool(event.args[0].requires_grad)
 
 
-def _reads_channels_last(draft: _LayerDraft) -> bool:
-    shape = find_kind(draft.op.kind).in_shape(draft.op.sizes)
-    image = find_image((draft.event.args, draft.event.kwargs), shape)
+def _find_transposed(op: Op, operands: list[torch.Tensor]) -> tuple[int, ...]:
+    """Return which inputs are transposed, of all that are combined or of the first."""
+    kind = find_kind(op.kind)
+    if kind.packs_inputs or kind.second_shape is not None or "concat" in op.sizes.get("fn", ""):
+        return ()  # products take either order, and a concatenation copies in any
+    shape = kind.in_shape(op.sizes)
+    tensors = operands if kind.combines_inputs else operands[:1]
+    return tuple(i for i, tensor in enumerate(tensors) if is_transposed(tensor, shape))
+
+
+def _reads_channels_last(op: Op, event: Event) -> bool:
+    image = find_image((event.args, event.kwargs), find_kind(op.kind).in_shape(op.sizes))
     return image is not None and is_channels_last(image)
 
 
-def _has_channels_last_weights(draft: _LayerDraft) -> bool:
-    if not find_kind(draft.op.kind).is_convolution:
+def _has_channels_last_weights(op: Op, event: Event) -> bool:
+    if not find_kind(op.kind).is_convolution:
         return False
-    event = draft.event
     weight = event.kwargs.get("weight", event.args[1] if len(event.args) > 1 else None)
     return isinstance(weight, torch.Tensor) and is_channels_last(weight)
 
@@ -387,12 +277,11 @@ def _find_computed_weight(event: Event) -> torch.Tensor | None:
     return event.args[1] if isinstance(event.args[1], torch.Tensor) else None
 
 
-def _name_layer(draft: _LayerDraft) -> str:
-    event, kind = draft.event, draft.op.kind
-    path = event.module_path
+def _name_layer(op: Op, event: Event) -> str:
+    kind, path = op.kind, event.module_path
     names_itself = event.leaf_module is not None or kind in path.rsplit(".", 1)[-1]
     if find_kind(kind).is_function and not names_itself:
-        function = draft.op.sizes.get("fn", kind)
+        function = op.sizes.get("fn", kind)
         return f"{path}.{function}" if path else str(function)
     return path or kind
 
