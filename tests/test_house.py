@@ -39,7 +39,7 @@ UNITLESS = {
     "scatter_variance": "of a logarithm",
 }
 # Non-blank lines of Python. A change may lower a budget, and never raises one.
-BUDGETS = {"src": 54_100, "tests": 31_940, "benchmarks": 5_440}
+BUDGETS = {"src": 52_760, "tests": 30_900, "benchmarks": 4_550}
 
 
 @cache
