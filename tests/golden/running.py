@@ -26,7 +26,7 @@ PASSING = {
     "taken_at_s", "changed_at_s", "created_at_s", "run", "run_id", "runs_by_id", "store", "file",
     "path", "timestamp", "installed_runtime", "wall_s", "search_s", "solve_s", "version",
     "device_path", "seconds_searched", "codecarbon_version", "python_version", "os", "cpu_model",
-    "cpu_count",
+    "cpu_count", "date",
 }  # fmt: skip
 # Sentences: kept to be read, compared with --text alone.
 TEXT = {"notes", "note", "reason", "message", "why", "sources", "source", "title", "text", "error"}
