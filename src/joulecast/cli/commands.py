@@ -153,8 +153,9 @@ def make_mention(arguments: Sequence[Declaration]) -> Callable[[str, str | None]
             return f"--{name.replace('_', '-')}" + ("" if value is None else f" {value}")
         if _is_positional(known):
             return name.upper()
-        is_flag = known.type is bool or known.about.flag_value is not None
-        return f"--{known.option}" + ("" if value is None or is_flag else f" {value}")
+        is_flag = known.type is bool or (known.about.flag_value and not known.about.choices)
+        is_usual = value is None or value == str(known.about.flag_value)
+        return f"--{known.option}" + ("" if is_usual or is_flag else f" {value}")
 
     return mention
 
@@ -230,7 +231,7 @@ def _make_option(one: Declaration) -> click.Parameter:
         default = f"{one.default:g}" if one.type is float else str(one.default)
     text = about.help + (f"  [default: {default}]" if default and not one.is_required else "")
     names = [f"--{one.option}", one.setting]
-    if about.flag_value is not None or one.type is bool:
+    if one.type is bool or (about.flag_value is not None and not about.choices):
         value = True if about.flag_value is None else about.flag_value
         option = DeclaredOption(names, is_flag=True, flag_value=value, default=None, help=text)
     else:
@@ -242,6 +243,12 @@ def _make_option(one: Declaration) -> click.Parameter:
             required=one.is_required,
             multiple=about.is_repeated or about.is_joined,
             help=text,
+            # The value of the option alone: --probe.
+            **(
+                {}
+                if about.flag_value is None
+                else {"is_flag": False, "flag_value": about.flag_value}
+            ),
         )
     option.about = about
     option.envvar = f"JOULECAST_{one.setting.rstrip('_').upper()}"

@@ -104,11 +104,14 @@ def estimate_network(
     return fit_profile(profile, estimator).estimate([network], setup, level)[0]
 
 
-def fit_profile(profile: Profile, estimator: str = AUTO) -> FittedProfile:
+def fit_profile(
+    profile: Profile, estimator: str = AUTO, *, accepts_old: bool = False
+) -> FittedProfile:
     """Fit an estimator to a profile, to estimate many networks from it.
 
-    The profile's stored fit is used if it was fitted to as many observations as there are now. A
-    device of which little or nothing was measured starts from its data sheet.
+    The profile's stored fit is used if it was fitted to as many observations as there are now, with
+    ``accepts_old`` also if to fewer. A device of which little or nothing was measured starts from
+    its data sheet.
     """
     name = choose_estimator(estimator, profile.runtime)
     sheet = find_starting_sheet(profile)
@@ -116,7 +119,8 @@ def fit_profile(profile: Profile, estimator: str = AUTO) -> FittedProfile:
         method = find_estimator(name)
         stored = load_fit(profile, method)
         if stored is not None:
-            is_current = find_fit_count(profile.fits, method.name) == len(profile.observations)
+            count = find_fit_count(profile.fits, method.name)
+            is_current = accepts_old or count == len(profile.observations)
             if not is_current:
                 # Without that number, or where it counts a store's own observations alone, they
                 # must be parsed.

@@ -34,6 +34,12 @@ from joulecast.estimators.base import (
     Floats,
     Prediction,
 )
+from joulecast.estimators.measured import (
+    UNIT_VARIATION,
+    MeasuredStep,
+    answer_measured,
+    combine_steps,
+)
 from joulecast.gp import lognormal
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.operators import peak_memory
@@ -47,19 +53,15 @@ from joulecast.records import (
     LayerEstimate,
     LazyObservations,
     Network,
-    Observation,
     Profile,
     Setup,
     find_equal_blocks,
+    find_steps,
     list_reading_notes,
-    summarise_observations,
     weakest_provenance,
 )
 from joulecast.system.errors import InputError, MissingError
 from joulecast.system.units import format_bytes, format_share
-
-UNIT_VARIATION = "unit-to-unit variation"
-"""Name of the uncertainty source that a profile of another unit of the device brings."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,7 @@ class FittedProfile:
             # Sources of error that multiply all of an energy, with their relative sds.
             own = {UNIT_VARIATION: UNIT_SD_SHARE} if self.profile.shipped else {}
             name, share = find_uncounted_share(network)
-            is_seen = share >= MIN_UNCOUNTED_SHARE
-            if is_seen and not is_step_measured(network, setup, self.profile.observations):
+            if share >= MIN_UNCOUNTED_SHARE:
                 own[name] = share
             one = self._make_estimate(prediction, at, own, level)
             if details:
@@ -145,8 +146,28 @@ class FittedProfile:
                 # operators.
                 products = prediction.energy_cov + np.outer(means, means)
                 cov = cov + np.outer(sds, sds) * products
-        distinct = Estimates(tuple(estimates), variance + added, cov, tuple(range(len(networks))))
+        variance = variance + added
+        for at, (network, setup) in enumerate(zip(networks, setups, strict=True)):
+            step = self._find_measured(network, setup)
+            if step is not None:
+                estimates[at] = answer_measured(estimates[at], step)
+                variance[at] = step.energy_sd_j**2
+                if cov is not None:
+                    # Repeating a measurement has nothing to do with errors of the model.
+                    cov[at], cov[:, at] = 0.0, 0.0
+                    cov[at, at] = variance[at]
+        distinct = Estimates(tuple(estimates), variance, cov, tuple(range(len(networks))))
         return distinct.select([numbers[key] for key in keys])
+
+    def _find_measured(self, network: Network, setup: Setup) -> MeasuredStep | None:
+        """Return what was measured of a step; None if it was not."""
+        found = find_steps(self.profile.observations, network, setup)
+        if not found:
+            return None
+        # A shipped profile alone was measured on other units than the user's.
+        own = self.profile.observations if not self.profile.shipped else ()
+        latest = max(own, key=lambda one: one.taken_at_s, default=None)
+        return combine_steps(found, latest.device.unit if latest is not None else None)
 
     def predict_means(self, networks: Sequence[Network], setups: Setup | Sequence[Setup]) -> Floats:
         """Return the mean energies of ``estimate``."""
@@ -392,27 +413,6 @@ def find_uncounted_share(network: Network) -> tuple[str, float]:
     if totals.uncounted_bytes_share >= in_no_layer:
         return NO_COST_RULE, totals.uncounted_bytes_share
     return NO_LAYER, in_no_layer
-
-
-def is_step_measured(network: Network, setup: Setup, observations: Sequence[Observation]) -> bool:
-    """Return whether the energy of the whole step was measured, whatever its layers count.
-
-    The loss does not matter: a user's own module may have its own.
-    """
-
-    def is_setup(other: Setup) -> bool:
-        return replace(other, loss=setup.loss) == setup
-
-    # Observations are parsed only if some of them have this setup.
-    if not any(is_setup(one) for one, _ in summarise_observations(observations).setups):
-        return False
-    return any(
-        one.energy_j
-        and one.trial.execution.is_user_step
-        and is_setup(one.trial.setup)
-        and one.trial.network == network
-        for one in observations
-    )
 
 
 # A device with at least so many observations is fitted to them alone. On an H200, 40 observations

@@ -9,15 +9,17 @@ HTTP API ask the latter.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.features import arguments as given
-from joulecast.features.arguments import Argument, list_arguments, verb
+from joulecast.features.arguments import MESSAGES, Argument, list_arguments, verb
 from joulecast.features.estimate_report import RunEstimate
-from joulecast.features.nets import NetRequest, require_torch
+from joulecast.features.measurers import MeasureOptions
+from joulecast.features.nets import NetRequest, ResolvedNet, require_torch
 from joulecast.features.profiles import load_profile
 from joulecast.features.run import (
     DataWait,
@@ -31,12 +33,13 @@ from joulecast.features.run import (
 )
 from joulecast.records import INT8_PRECISIONS, Estimate, Network, Profile, Setup, name_step
 from joulecast.runtimes import explain_runtime_difference
-from joulecast.system.errors import ArgumentError, InputError, arg
+from joulecast.system.errors import ArgumentError, InputError, OutOfMemoryError, arg
 from joulecast.system.units import format_energy, parse_energy, parse_share
 
 if TYPE_CHECKING:
     from joulecast.estimators.fitted_profile import FittedProfile
 
+_MESSAGES = logging.getLogger(MESSAGES)
 # More digits than any number of steps has.
 _MOST_DIGITS = 15
 
@@ -49,9 +52,26 @@ def parse_seen(text: str) -> tuple[float, int]:
     return parse_energy(energy), int(steps)
 
 
-Probe = Annotated[bool, Argument("First measure the net's unseen layers on the device --on.")]
+STEP, LAYERS = "step", "layers"
+"""What a probe measures."""
+
+
+def parse_probe(text: str) -> str | None:
+    """Return what a probe measures, from an option or from a setting; None for no probe."""
+    word = text.strip().lower()
+    if word in ("false", "no", "off", "0", ""):
+        return None
+    return STEP if word in ("true", "yes", "on", "1") else word
+
+
+Probe = Annotated[Any, Argument(
+    "First measure the step on the device --on for about three seconds, or the layers of it that "
+    "were never measured.",
+    choices=(STEP, LAYERS), flag_value=STEP, parse=parse_probe,
+)]  # fmt: skip
 ProbeSeconds = Annotated[
-    float | None, Argument("Longest duration of a probe.", least=0.0, default="600")
+    float | None,
+    Argument("Longest duration of a probe of layers.", least=0.0, default="600"),
 ]
 EvalEvery = Annotated[
     int | None, Argument("Evaluate the net after every N steps.", least=1, most=given.MAX_COUNT)
@@ -269,41 +289,81 @@ def find_source(
     device: Any = "",
     on: str | None = None,
     meter: str | None = None,
-    probe: bool = False,
+    probe: Any = False,
     probe_seconds: float | None = None,
     length: RunLength | None = None,
     group: ParallelOptions | None = None,
 ) -> tuple[FittedProfile, Network, Setup]:
     """Fit the profile of a device, and read a net; a probe measures the net's layers first."""
+    probe = STEP if probe is True else probe or ""
+    if probe not in ("", STEP, LAYERS):
+        raise ArgumentError(f"{arg('probe')} is {probe!r}: give True, {STEP!r} or {LAYERS!r}")
     if probe and device:
         raise ArgumentError(
             f"a probe measures on the device {arg('on')}: leave {arg('device')} and "
             f"{arg('profile')} out"
         )
-    if probe and estimator not in ("auto", "additive"):
+    if probe == LAYERS and estimator not in ("auto", "additive"):
         raise ArgumentError(
-            f"{arg('probe', True)} needs the estimator additive: leave {arg('estimator')} out"
+            f"{arg('probe', LAYERS)} needs the estimator additive: leave {arg('estimator')} out"
         )
     if device and on is not None:
         raise ArgumentError(f"{arg('device')} and {arg('on')} both name a device: give one of them")
-    for name, value in (("meter", meter), ("probe_seconds", probe_seconds)):
-        if value is not None and not probe:
-            raise ArgumentError(f"{arg(name)} is for measuring: give {arg('probe', True)} as well")
-    net, setup = request.resolve()
-    if length is not None and group is not None:
-        # A run that is too long is refused before anything is measured.
-        length.count_steps(group.gpus * setup.samples_per_step)
+    if meter is not None and not probe:
+        raise ArgumentError(f"{arg('meter')} is for measuring: give {arg('probe', STEP)} as well")
+    if probe_seconds is not None and probe != LAYERS:
+        raise ArgumentError(f"{arg('probe_seconds')} needs {arg('probe', LAYERS)}")
+
+    def read() -> tuple[ResolvedNet, Setup]:
+        net, setup = request.resolve()
+        if length is not None and group is not None:
+            # A run that is too long is refused before anything is measured.
+            length.count_steps(group.gpus * setup.samples_per_step)
+        return net, setup
+
+    measuring = MeasureOptions(on or "cpu", meter or "auto")
+    if probe == STEP:
+        rehearsed = rehearse_step(read, measuring, store, estimator)
+        if rehearsed is not None:
+            return rehearsed
+    net, setup = read()
     if probe:
-        # What measures takes a moment to import.
-        from joulecast.features.measurers import MeasureOptions
+        # What runs campaigns takes a moment to import.
         from joulecast.features.profile import ProfileOptions, probe_layers
 
         limits = ProfileOptions(seconds=probe_seconds, estimator=estimator)
-        measuring = MeasureOptions(on or "cpu", meter or "auto")
         profile = probe_layers((net.network,), setup, measuring, store, limits)
     else:
-        profile = load_profile(device, on=on or "cpu", store=store)
+        profile = load_profile(device, on=measuring.on, store=store)
     return fit_for_setup(profile, setup, estimator), net.network, setup
+
+
+def rehearse_step(
+    read: Callable[[], tuple[ResolvedNet, Setup]],
+    measuring: MeasureOptions,
+    store: str | None,
+    estimator: str,
+) -> tuple[FittedProfile, Network, Setup] | None:
+    """Measure the step of a net, and store that; None if it cannot run as a whole.
+
+    The answer is what was measured. The fit, which says where the energy goes, does not have to
+    know that yet.
+    """
+    from joulecast.estimators import fit_profile
+    from joulecast.features.measure import measure_read, save_observation
+    from joulecast.store import check_place, open_store, profile_key
+
+    check_place(store)
+    try:
+        found = measure_read(read, measuring, allows_later=False)
+    except OutOfMemoryError as error:
+        _MESSAGES.warning(f"{error}; its layers are measured instead")
+        return None
+    save_observation(found.observation, store)
+    with open_store(store) as opened:
+        profile = opened.load_profile(profile_key(found.observation))
+    fitted = fit_profile(profile, estimator, accepts_old=True)
+    return fitted, found.net.network, found.setup
 
 
 def estimate_net(

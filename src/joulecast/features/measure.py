@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
-from joulecast.features.measurers import MeasureOptions, open_any_measurer, runs_own_net
+from joulecast.features.measurers import (
+    MeasureOptions,
+    OwnNetRuntime,
+    lock_device,
+    open_any_measurer,
+    runs_own_net,
+)
 from joulecast.features.nets import NetRequest, ResolvedNet
 from joulecast.records import (
     OWN_NET,
@@ -43,10 +49,14 @@ from joulecast.views.words import (
 )
 
 if TYPE_CHECKING:
+    from joulecast.measurer import TrialMeasurer
     from joulecast.meters import Meter, Reading
+    from joulecast.records.runtime import Runtime
 
 Json = dict[str, Any]
 # Faults of the surroundings, after which the energy is still valid.
+# Share of a step that issuing it takes where the host limits it.
+_HOST_SHARE = 0.95
 _TOLERATED_FAULTS = ("other load", "throttled", "limit changed")
 
 MeasuredNet = Annotated[
@@ -148,19 +158,39 @@ def _measure_request(
         from joulecast.store import check_place
 
         check_place(store)
-    observation = measure_net(*request.resolve(), options)
+    measured = measure_read(request.resolve, options)
     try:
-        return StepMeasurement(observation, save_observation(observation, store) if saves else "")
+        place = save_observation(measured.observation, store) if saves else ""
+        return replace(measured, place=place)
     except StoreError as error:
         # What was measured is shown all the same.
-        return StepMeasurement(observation, failure=error)
+        return replace(measured, failure=error)
+
+
+def measure_read(
+    read: Callable[[], tuple[ResolvedNet, Setup]],
+    options: MeasureOptions,
+    *,
+    allows_later: bool = True,
+) -> StepMeasurement:
+    """Measure the step of a net that is read while the device is idle."""
+    with (
+        lock_device(options.on),
+        open_any_measurer(options, allows_later=allows_later) as measurer,
+    ):
+        net, setup = measurer.watch_idle(read)
+        observation = _measure_opened(measurer, net, setup, options.on)
+        return StepMeasurement(net, setup, observation, dict(measurer.disturbances))
 
 
 @dataclass(frozen=True)
 class StepMeasurement(Reportable):
-    """A measured step or inference, and the store that keeps it."""
+    """A measured step or inference of a net, and the store that keeps it."""
 
+    net: ResolvedNet
+    setup: Setup
     observation: Observation
+    disturbances: Mapping[str, int] = field(default_factory=dict)  # rejected windows, by fault
     place: str = ""
     failure: StoreError | None = None  # why it could not be stored
 
@@ -208,6 +238,11 @@ class StepMeasurement(Reportable):
                 f"{plural(one.measured_steps, name_step(setup))} measured in all, after "
                 f"{one.warmup_steps:,} to warm up."
             )
+        if one.issue_s and one.duration_s and one.issue_s >= _HOST_SHARE * one.duration_s:
+            lines.append(f"The host limits this {name_step(setup)}: issuing it takes as long.")
+        if self.disturbances:
+            faults = (f"{name} ({count} times)" for name, count in self.disturbances.items())
+            lines.append(f"Disturbed by {', '.join(faults)}: such windows were measured again.")
         if one.unchecked:
             lines.append(f"Not checked by this meter: {', '.join(one.unchecked)}.")
         lines += [f"Stored in {self.place}."] if self.place else []
@@ -255,17 +290,28 @@ class CommandCost(Reportable):
 
 
 def measure_net(net: ResolvedNet, setup: Setup, options: MeasureOptions) -> Observation:
-    """Measure the user's own module or file where there is one, else the network built anew."""
-    loaded = net.load() if net.load and runs_own_net(options.on, net.form) else None
-    if loaded is not None and loaded.loss is not None and setup.phase == "train":
-        setup = replace(setup, loss="own")
-    with open_any_measurer(options, loaded, allows_later=True) as measurer:
-        observation = measurer.measure(Trial(net.network, setup))
-        if measurer.meter.is_recorder:
-            # Imports what fits estimators, which other meters do not need.
-            from joulecast.campaign.trial_log import drop_energy
+    """Measure the step of a net."""
+    with open_any_measurer(options, allows_later=True) as measurer:
+        return _measure_opened(measurer, net, setup, options.on)
 
-            observation = drop_energy(observation)
+
+def _measure_opened(
+    measurer: TrialMeasurer, net: ResolvedNet, setup: Setup, on: str
+) -> Observation:
+    """Measure the user's own module or file where there is one, else the network built anew."""
+    loaded = net.load() if net.load and runs_own_net(on, net.form) else None
+    if loaded is not None:
+        # A device elsewhere runs no net of this machine.
+        runtime = OwnNetRuntime(cast("Runtime", measurer.runtime), loaded)
+        measurer = replace(measurer, runtime=runtime)
+        if loaded.loss is not None and setup.phase == "train":
+            setup = replace(setup, loss="own")
+    observation = measurer.measure(Trial(net.network, setup))
+    if measurer.meter.is_recorder:
+        # Imports what fits estimators, which other meters do not need.
+        from joulecast.campaign.trial_log import drop_energy
+
+        observation = drop_energy(observation)
     return observation if loaded is None else replace(observation, source=OWN_NET)
 
 

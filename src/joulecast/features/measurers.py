@@ -7,7 +7,7 @@ ssh://user@board       the same; the agent is started over ssh
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from joulecast.agent.addresses import is_remote
@@ -58,7 +58,6 @@ class OwnNet(Protocol):
 
 def open_any_measurer(
     options: MeasureOptions | None = None,
-    loaded: OwnNet | None = None,
     *,
     allows_later: bool = False,
 ) -> TrialMeasurer:
@@ -66,7 +65,6 @@ def open_any_measurer(
 
     Args:
         options: Device, meter and number of rounds.
-        loaded: A user's own net, which runs in place of the network that a trial describes.
         allows_later: Whether the caller stores observations whose energy comes later.
 
     Raises:
@@ -81,7 +79,7 @@ def open_any_measurer(
         if remote.meter.is_recorder and not allows_later:
             raise InputError(NOT_LATER)
         return remote
-    measurer = open_local_measurer(
+    return open_local_measurer(
         options.on,
         options.meter,
         rounds=options.rounds,
@@ -89,9 +87,6 @@ def open_any_measurer(
         allows_later=allows_later,
         limits=MeasureLimits(window_steps=options.runs, warmup_steps=options.warmup),
     )
-    if loaded is None:
-        return measurer
-    return replace(measurer, runtime=OwnNetRuntime(measurer.runtime, loaded))
 
 
 def open_remote(options: MeasureOptions) -> RemoteMeasurer:

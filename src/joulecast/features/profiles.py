@@ -414,7 +414,7 @@ def read_outside_profile(path: str | os.PathLike[str]) -> Profile:
         observations=LazyObservations(
             len(observations),
             partial(_check_observations, observations, os.fspath(path)),
-            summarise_observations(observations),
+            lambda: summarise_observations(observations),
         ),
         fits=StoredFits(
             {name: partial(_try_fit, fits, name, os.fspath(path)) for name in fits},

@@ -6,6 +6,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import median, stdev
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ IDLE_TRIAL = Trial(Network(), Setup())
 """The empty network, which stands for one second of the idle device."""
 
 M = TypeVar("M", bound="TrialMeasurer")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,10 @@ class TrialMeasurer(ABC):
     @abstractmethod
     def measure_idle(self) -> Observation:
         """Measure the idle device: return the observation of the empty network over one second."""
+
+    def watch_idle(self, work: Callable[[], R]) -> R:
+        """Do work that leaves the device idle, and return its result; the device may be read."""
+        return work()
 
     def make_observation(self, trial: Trial, **fields: Any) -> Observation:
         """Return an observation of a trial by this device, runtime and meter."""

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from joulecast.measurer.base import IDLE_TRIAL, TrialMeasurer, summarise_values
+from joulecast.measurer.base import IDLE_TRIAL, R, TrialMeasurer, summarise_values
 from joulecast.measurer.windows import (
     CHECK_S,
     IDLE_POWER,
@@ -112,6 +112,21 @@ class Measurer(TrialMeasurer):
             self._check_retries(measured)
         measured.cost_s = self.now() - started_s
         return self._summarise(measured)
+
+    def watch_idle(self, work: Callable[[], R]) -> R:
+        """Do work that leaves the device idle, such as reading a net, and check meanwhile."""
+        if not self._is_measured or self.now() < self.idle.due_s:
+            return work()
+        started_s = self.now()
+        self.meter.begin()
+        try:
+            done = work()
+            self.clock.sleep(max(0.0, max(self.meter.window_s, CHECK_S) - self.now() + started_s))
+        finally:
+            reading = self.meter.end()
+        # What disturbed it is looked at again before the trial.
+        self.idle.check_idle(reading, self.now())
+        return done
 
     def _run(
         self, trial: Trial, run_window: RunWindow, warm_s: float, *, has_pulses: bool = False

@@ -39,6 +39,8 @@ from joulecast.records.observation import (
     Profile,
     StoredFits,
     find_fit_count,
+    find_steps,
+    list_steps,
     merge_fits,
     summarise_observations,
     weakest_provenance,

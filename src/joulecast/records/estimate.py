@@ -100,6 +100,8 @@ class Estimate(Record):
         runtime: Framework and version that the profile was made with (``torch-2.11.0``).
         notes: What limits the estimate, in sentences: how the network was read, how far it reaches
             beyond what was measured, whether it fits.
+        is_measured: This very step was measured: energy and duration are what was measured, and the
+            model only says where they go.
         data_parallel: What several GPUs add; None for one GPU. Energies are then those of all GPUs
             together, memory that of each.
     """
@@ -123,6 +125,7 @@ class Estimate(Record):
     device_memory_bytes: int = 0
     runtime: str = ""
     notes: tuple[str, ...] = ()
+    is_measured: bool = omit_default(False)
     data_parallel: DataParallel | None = omit_default(None)
 
     @property

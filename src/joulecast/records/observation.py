@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Annotated, Any, overload
@@ -26,7 +26,8 @@ from joulecast.records.codec import (
     stable_hash,
 )
 from joulecast.records.data_sheet import DataSheet
-from joulecast.records.trial import Setup, Trial
+from joulecast.records.network import Network
+from joulecast.records.trial import LOSSES, Setup, Trial
 
 # From the strongest claim to the weakest; an estimate reports the weakest one it rests on.
 # A data sheet is of a real device that was not measured, a simulated device does not exist.
@@ -132,6 +133,17 @@ class Observation(Record):
     measured_steps: Count = omit_default(0)
 
     @property
+    def is_measured_step(self) -> bool:
+        """Whether it has energy and duration of a whole step as a user runs it."""
+        has_values = bool(self.energy_j and self.duration_s and self.trial.network.layers)
+        return has_values and self.trial.execution.is_user_step and not self.is_imported_run
+
+    @property
+    def is_imported_run(self) -> bool:
+        """Whether it is a whole imported run, which contains more than its steps."""
+        return self.provenance == "imported" and self.trial.execution.steps > 1
+
+    @property
     def is_pending(self) -> bool:
         """Whether its energy is still to be read from a power trace."""
         return bool(self.windows) and self.energy_j is None
@@ -197,6 +209,7 @@ class ObservationSummary(Record):
         runs: Number of observations by run of Joulecast.
         setups: Setups of trials with layers, each with its number of observations.
         latest_at_s: When the latest was taken, in seconds since 1970; 0 without any.
+        steps: Keys of trials that are whole steps with energy; None if that is not known.
     """
 
     count: Count
@@ -205,6 +218,20 @@ class ObservationSummary(Record):
     setups: tuple[tuple[Setup, Count], ...]
     device_time_s: Amount
     latest_at_s: UnixTime
+    steps: tuple[str, ...] | None = omit_default(None)
+
+    def join(self, other: ObservationSummary) -> ObservationSummary:
+        """Return the summary of these observations and of others, of other runs."""
+        is_known = self.steps is not None and other.steps is not None
+        return ObservationSummary(
+            self.count + other.count,
+            dict(Counter(self.units) + Counter(other.units)),
+            dict(Counter(self.runs) + Counter(other.runs)),
+            tuple((Counter(dict(self.setups)) + Counter(dict(other.setups))).items()),
+            self.device_time_s + other.device_time_s,
+            max(self.latest_at_s, other.latest_at_s),
+            tuple(sorted({*(self.steps or ()), *(other.steps or ())})) if is_known else None,
+        )
 
 
 class LazyObservations(Sequence[Observation]):
@@ -218,16 +245,31 @@ class LazyObservations(Sequence[Observation]):
         self,
         count: int,
         parse: Callable[[], tuple[Observation, ...]],
-        summary: ObservationSummary | None = None,
+        summarise: Callable[[], ObservationSummary] | None = None,
+        list_steps: Callable[[], Set[str]] | None = None,
     ) -> None:
         self._count = count
         self._parse = parse
-        self.summary = summary
+        self._summarise = summarise
+        self._list_steps = list_steps
 
     @cached_property
     def parsed(self) -> tuple[Observation, ...]:
         """The observations."""
         return self._parse()
+
+    @cached_property
+    def summary(self) -> ObservationSummary:
+        """What is known of them, without parsing them if it came with them."""
+        return self._summarise() if self._summarise else _summarise(self.parsed)
+
+    @cached_property
+    def steps(self) -> Set[str]:
+        """Keys of all trials that are whole steps with energy, and perhaps of others."""
+        if self._list_steps is not None:
+            return self._list_steps()
+        steps = self.summary.steps
+        return list_steps(self.parsed) if steps is None else frozenset(steps)
 
     def __len__(self) -> int:
         return self._count
@@ -259,9 +301,13 @@ class LazyObservations(Sequence[Observation]):
 
 
 def summarise_observations(observations: Sequence[Observation]) -> ObservationSummary:
-    """Return the summary of observations: the one they came with, if they are not parsed yet."""
-    if isinstance(observations, LazyObservations) and observations.summary is not None:
+    """Return the summary of observations: the one they came with, if there is one."""
+    if isinstance(observations, LazyObservations):
         return observations.summary
+    return _summarise(observations)
+
+
+def _summarise(observations: Sequence[Observation]) -> ObservationSummary:
     # The empty network is the idle device, whose setup has no meaning.
     setups = Counter(one.trial.setup for one in observations if one.trial.network.layers)
     return ObservationSummary(
@@ -271,7 +317,30 @@ def summarise_observations(observations: Sequence[Observation]) -> ObservationSu
         setups=tuple(setups.items()),
         device_time_s=sum(one.cost_s for one in observations),
         latest_at_s=max((one.taken_at_s for one in observations), default=0.0),
+        steps=tuple(dict.fromkeys(one.trial.key for one in observations if one.is_measured_step)),
     )
+
+
+def list_steps(observations: Sequence[Observation]) -> Set[str]:
+    """Return the keys of all trials that are whole steps with energy, and perhaps of others."""
+    if isinstance(observations, LazyObservations):
+        return observations.steps
+    return frozenset(one.trial.key for one in observations if one.is_measured_step)
+
+
+def find_steps(
+    observations: Sequence[Observation], network: Network, setup: Setup
+) -> list[Observation]:
+    """Return the observations of a whole step with energy.
+
+    Equal losses have equal names, but a user's own may be any.
+    """
+    losses = LOSSES if setup.loss == "own" else (setup.loss, "own")
+    keys = {Trial(network, replace(setup, loss=loss)).key for loss in losses}
+    if not keys & list_steps(observations):
+        return []
+    same = [one for one in observations if len(one.trial.network.layers) == len(network.layers)]
+    return [one for one in same if one.is_measured_step and one.trial.key in keys]
 
 
 class StoredFits(Mapping[str, Any]):

@@ -111,7 +111,7 @@ def read_profile(path: str | Path) -> Profile:
     known = {name: count for name, count in counts.items() if count is not None}
     return replace(
         profile,
-        observations=LazyObservations(file.summary.count, parse, file.summary),
+        observations=LazyObservations(file.summary.count, parse, lambda: file.summary),
         fits=StoredFits(decoders, known),
     )
 

@@ -24,6 +24,7 @@ from joulecast.records import (
     LazyObservations,
     Observation,
     Profile,
+    list_steps,
     summarise_observations,
 )
 from joulecast.records.codec import Record
@@ -294,4 +295,9 @@ def join_observations(
     # Observations of different runs differ.
     if own_runs & set(summarise_observations(shipped).runs):
         return join()
-    return LazyObservations(len(shipped) + len(own), join)
+    return LazyObservations(
+        len(shipped) + len(own),
+        join,
+        lambda: summarise_observations(shipped).join(summarise_observations(own)),
+        lambda: list_steps(shipped) | list_steps(own),
+    )

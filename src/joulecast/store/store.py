@@ -361,12 +361,16 @@ class Store(ShippedStore, Tables):
         They are parsed when they are first read. With ``trial_key``, only those of one trial.
         """
         table = OBSERVATIONS.c
-        query = sa.select(table.id, table.payload, table.digest, table.run)
+        query = sa.select(table.id, table.trial_key, table.payload, table.digest, table.run)
         query = query.where(table.profile_key == key).order_by(table.id)
         if trial_key is not None:
             query = query.where(table.trial_key == trial_key)
         rows = connection.execute(query).all()
-        parsed = LazyObservations(len(rows), lambda: tuple(map(self._parse_observation, rows)))
+        parsed = LazyObservations(
+            len(rows),
+            lambda: tuple(map(self._parse_observation, rows)),
+            list_steps=lambda: {row.trial_key for row in rows},
+        )
         return parsed, {row.run for row in rows}
 
     def _parse_observation(self, row: Any) -> Observation:

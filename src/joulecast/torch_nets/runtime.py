@@ -283,6 +283,7 @@ class TorchStep:
     ) -> None:
         self.is_closed = False
         self.on_close: Callable[[], None] = lambda: None
+        self.is_users_net = is_users_net
         self.explain_errors = (
             partial(one_line_errors, device) if is_users_net else contextlib.nullcontext
         )
@@ -345,7 +346,8 @@ class TorchStep:
         self.graph = None
         self.run_once = raise_closed
         self.on_close()
-        if self.device.type == "cuda":
+        # Freeing takes up to 3 s; what a user's own net needed, the user's training needs again.
+        if self.device.type == "cuda" and not self.is_users_net:
             torch.cuda.empty_cache()
         if self.setup.compiled:
             TorchStep.open_compiled -= 1

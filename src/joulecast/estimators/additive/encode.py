@@ -77,9 +77,10 @@ _SHORT_LAUNCHES = 4.0
 _LEAST_UTILISATION = 0.02
 # Structures of a block: its label, its kind, any block, itself.
 _STRUCTURES = 4
-# Discrepancies that all whole networks have in common, and all sums of a unit of the device, over
-# that of a structure.
-_NETWORK_WEIGHT, _UNIT_WEIGHT = 0.4, 1.5
+# Discrepancies over that of a structure: of all whole networks, of a family, of a family in one
+# regime, of each network, and of all sums of a unit of the device.
+_NETWORK_WEIGHTS = (0.4, 1.0, 0.5, 0.4)
+_UNIT_WEIGHT = 1.5
 # Observations of a source without a posterior mean given all of them: the fit was too large.
 _MAX_SOURCE_ROWS = 2000
 
@@ -189,10 +190,12 @@ class OperatorEncoder(Record):
         layers: dict[SetupLayer, int] = {}
         passes: dict[SetupLayer, Counts] = {}
         row, operator_at, layer_at, count, names = [], [], [], [], []
+        families = []
         flags = [True] * len(counts) if is_network is None else is_network
         for at, (own, in_network) in enumerate(zip(counts, flags, strict=True)):
             parts = sorted(f"{layer.key} {times}" for layer, times in own.items())
             names.append(next(iter(own)).key if len(own) == 1 else " ".join(parts))
+            families.append(_name_family(own) if in_network else ("", ""))
             for layer, times in own.items():
                 number = layers.setdefault(layer, len(layers)) if layer.operators else -1
                 some = layer.own_operators if in_network else layer.operators_alone
@@ -214,6 +217,7 @@ class OperatorEncoder(Record):
             np.array(count, float),
             np.array(list(map(number_name, names)), np.int64),
             np.array(flags, bool),
+            tuple(families),
             passes,
         )
 
@@ -326,6 +330,7 @@ class OperatorSums:
         layer: Block or layer that each entry belongs to; -1 for a layer of one operator.
         identities: Identity of each sum: equal numbers are the same sum.
         is_network: Whether each sum is a network rather than an isolated layer.
+        families: Of each network, its family, and its family in its regime.
         passes: Operators that were split, with the passes that stand in their place.
     """
 
@@ -338,6 +343,7 @@ class OperatorSums:
     count: Floats
     identities: Ints
     is_network: Floats
+    families: tuple[tuple[str, str], ...]
     passes: Mapping[SetupLayer, Counts]
 
     @cached_property
@@ -349,8 +355,10 @@ class OperatorSums:
         """Return the sums with the share of each structure in them, given durations of operators.
 
         The structure of a block, or of a layer of several operators, shows as four: its operators,
-        these in any precision, any block or layer, and itself. Networks have a discrepancy in
-        common and each its own; sums of one unit of the device have one in common.
+        these in any precision, any block or layer, and itself. What isolated layers do not show has
+        four parts in a network too: that of all networks, of its family (networks of the same
+        operators, whatever their sizes), of this in its regime, and its own. Sums of one unit of
+        the device have one in common.
 
         Args:
             durations_s: Durations of the operators.
@@ -370,20 +378,29 @@ class OperatorSums:
         networks = np.flatnonzero(self.is_network)
         own_units = np.array([at for at, unit in enumerate(units) if unit], np.int64)
         unit_numbers = np.array([number_name(f"unit {units[at]}") for at in own_units], np.int64)
-        row = [np.repeat(self.row[inside], _STRUCTURES), networks, networks, own_units]
+        families = [self.families[at] for at in networks.tolist()]
+        row = [np.repeat(self.row[inside], _STRUCTURES), np.tile(networks, 4), own_units]
         column = [
             table[self.layer[inside]].ravel(),
             np.full(len(networks), number_name("networks")),
+            *(np.array([number_name(one[at]) for one in families], np.int64) for at in (0, 1)),
             self.identities[networks],
             unit_numbers,
         ]
         weight = [
             np.repeat(share, _STRUCTURES),
-            np.full(2 * len(networks), _NETWORK_WEIGHT),
+            np.repeat(_NETWORK_WEIGHTS, len(networks)),
             np.full(len(own_units), _UNIT_WEIGHT),
         ]
         structures = _merge_entries(self.size, *map(np.concatenate, (row, column, weight)))
         return LogSums(self.counts, structures, self.identities)
+
+
+def _name_family(counts: Mapping[SetupLayer, float]) -> tuple[str, str]:
+    """Return what networks of the same operators have in common, in any regime and in theirs."""
+    operators = [one for layer in counts for one, _ in layer.own_operators]
+    name = "family " + " ".join(sorted({one.kind for one in operators}))
+    return name, f"{name} {' '.join(sorted({one.regime for one in operators}))}"
 
 
 @lru_cache(maxsize=65536)

@@ -12,12 +12,6 @@ are observations of sums. Given its duration the power of a layer is smooth, so 
 at few sizes, duration at many: on an H200 isolated layers with time probes and two clocks had 2.0 %
 on 56 held-out networks, the paper's subtraction 13.9 %.
 
-A network that was measured as a whole is not only an observation of the processes: a module may do
-more than its layers show, and that is its own, which no other network learns. So its own estimate
-also moves towards the measurement, as far as that is more certain:
-
-    E' = E + k·(y - E),  k = var(E) / (var(E) + var(y))
-
 A whole run of an imported log costs its steps and an overhead, start-up and evaluation:
 E = steps·Σ g + overhead; one run is E·exp(ε), ε ~ N(0, noise²). ``predict_runs`` predicts those.
 """
@@ -42,15 +36,12 @@ from joulecast.estimators.additive.layers import (
 )
 from joulecast.estimators.additive.observations import (
     MeasuredKind,
-    MeasuredNetwork,
     add_kinds,
     choose_sum_error_sd_share,
     decompose_observations,
-    hash_layers,
     is_step,
     split_phases,
     summarise_kinds,
-    summarise_networks,
 )
 from joulecast.estimators.additive.predict import (
     AdditiveModel,
@@ -87,7 +78,7 @@ _MIN_FACTOR, _MIN_SHARE = 2.0, 0.05
 
 
 # Version of the stored fit; other versions are fitted again.
-FIT_VERSION = 6
+FIT_VERSION = 7
 
 
 @dataclass(frozen=True)
@@ -166,7 +157,6 @@ class AdditiveEstimator:
             **vars(fit_model(observations, sources)),
             fitted_count=len(identities),
             identities=PackedArray.pack(identities),
-            measured_networks=summarise_networks(observations),
             measured_kinds=summarise_kinds(decomposed),
         )
 
@@ -184,13 +174,11 @@ class FittedAdditive(AdditiveModel, Record):
 
     Attributes:
         fitted_count: Number of observations that hyper-parameters were fitted to.
-        measured_networks: Measurements of whole networks, by the hash of their layers.
         inference: The fit to inferences, where these have one of their own.
     """
 
     fitted_count: int
     identities: PackedArray
-    measured_networks: Mapping[str, MeasuredNetwork]
     measured_kinds: Mapping[str, MeasuredKind]
     inference: FittedAdditive | None = omit_default(None)
     version: int = FIT_VERSION
@@ -281,7 +269,7 @@ class FittedAdditive(AdditiveModel, Record):
                 start.append(note_sheet(self.observation_count))
             extrapolated = note_extrapolation(self.measured_kinds, totals)
             notes = tuple((*start, *found) for found in extrapolated)
-        prediction = Prediction(
+        return Prediction(
             energy_j=totals.energy_j,
             energy_sd_j=np.sqrt(variance if cov is None else np.diag(cov)),
             energy_cov=cov,
@@ -301,11 +289,6 @@ class FittedAdditive(AdditiveModel, Record):
             duration_sd_s=np.sqrt(totals.duration_var),
             notes=notes,
         )
-        if not self.measured_networks:
-            return prediction
-        keys = [hash_layers(own, one.cuda_graphs) for own, one in zip(layers, setups, strict=True)]
-        measured = [self.measured_networks.get(key) for key in keys]
-        return update_prediction(prediction, measured) if any(measured) else prediction
 
     def for_any_unit(self) -> FittedAdditive:
         """Return the fit for a unit of the device of which nothing was measured."""
@@ -339,7 +322,6 @@ def start_from_sheet(
         **vars(known.start_model(sheet)),
         fitted_count=0,
         identities=PackedArray.pack(np.zeros(0, np.int64)),
-        measured_networks={},
         measured_kinds=known.measured_kinds,
     )
     identities = identify_observations(observations)
@@ -357,14 +339,10 @@ def _extend(
     sum_error, is_shared = earlier.sum_error_sd_share, earlier.encoder.hardware is not None
     if earlier.mode != "graph":
         sum_error = max(sum_error, choose_sum_error_sd_share(decomposed))
-    networks = earlier.measured_networks
-    if summarise_networks(new):
-        networks = summarise_networks(observations)
     return replace(
         update_model(earlier, observations, earlier.known),
         identities=PackedArray.pack(identities),
         sum_error_sd_share=sum_error,
-        measured_networks=networks,
         measured_kinds=add_kinds(earlier.measured_kinds, summarise_kinds(decomposed, is_shared)),
     )
 
@@ -463,36 +441,3 @@ def note_extrapolation(
             )
         )
     return tuple(found)
-
-
-def update_prediction(
-    prediction: Prediction, measured: Sequence[MeasuredNetwork | None]
-) -> Prediction:
-    """Return a prediction in which measured networks moved towards their measurements."""
-    gain = np.zeros(len(measured))
-    energy_j, duration_s = prediction.energy_j.copy(), prediction.duration_s.copy()
-    for at, network in enumerate(measured):
-        if network is not None:
-            variance = float(prediction.energy_sd_j[at]) ** 2
-            gain[at] = variance / (variance + network.energy_var_j2)
-            energy_j[at] += gain[at] * (network.energy_j - energy_j[at])
-            duration_s[at] += gain[at] * (network.duration_s - duration_s[at])
-    sd_factor = np.sqrt(1.0 - gain)
-    scale = energy_j / prediction.energy_j
-    return replace(
-        prediction,
-        energy_j=energy_j,
-        energy_sd_j=prediction.energy_sd_j * sd_factor,
-        energy_cov=_scale(prediction.energy_cov, np.outer(sd_factor, sd_factor)),
-        duration_s=duration_s,
-        device_energy_j=_scale(prediction.device_energy_j, scale),
-        layers=tuple(
-            tuple(replace(layer, energy_j=layer.energy_j * factor) for layer in layers)
-            for layers, factor in zip(prediction.layers, scale.tolist(), strict=True)
-        ),
-        duration_sd_s=_scale(prediction.duration_sd_s, sd_factor),
-    )
-
-
-def _scale(array: Floats | None, factor: Floats) -> Floats | None:
-    return None if array is None else np.asarray(array * factor)

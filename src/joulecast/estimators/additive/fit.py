@@ -42,6 +42,9 @@ from joulecast.estimators.additive.encode import (
     number_name,
 )
 from joulecast.estimators.additive.host_time import (
+    BOUND_RATIO,
+    EXPONENT,
+    LATE_SHARE,
     OTHER_HOST_SD_SHARE,
     HostTimeModel,
     fit_host_time,
@@ -87,6 +90,11 @@ _LIMIT_FACTOR = 1.1
 _OVERHEAD_SHARE = 0.1
 # An eager step tells nothing about the device if the device's share of its energy is below this.
 _MIN_DEVICE_SHARE = 0.15
+# The device does not limit a step if issuing it takes more than this share of it, or kernels less
+# than that; it does at this share of the power limit.
+_MOST_ISSUE_SHARE, _LEAST_BUSY_SHARE, _FULL_SHARE = 0.9, 0.6, 0.5
+# Relative standard deviation of an issue time from one moment to another.
+_HOST_SD_SHARE = 0.15
 
 
 Model = TypeVar("Model", bound=AdditiveModel)
@@ -133,6 +141,11 @@ def fit_model(
     posterior = condition_logsums(duration)
     busy = predict_durations(encoder, posterior, encode_decomposed(encoder, decomposed))
     host_time = fit_host_time(decomposed, busy.total, busy.variance, unit)
+    limit_w = encoder.power_limit_w
+    busy_steps = find_busy_steps(decomposed, busy.total, mode, host_time, limit_w)
+    if busy_steps:
+        duration = extend_durations(encoder, duration, busy_steps)
+        busy = predict_durations(encoder, duration, encode_decomposed(encoder, decomposed))
     powers = find_powers(decomposed, busy, mode, idle_w, host_time.launch_gap_s)
     if not powers:
         raise MissingError(
@@ -140,7 +153,7 @@ def fit_model(
             "there"
         )
     sums = encode_decomposed(encoder, [one.observation for one in powers])
-    operator_s = predict_durations(encoder, posterior, sums).by_operator
+    operator_s = predict_durations(encoder, duration, sums).by_operator
     overhead_w = float(np.median([one.power_w for one in powers]))
     is_imported = all(one.observation.is_imported for one in powers)
     power = fit_logsums(
@@ -168,7 +181,12 @@ def update_model(model: Model, observations: Sequence[Observation], known: Ints)
     )
     if not decomposed:
         return model
-    busy = predict_durations(encoder, model.duration, encode_decomposed(encoder, decomposed))
+    sums = encode_decomposed(encoder, decomposed)
+    busy = predict_durations(encoder, model.duration, sums)
+    limit_w = encoder.power_limit_w
+    if busy_steps := find_busy_steps(decomposed, busy.total, model.mode, model.host_time, limit_w):
+        model = replace(model, duration=extend_durations(encoder, model.duration, busy_steps))
+        busy = predict_durations(encoder, model.duration, sums)
     launch_gap_s = model.host_time.launch_gap_s
     powers = find_powers(decomposed, busy, model.mode, model.idle_w, launch_gap_s)
     if powers:
@@ -238,6 +256,39 @@ def observe_powers(
     known = np.array([one.relative_var for one in powers])
     means = weigh_by_time(log_sums, operator_s)
     return LogObservations(means, np.log(values_w), known, _stratify(own))
+
+
+def find_busy_steps(
+    decomposed: Sequence[DecomposedObservation],
+    device_s: Floats,
+    mode: str,
+    host: HostTimeModel,
+    power_limit_w: float,
+) -> list[DecomposedObservation]:
+    """Return the eager steps of networks that the device limits, with its time alone.
+
+    T = (H^q + (D + gaps)^q)^(1/q) is solved for D, the time on the device. Where layers are eager
+    too, durations are those of steps anyway. ``device_s`` is the time that their layers suggest.
+    """
+    found = []
+    for one, expected_s in zip(decomposed, device_s.tolist(), strict=True):
+        if mode != "graph" or one.mode != "eager" or one.is_isolated or not one.issue_s:
+            continue
+        step_s, gaps_s = one.duration_s or 0.0, host.launch_gap_s * one.launches
+        is_early = one.issue_s <= LATE_SHARE * step_s
+        is_as_expected = step_s <= BOUND_RATIO * (expected_s + gaps_s)
+        is_full = (one.energy_j or 0.0) >= _FULL_SHARE * power_limit_w * step_s
+        if one.issue_s > _MOST_ISSUE_SHARE * step_s or not (is_early or is_as_expected or is_full):
+            continue
+        by_host = (one.issue_s / step_s) ** EXPONENT
+        busy_s = step_s * (1.0 - by_host) ** (1.0 / EXPONENT) - gaps_s
+        if busy_s < _LEAST_BUSY_SHARE * step_s:
+            continue
+        host_error = _HOST_SD_SHARE * by_host / (1.0 - by_host)
+        gap_error = host.launch_gap_sd_s * one.launches / busy_s
+        relative_var = one.duration_relative_var + host_error**2 + gap_error**2
+        found.append(replace(one, mode=mode, duration_s=busy_s, duration_relative_var=relative_var))
+    return found
 
 
 def find_powers(

@@ -78,10 +78,10 @@ _MIN_CALL_RATIO = 1.5
 # models of 12 layers on an H200 took 12.5 us a launch and 6.1 us a call between layers.
 _BETWEEN_SHARE = 0.5
 # A step is bound by its host if it takes this many times as long as its kernels, and vice versa.
-_BOUND_RATIO = 1.2
+BOUND_RATIO = 1.2
 # Of 900 steps on H200 hosts that took longer than their kernels, issuing took at least half of the
 # step in all but one.
-_LATE_SHARE = 0.5
+LATE_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def fit_host_time(
             continue
         if one.mode == "graph" and not trains(one.counts):
             graph.add(one, busy_s, busy_var, count_launches_outside_blocks(one.counts))
-        elif one.mode == "eager" and one.issue_s and one.issue_s * _BOUND_RATIO < busy_s:
+        elif one.mode == "eager" and one.issue_s and one.issue_s * BOUND_RATIO < busy_s:
             launch.add(one, busy_s, busy_var, one.launches)
     model = HostTimeModel(
         step_overhead_s=0.0,
@@ -229,8 +229,8 @@ def _find_steps(decomposed: Sequence[DecomposedObservation], device_s: Floats) -
             continue
         # The device time may be underestimated: a host that finished long before the end of the
         # step has not bound it.
-        is_late = one.issue_s > _LATE_SHARE * one.duration_s
-        is_host_bound = is_late and one.duration_s > _BOUND_RATIO * busy_s > 0
+        is_late = one.issue_s > LATE_SHARE * one.duration_s
+        is_host_bound = is_late and one.duration_s > BOUND_RATIO * busy_s > 0
         host_s = one.duration_s if is_host_bound else min(one.issue_s, one.duration_s)
         steps.append(_TimedStep(one, host_s))
     return steps

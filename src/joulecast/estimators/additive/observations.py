@@ -5,21 +5,18 @@ about an observation's error is its relative variance: the spread of its rounds,
 over layers, and the work of a network that belongs to no layer. An imported run pays the overhead
 of its source once.
 
-What was measured is also summed up: of each kind, how many layers and how large, so that estimates
-say how far they reach beyond it; and networks as a whole.
+What was measured of each kind is also summed up, how many layers and how large, so that estimates
+say how far they reach beyond it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 
-import numpy as np
-
 from joulecast.estimators.additive.layers import (
-    PlacedLayer,
     SetupLayer,
     count_layers,
     make_overhead,
@@ -30,8 +27,9 @@ from joulecast.estimators.additive.layers import (
 from joulecast.estimators.base import (
     ISOLATED_SUM_ERROR_SD_SHARE,
     MIXED_TIME_SUM_ERROR_SD_SHARE,
+    READ_MODULE_SUM_ERROR_SD_SHARE,
 )
-from joulecast.records import OWN_NET, Observation, Trial, stable_hash
+from joulecast.records import OWN_NET, Observation
 from joulecast.records.codec import Record, cache_on_record
 from joulecast.variants import read_isolated_block
 
@@ -41,9 +39,6 @@ _DEFAULT_SD_SHARE = 0.01
 _AHEAD_SHARE = 0.8
 # Standard error of a median over that of a mean.
 _MEDIAN_FACTOR = 1.25
-# Relative standard deviation of one network at another hour, whatever its own windows show: a plain
-# loop repeats within 0.6 % on one H200, 1.5 % on a second one and 3 to 9 % on a third.
-_REPEAT_SD_SHARE = 0.03
 
 
 @dataclass(frozen=True)
@@ -84,16 +79,10 @@ def is_step(observation: Observation) -> bool:
 def decompose_observations(observations: Iterable[Observation]) -> list[DecomposedObservation]:
     """Return all usable observations.
 
-    A user's own module may do more than its layers show. It updates its own estimate
-    (``measured``) and is left out here, so that no layer takes up the difference.
+    A user's own module may do more than its layers show: its family has a discrepancy for that.
     """
-    usable = (one for one in observations if is_step(one) and one.source != OWN_NET)
+    usable = filter(is_step, observations)
     return [found for one in usable if (found := _decompose(one)) is not None]
-
-
-def is_imported_run(observation: Observation) -> bool:
-    """Return whether it is a whole imported run, which contains more than its steps."""
-    return observation.provenance == "imported" and observation.trial.execution.steps > 1
 
 
 def find_latest_unit(observations: Iterable[Observation]) -> str:
@@ -136,13 +125,15 @@ def _decompose(observation: Observation) -> DecomposedObservation | None:
         counts = count_layers(split_layers(trial.network, trial.setup), copies)
     if not counts:
         return None
-    if is_imported_run(observation):
+    if observation.is_imported_run:
         counts[make_overhead(observation.source)] = 1.0 / steps
     energy_j, duration_s, issue_s = (
         value / steps if value else None
         for value in (observation.energy_j, observation.duration_s, observation.issue_s)
     )
     sum_var = 0.0 if block is not None else ISOLATED_SUM_ERROR_SD_SHARE**2
+    if observation.source == OWN_NET:
+        sum_var += READ_MODULE_SUM_ERROR_SD_SHARE**2
     if (totals := trial.network.totals) is not None:
         # Work that belongs to no layer, or that no rule counts.
         shares = totals.unattributed_flops_share, totals.unattributed_bytes_share
@@ -215,15 +206,6 @@ class MeasuredKind(Record):
     largest_bytes: float = 0.0
 
 
-@dataclass(frozen=True)
-class MeasuredNetwork(Record):
-    """Measurements of one network's step."""
-
-    energy_j: float
-    energy_var_j2: float = field(metadata={"json_name": "variance"})
-    duration_s: float
-
-
 def summarise_kinds(
     decomposed: Iterable[DecomposedObservation], splits_passes: bool = False
 ) -> dict[str, MeasuredKind]:
@@ -286,36 +268,3 @@ def add_kinds(
             max(one.largest_bytes, two.largest_bytes),
         )
     return found
-
-
-def summarise_networks(observations: Iterable[Observation]) -> dict[str, MeasuredNetwork]:
-    """Return the measured networks by the hash of their layers."""
-    groups: dict[str, list[Observation]] = {}
-    for one in observations:
-        trial = one.trial
-        # An imported run is not the cost of a step: it contains start-up and evaluation.
-        is_step = trial.execution.is_user_step and not is_imported_run(one)
-        if trial.network.layers and is_step and one.energy_j and one.duration_s:
-            groups.setdefault(_hash_trial(trial), []).append(one)
-    found = {}
-    for name, group in sorted(groups.items()):
-        steps = np.array([one.trial.execution.steps for one in group])
-        energies_j = np.sort(np.array([one.energy_j or 0.0 for one in group]) / steps)
-        durations_s = np.sort(np.array([one.duration_s or 0.0 for one in group]) / steps)
-        mean_j = float(energies_j.mean())
-        sd_share = max(_REPEAT_SD_SHARE, float(energies_j.std()) / mean_j)
-        # Measurements of one run share its hour, its clocks and its host.
-        variance = (sd_share * mean_j) ** 2 / len({one.run for one in group})
-        found[name] = MeasuredNetwork(mean_j, variance, float(durations_s.mean()))
-    return found
-
-
-def hash_layers(layers: Iterable[PlacedLayer], is_graph: bool = False) -> str:
-    """Return a hash of a network's layers, the same for equal networks that are run alike."""
-    keys = sorted(f"{one.layer.key} {one.count}" for one in layers)
-    return stable_hash([*keys, "graph"] if is_graph else keys)
-
-
-@cache_on_record
-def _hash_trial(trial: Trial) -> str:
-    return hash_layers(split_layers(trial.network, trial.setup), trial.setup.cuda_graphs)
