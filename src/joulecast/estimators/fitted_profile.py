@@ -58,6 +58,7 @@ from joulecast.records import (
     find_equal_blocks,
     find_steps,
     list_reading_notes,
+    summarise_observations,
     weakest_provenance,
 )
 from joulecast.system.errors import InputError, MissingError
@@ -165,9 +166,9 @@ class FittedProfile:
         if not found:
             return None
         # A shipped profile alone was measured on other units than the user's.
-        own = self.profile.observations if not self.profile.shipped else ()
-        latest = max(own, key=lambda one: one.taken_at_s, default=None)
-        return combine_steps(found, latest.device.unit if latest is not None else None)
+        is_own = not self.profile.shipped
+        unit = summarise_observations(self.profile.observations).latest_unit if is_own else None
+        return combine_steps(found, unit)
 
     def predict_means(self, networks: Sequence[Network], setups: Setup | Sequence[Setup]) -> Floats:
         """Return the mean energies of ``estimate``."""

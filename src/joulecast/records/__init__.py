@@ -40,8 +40,8 @@ from joulecast.records.observation import (
     StoredFits,
     find_fit_count,
     find_steps,
-    list_steps,
     merge_fits,
+    select_steps,
     summarise_observations,
     weakest_provenance,
 )

@@ -210,6 +210,7 @@ class ObservationSummary(Record):
         setups: Setups of trials with layers, each with its number of observations.
         latest_at_s: When the latest was taken, in seconds since 1970; 0 without any.
         steps: Keys of trials that are whole steps with energy; None if that is not known.
+        latest_unit: The unit of the device that the latest was taken on.
     """
 
     count: Count
@@ -219,26 +220,30 @@ class ObservationSummary(Record):
     device_time_s: Amount
     latest_at_s: UnixTime
     steps: tuple[str, ...] | None = omit_default(None)
+    latest_unit: str = omit_default("")
 
     def join(self, other: ObservationSummary) -> ObservationSummary:
         """Return the summary of these observations and of others, of other runs."""
         is_known = self.steps is not None and other.steps is not None
+        latest = max(self, other, key=lambda one: one.latest_at_s)
         return ObservationSummary(
             self.count + other.count,
             dict(Counter(self.units) + Counter(other.units)),
             dict(Counter(self.runs) + Counter(other.runs)),
             tuple((Counter(dict(self.setups)) + Counter(dict(other.setups))).items()),
             self.device_time_s + other.device_time_s,
-            max(self.latest_at_s, other.latest_at_s),
+            latest.latest_at_s,
             tuple(sorted({*(self.steps or ()), *(other.steps or ())})) if is_known else None,
+            latest.latest_unit,
         )
 
 
 class LazyObservations(Sequence[Observation]):
     """Observations of one profile that are parsed once, when they are first read.
 
-    Its length is known before, perhaps a summary too. It equals the tuple of the same observations.
-    ``parse`` raises an error that says what is damaged.
+    Its length is known before, perhaps a summary too, and perhaps those of some trials are found
+    without parsing all. It equals the tuple of the same observations. ``parse`` raises an error
+    that says what is damaged.
     """
 
     def __init__(
@@ -246,12 +251,12 @@ class LazyObservations(Sequence[Observation]):
         count: int,
         parse: Callable[[], tuple[Observation, ...]],
         summarise: Callable[[], ObservationSummary] | None = None,
-        list_steps: Callable[[], Set[str]] | None = None,
+        find: Callable[[Set[str]], Iterable[Observation]] | None = None,
     ) -> None:
         self._count = count
         self._parse = parse
         self._summarise = summarise
-        self._list_steps = list_steps
+        self._find = find
 
     @cached_property
     def parsed(self) -> tuple[Observation, ...]:
@@ -263,13 +268,13 @@ class LazyObservations(Sequence[Observation]):
         """What is known of them, without parsing them if it came with them."""
         return self._summarise() if self._summarise else _summarise(self.parsed)
 
-    @cached_property
-    def steps(self) -> Set[str]:
-        """Keys of all trials that are whole steps with energy, and perhaps of others."""
-        if self._list_steps is not None:
-            return self._list_steps()
+    def find_steps(self, keys: Set[str]) -> list[Observation]:
+        """Return what ``select_steps`` does, parsing no more than it must."""
+        if self._find is not None:
+            return select_steps(tuple(self._find(keys)), keys)
         steps = self.summary.steps
-        return list_steps(self.parsed) if steps is None else frozenset(steps)
+        is_known = steps is not None and keys.isdisjoint(steps)
+        return [] if is_known else select_steps(self.parsed, keys)
 
     def __len__(self) -> int:
         return self._count
@@ -310,22 +315,17 @@ def summarise_observations(observations: Sequence[Observation]) -> ObservationSu
 def _summarise(observations: Sequence[Observation]) -> ObservationSummary:
     # The empty network is the idle device, whose setup has no meaning.
     setups = Counter(one.trial.setup for one in observations if one.trial.network.layers)
+    latest = max(observations, key=lambda one: one.taken_at_s, default=None)
     return ObservationSummary(
         count=len(observations),
         units=dict(Counter(one.device.unit for one in observations)),
         runs=dict(Counter(one.run for one in observations)),
         setups=tuple(setups.items()),
         device_time_s=sum(one.cost_s for one in observations),
-        latest_at_s=max((one.taken_at_s for one in observations), default=0.0),
+        latest_at_s=latest.taken_at_s if latest is not None else 0.0,
         steps=tuple(dict.fromkeys(one.trial.key for one in observations if one.is_measured_step)),
+        latest_unit=latest.device.unit if latest is not None else "",
     )
-
-
-def list_steps(observations: Sequence[Observation]) -> Set[str]:
-    """Return the keys of all trials that are whole steps with energy, and perhaps of others."""
-    if isinstance(observations, LazyObservations):
-        return observations.steps
-    return frozenset(one.trial.key for one in observations if one.is_measured_step)
 
 
 def find_steps(
@@ -337,10 +337,14 @@ def find_steps(
     """
     losses = LOSSES if setup.loss == "own" else (setup.loss, "own")
     keys = {Trial(network, replace(setup, loss=loss)).key for loss in losses}
-    if not keys & list_steps(observations):
-        return []
-    same = [one for one in observations if len(one.trial.network.layers) == len(network.layers)]
-    return [one for one in same if one.is_measured_step and one.trial.key in keys]
+    return select_steps(observations, keys)
+
+
+def select_steps(observations: Sequence[Observation], keys: Set[str]) -> list[Observation]:
+    """Return the whole steps with energy whose trials have one of the keys."""
+    if isinstance(observations, LazyObservations):
+        return observations.find_steps(keys)
+    return [one for one in observations if one.is_measured_step and one.trial.key in keys]
 
 
 class StoredFits(Mapping[str, Any]):

@@ -24,7 +24,7 @@ from joulecast.records import (
     LazyObservations,
     Observation,
     Profile,
-    list_steps,
+    select_steps,
     summarise_observations,
 )
 from joulecast.records.codec import Record
@@ -299,5 +299,5 @@ def join_observations(
         len(shipped) + len(own),
         join,
         lambda: summarise_observations(shipped).join(summarise_observations(own)),
-        lambda: list_steps(shipped) | list_steps(own),
+        lambda keys: [*select_steps(shipped, keys), *select_steps(own, keys)],
     )

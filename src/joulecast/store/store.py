@@ -369,7 +369,9 @@ class Store(ShippedStore, Tables):
         parsed = LazyObservations(
             len(rows),
             lambda: tuple(map(self._parse_observation, rows)),
-            list_steps=lambda: {row.trial_key for row in rows},
+            find=lambda keys: (
+                self._parse_observation(row) for row in rows if row.trial_key in keys
+            ),
         )
         return parsed, {row.run for row in rows}
 
