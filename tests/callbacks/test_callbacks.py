@@ -348,6 +348,19 @@ def test_without_a_profile_the_run_is_measured_and_one_line_says_what_to_do(
     assert energy.finish().energy_j > 0
 
 
+def test_a_second_run_is_estimated_from_the_first(clock, tmp_path):
+    first, second = (
+        make_energy(device="", store=str(tmp_path / "store.sqlite"), save=True) for _ in range(2)
+    )
+    for energy in (first, second):
+        read_linear(energy)
+        run_steps(clock, energy, 200)
+        energy.finish()
+    assert first.estimate is None and first.observation is not None
+    assert second.estimate.is_measured
+    assert second.estimate.energy_j == pytest.approx(first.observation.energy_j)
+
+
 @pytest.mark.parametrize("processes", [1, 4])
 def test_the_budget_warns_before_and_stops_a_single_process_during_the_run(
     clock, caplog, processes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -170,7 +171,9 @@ INFER = (*DEVICE, "--inference")
     ("code", "words", "message"),
     [
         (1, ("--on", "simulated:8"), "simulated:8 of this machine (simulated-8) has no profile"),
-        (1, ("--probe", "--on", "simulated:8"), "joulecast profile"),
+        (1, ("--probe", "layers", "--on", "simulated:8"), "joulecast profile"),
+        (2, ("--probe", "all", "--on", "simulated:8"), "'all' is not one of 'step', 'layers'"),
+        (2, ("--probe", "--probe-seconds", "5"), "--probe-seconds needs --probe layers"),
         (1, ("--runtime", "simulated"), "simulated-0"),
         (1, ("--runtime", "mnn", "--on", "cuda:0"), "processor only"),
         (1, ("--on", "torch_compile:cpu"), "give --on cpu and --compile"),
@@ -233,7 +236,7 @@ def test_unseen_setups_are_reported_with_advice(profiled):
 
 def test_a_probe_narrows_the_interval_whose_sources_are_said(profiled, shell):
     before = profiled.json("estimate", *NET)
-    after = profiled.json("estimate", *BARE, "--probe", "--on", "simulated:7")
+    after = profiled.json("estimate", *BARE, "--probe", "layers", "--on", "simulated:7")
     assert width(after) < width(before)
     untimed = [one["uncertainty_sources"].get("layers not timed", 0) for one in (after, before)]
     assert untimed[0] < untimed[1]
@@ -241,6 +244,30 @@ def test_a_probe_narrows_the_interval_whose_sources_are_said(profiled, shell):
     # This estimator does not say where its uncertainty comes from.
     text = read(shell, "cnn5", "--device", "nvidia-h200", "--estimator", "flops")
     assert "95 % interval" in text and "Sources of uncertainty" not in text
+
+
+def test_a_rehearsal_answers_with_the_measured_step(shell):
+    words = (*BARE, "--on", "simulated:8")
+    assert "estimate NET --on simulated:8 --probe" in shell.fails("estimate", *words)
+    measured = shell.json("measure", *words, "--no-save")
+    found = shell.json("estimate", *words, "--probe")
+    assert found["energy_j"] == pytest.approx(measured["energy_j"], rel=0.02)
+    assert found["duration_s"] == pytest.approx(measured["duration_s"], rel=0.02)
+    assert found["is_measured"] and width(found) < 0.2
+    # It stays known, and the same network at another batch size starts from it.
+    again = shell.json("estimate", *words)
+    assert (again["energy_j"], again["layers"]) == (found["energy_j"], found["layers"])
+    text = read(shell, *words)
+    assert "A step was measured as a whole" in text
+    other = shell.json("estimate", *words, "--batch", "12")
+    assert "is_measured" not in other and width(other) > width(found)
+
+
+def test_a_step_that_does_not_fit_is_probed_by_layers(profiled):
+    words = ("lenet5:3,5,9,11", "--batch", "3000000", "--on", "simulated:7")
+    result = profiled("estimate", *words, "--probe", "--json")
+    assert "its layers are measured instead" in result.stderr
+    assert "is_measured" not in json.loads(result.stdout)
 
 
 WHOLE = ("--steps", "100", "--eval-every", "25", "--eval-samples", "50", "--runs", "3")

@@ -50,7 +50,7 @@ def test_store_that_cannot_be_written_is_said_before_measuring(shell, monkeypatc
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         name = connection.info.dbname
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-    monkeypatch.setattr("joulecast.features.measure.measure_net", refuse_measuring)
+    monkeypatch.setattr("joulecast.features.measure.measure_opened", refuse_measuring)
     words = ("measure", "lenet5", "--on", "simulated:5", "--store", postgres_url)
     message = shell.fails(*words)
     assert "it can be read but not written; allow writing" in message

@@ -26,7 +26,6 @@ from joulecast.estimators.fitted_profile import (
     explain_memory,
     find_starting_sheet,
     find_uncounted_share,
-    is_step_measured,
     list_estimate_notes,
     make_starting_estimator,
     match_device_sheet,
@@ -46,6 +45,7 @@ from joulecast.records import (
     Setup,
     StepTotals,
     Trial,
+    find_steps,
     summarise_observations,
 )
 from joulecast.system.errors import InputError, MissingError
@@ -144,7 +144,7 @@ def test_stored_fit_is_used_until_there_are_new_observations(unfitted, monkeypat
 
 def test_fit_that_counts_its_observations_is_used_without_parsing_them(unfitted):
     fitted = find_estimator("flops").fit(unfitted.observations).to_dict()
-    lazy = LazyObservations(len(unfitted.observations), fail)
+    lazy = LazyObservations(len(unfitted.observations), fail, find=lambda keys: ())
     current = replace(unfitted, observations=lazy).add_fits({"flops": fitted})
     assert estimate_network(current, NETS[0], SETUP, "flops").provenance == "simulated"
     one_more = replace(current, observations=LazyObservations(len(lazy) + 1, fail))
@@ -393,19 +393,25 @@ def test_the_largest_share_names_the_source(shares, source):
 def test_only_whole_steps_with_energy_are_measured():
     setup = Setup(batch=4)
     own_loss = Trial(LENET, replace(setup, loss="own"))
-    own = [Observation(own_loss, energy_j=1.0)]
-    assert is_step_measured(LENET, setup, own)
-    assert not is_step_measured(LENET, replace(setup, batch=5), own)
-    assert not is_step_measured(make_family("lenet5:1,2,3,4"), setup, own)
+    own = [Observation(own_loss, energy_j=1.0, duration_s=0.1)]
+    assert find_steps(own, LENET, setup) == own
+    assert not find_steps(own, LENET, replace(setup, batch=5))
+    assert not find_steps(own, make_family("lenet5:1,2,3,4"), setup)
     graph = Trial(LENET, setup, Execution(mode="graph"))
-    unmeasured = [Observation(own_loss, duration_s=1.0), Observation(graph, energy_j=1.0)]
-    assert not is_step_measured(LENET, setup, unmeasured)
+    many = Trial(LENET, setup, Execution(steps=100))
+    others = [
+        Observation(own_loss, duration_s=1.0),
+        Observation(graph, energy_j=1.0, duration_s=0.1),
+        Observation(many, energy_j=1.0, duration_s=0.1, provenance="imported"),
+    ]
+    assert not find_steps(others, LENET, setup)
 
 
-def test_observations_of_other_setups_are_not_parsed():
-    other = Observation(Trial(LENET, Setup(batch=5)), energy_j=1.0)
-    lazy = LazyObservations(1, fail, summarise_observations([other]))
-    assert not is_step_measured(LENET, Setup(batch=4), lazy)
+def test_observations_are_not_parsed_to_find_that_a_step_was_not_measured():
+    other = Observation(Trial(LENET, Setup(batch=5)), energy_j=1.0, duration_s=0.1)
+    lazy = LazyObservations(1, fail, lambda: summarise_observations([other]))
+    assert not find_steps(lazy, LENET, Setup(batch=4))
+    assert find_steps(LazyObservations(1, lambda: (other,)), LENET, Setup(batch=5)) == [other]
 
 
 A10 = find_data_sheet("nvidia-a10")

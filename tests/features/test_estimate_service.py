@@ -21,7 +21,7 @@ from joulecast.features.estimate_service import (
 from joulecast.records import Layer
 from joulecast.system.errors import InputError, MissingError
 
-NET, SETUP = "lenet5:4,8,16,16", {"batch": 8}
+NET, OTHER, SETUP = "lenet5:4,8,16,16", "lenet5:3,7,12,9", {"batch": 8}
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +59,11 @@ def test_answers_are_those_of_estimate(first_store):
 def test_profiles_are_fitted_again_when_the_store_changes(store):
     clock = [0.0]
     service = EstimateService(store, now=lambda: clock[0])
-    first = ask(service)
+    first = ask(service, OTHER)
     joulecast.profile(NET, on="simulated:7", batch=8, points=14, store=store)
-    assert ask(service).is_repeated
+    assert ask(service, OTHER).is_repeated
     clock[0] = 2.0
-    second = ask(service)
+    second = ask(service, OTHER)
     assert not second.is_repeated
     assert second.estimate.interval_j != first.estimate.interval_j
 

@@ -184,7 +184,9 @@ def test_estimates_agree_with_the_device(
     assert found.interval_j[0] < step_j < found.interval_j[1]
     copy = tmp_path / "store.sqlite"
     copy.write_bytes(Path(store).read_bytes())
-    probed = joulecast.estimate(NET, batch=32, on=SIMULATED, store=str(copy), probe=True, **options)
+    probed = joulecast.estimate(
+        NET, batch=32, on=SIMULATED, store=str(copy), probe="layers", **options
+    )
     assert probed.energy_j == pytest.approx(step_j, rel=probed_error)
 
 

@@ -201,6 +201,32 @@ def test_users_module_is_as_it_was_when_its_step_is_closed(
     assert torch.equal(net[0].weight, before["0.weight"])
 
 
+class CastWatcher(torch.autograd.Function):
+    """Notes whether autocast is on in forward and backward."""
+
+    @staticmethod
+    def forward(ctx, x, seen):
+        ctx.seen = seen
+        seen.append(("forward", torch.is_autocast_enabled("cpu")))
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.seen.append(("backward", torch.is_autocast_enabled("cpu")))
+        return grad, None
+
+
+def test_backward_runs_outside_of_autocast_as_in_an_ordinary_loop(runtime: TorchRuntime) -> None:
+    class Watched(nn.Linear):
+        def forward(self, x):
+            return CastWatcher.apply(super().forward(x), seen)
+
+    seen: list[tuple[str, bool]] = []
+    setup = replace(SETUP, batch=8, precision="bf16")
+    runtime.prepare_net(Watched(4, 6), torch.randn(8, 4), None, setup).run(1)
+    assert set(seen) == {("forward", True), ("backward", False)}
+
+
 def test_checking_leaves_the_weights_that_are_measured(runtime: TorchRuntime) -> None:
     net = make_linear()
     before = [weight.detach().clone() for weight in net.parameters()]

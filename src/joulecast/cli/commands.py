@@ -154,7 +154,7 @@ def make_mention(arguments: Sequence[Declaration]) -> Callable[[str, str | None]
         if _is_positional(known):
             return name.upper()
         is_flag = known.type is bool or (known.about.flag_value and not known.about.choices)
-        is_usual = value is None or value == str(known.about.flag_value)
+        is_usual = value in (None, "True", str(known.about.flag_value))
         return f"--{known.option}" + ("" if is_usual or is_flag else f" {value}")
 
     return mention

@@ -67,10 +67,10 @@ COMMANDS = {
 }
 
 
-def keep_if(argument: str = "") -> Callable[[Mapping[str, Any]], str]:
-    """Return what a command keeps: its measurements, if it has any because of an argument."""
+def keep_if(argument: str = "", *values: object) -> Callable[[Mapping[str, Any]], str]:
+    """Return what a command keeps: its measurements, if an argument has one of these values."""
     kept = "what was measured is stored; run it again to resume"
-    return lambda values: kept if not argument or values.get(argument) else ""
+    return lambda given: kept if not argument or given.get(argument) in values else ""
 
 
 def keep_trials(values: Mapping[str, Any]) -> str:
@@ -106,8 +106,8 @@ VERBS = {
     "devices": VerbCommand("catalogue.show_devices", has_out=False),
     "estimate": VerbCommand(
         "estimate.estimate_run",
-        kept=keep_if("probe"),
-        progress=show("activity", "measuring layers", only_if="probe"),
+        kept=keep_if("probe", "layers"),
+        progress=show("activity", "measuring", only_if="probe"),
     ),
     "fleet up": VerbCommand("services.run_fleet_file", has_out=False, progress=show("checks")),
     "fleet bundle": VerbCommand("fleet.bundle_fleet_agent", has_out=False),
@@ -128,7 +128,7 @@ VERBS = {
     "profile": VerbCommand("profile.profile_device", kept=keep_if(), progress=show("profiling")),
     "prune": VerbCommand(
         "prune.prune",
-        kept=keep_if("probe"),
+        kept=keep_if("probe", True),
         progress=show("activity", "choosing channels, minutes for large nets"),
     ),
     "score": VerbCommand("score.score", has_plots=True, kept=keep_if(), progress=show("report")),

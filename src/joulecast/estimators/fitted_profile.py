@@ -36,7 +36,7 @@ from joulecast.estimators.base import (
 )
 from joulecast.estimators.measured import (
     UNIT_VARIATION,
-    MeasuredStep,
+    KnownStep,
     answer_measured,
     combine_steps,
 )
@@ -160,7 +160,7 @@ class FittedProfile:
         distinct = Estimates(tuple(estimates), variance, cov, tuple(range(len(networks))))
         return distinct.select([numbers[key] for key in keys])
 
-    def _find_measured(self, network: Network, setup: Setup) -> MeasuredStep | None:
+    def _find_measured(self, network: Network, setup: Setup) -> KnownStep | None:
         """Return what was measured of a step; None if it was not."""
         found = find_steps(self.profile.observations, network, setup)
         if not found:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, variance
 
 from joulecast.estimators.base import UNIT_SD_SHARE
 from joulecast.gp.lognormal import lognormal_interval
@@ -37,7 +37,7 @@ _MEDIAN_FACTOR = 1.25
 
 
 @dataclass(frozen=True)
-class MeasuredStep:
+class KnownStep:
     """What a step took, over all runs that measured it, with relative standard deviations.
 
     Attributes:
@@ -56,7 +56,7 @@ class MeasuredStep:
         return self.energy_j * math.sqrt(sum(self.sources.values()))
 
 
-def combine_steps(observations: Sequence[Observation], unit: str | None) -> MeasuredStep:
+def combine_steps(observations: Sequence[Observation], unit: str | None) -> KnownStep:
     """Return what observations of one step say of it on a unit of the device; None for any unit."""
     own = [one for one in observations if unit is not None and one.device.unit == unit]
     runs: dict[str, list[Observation]] = {}
@@ -64,23 +64,28 @@ def combine_steps(observations: Sequence[Observation], unit: str | None) -> Meas
         runs.setdefault(one.run, []).append(one)
     host_sd = _HOST_SD if own else _OTHER_HOST_SD
     variances = [_find_variances(one, host_sd) for same in runs.values() for one in same]
+    expected = [fmean(column) for column in zip(*variances, strict=True)]
+    energies_j = [fmean(map(_energy_j, same)) for same in runs.values()]
+    durations_s = [fmean(map(_duration_s, same)) for same in runs.values()]
+    # Runs may differ by more than one shows: by clocks, drivers or other programs.
     energy_var, duration_var = (
-        fmean(column) / len(runs) for column in zip(*variances, strict=True)
+        max(one, variance(values) / fmean(values) ** 2 if len(runs) > 1 else 0.0) / len(runs)
+        for one, values in zip(expected, (energies_j, durations_s), strict=True)
     )
     sources = {REPEATED: energy_var}
     if not own:
         units = {one.device.unit for one in observations}
         sources[UNIT_VARIATION] = UNIT_SD_SHARE**2 * (1.0 + 1.0 / len(units))
-    return MeasuredStep(
-        fmean(fmean(_energy_j(one) for one in same) for same in runs.values()),
-        fmean(fmean(_duration_s(one) for one in same) for same in runs.values()),
+    return KnownStep(
+        fmean(energies_j),
+        fmean(durations_s),
         math.sqrt(duration_var),
         sources,
         weakest_provenance(one.provenance for one in observations),
     )
 
 
-def answer_measured(estimate: Estimate, step: MeasuredStep) -> Estimate:
+def answer_measured(estimate: Estimate, step: KnownStep) -> Estimate:
     """Return the estimate of a step with what was measured of it; its layers are scaled."""
     factor, total = step.energy_j / estimate.energy_j, sum(step.sources.values())
     device_j = estimate.device_energy_j

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,9 +32,23 @@ from joulecast.features.run import (
     list_totals,
     time_loader,
 )
-from joulecast.records import INT8_PRECISIONS, Estimate, Network, Profile, Setup, name_step
+from joulecast.records import (
+    INT8_PRECISIONS,
+    Estimate,
+    Network,
+    Profile,
+    Setup,
+    name_step,
+    summarise_observations,
+)
 from joulecast.runtimes import explain_runtime_difference
-from joulecast.system.errors import ArgumentError, InputError, OutOfMemoryError, arg
+from joulecast.system.errors import (
+    ArgumentError,
+    InputError,
+    MeasurementError,
+    OutOfMemoryError,
+    arg,
+)
 from joulecast.system.units import format_energy, parse_energy, parse_share
 
 if TYPE_CHECKING:
@@ -294,7 +309,7 @@ def find_source(
     length: RunLength | None = None,
     group: ParallelOptions | None = None,
 ) -> tuple[FittedProfile, Network, Setup]:
-    """Fit the profile of a device, and read a net; a probe measures the net's layers first."""
+    """Fit the profile of a device, and read a net; a probe measures it or its layers first."""
     probe = STEP if probe is True else probe or ""
     if probe not in ("", STEP, LAYERS):
         raise ArgumentError(f"{arg('probe')} is {probe!r}: give True, {STEP!r} or {LAYERS!r}")
@@ -303,14 +318,14 @@ def find_source(
             f"a probe measures on the device {arg('on')}: leave {arg('device')} and "
             f"{arg('profile')} out"
         )
-    if probe == LAYERS and estimator not in ("auto", "additive"):
+    if probe and estimator not in ("auto", "additive"):
         raise ArgumentError(
-            f"{arg('probe', LAYERS)} needs the estimator additive: leave {arg('estimator')} out"
+            f"{arg('probe')} needs the estimator additive: leave {arg('estimator')} out"
         )
     if device and on is not None:
         raise ArgumentError(f"{arg('device')} and {arg('on')} both name a device: give one of them")
     if meter is not None and not probe:
-        raise ArgumentError(f"{arg('meter')} is for measuring: give {arg('probe', STEP)} as well")
+        raise ArgumentError(f"{arg('meter')} is for measuring: give {arg('probe', True)} as well")
     if probe_seconds is not None and probe != LAYERS:
         raise ArgumentError(f"{arg('probe_seconds')} needs {arg('probe', LAYERS)}")
 
@@ -344,24 +359,34 @@ def rehearse_step(
     store: str | None,
     estimator: str,
 ) -> tuple[FittedProfile, Network, Setup] | None:
-    """Measure the step of a net, and store that; None if it cannot run as a whole.
+    """Measure the step of a net, and store that; None if it does not fit into the memory.
 
     The answer is what was measured. The fit, which says where the energy goes, does not have to
-    know that yet.
+    know that yet. On a unit of the device that is new to its profile, a layer that was measured on
+    others is measured too: powers of units differ by a factor that all networks share (nine H200s:
+    standard deviation 2.9 %, within 0.5 % the same for 400 trials).
     """
     from joulecast.estimators import fit_profile
-    from joulecast.features.measure import measure_read, save_observation
+    from joulecast.features.measure import measure_opened
+    from joulecast.features.measurers import lock_device, open_any_measurer
     from joulecast.store import check_place, open_store, profile_key
 
     check_place(store)
-    try:
-        found = measure_read(read, measuring, allows_later=False)
-    except OutOfMemoryError as error:
-        _MESSAGES.warning(f"{error}; its layers are measured instead")
-        return None
-    save_observation(found.observation, store)
-    with open_store(store) as opened:
-        profile = opened.load_profile(profile_key(found.observation))
+    with lock_device(measuring.on), open_any_measurer(measuring) as measurer:
+        try:
+            found = measure_opened(measurer, read, measuring.on)
+        except OutOfMemoryError as error:
+            _MESSAGES.warning(f"{error}; its layers are measured instead")
+            return None
+        with open_store(store) as opened:
+            key, unit = profile_key(found.observation), found.observation.device.unit
+            opened.add_observation(found.observation)
+            known = summarise_observations(opened.load_profile(key).observations)
+            if unit and known.reference and known.units[unit] == 1:
+                # Without it, the answer is the same.
+                with suppress(MeasurementError):
+                    opened.add_observation(measurer.measure(known.reference))
+            profile = opened.load_profile(key)
     fitted = fit_profile(profile, estimator, accepts_old=True)
     return fitted, found.net.network, found.setup
 

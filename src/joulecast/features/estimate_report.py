@@ -62,7 +62,8 @@ EveryLayer = Annotated[bool, Argument("Print every layer, in call order.")]
 # Shares above which a note is worth printing.
 _MIN_HOST_SHARE = 0.05
 _MIN_SOURCE_SHARE = 0.05
-_MIN_UNTIMED_SHARE = 0.3
+# Half an interval, as a share of the energy, that is worth a probe.
+_MIN_HALF_SHARE = 0.1
 _NEARLY_CERTAIN = 0.999
 _MAX_SETUPS = 3
 # Level of the interval of the energy that a run needs from a battery.
@@ -207,6 +208,11 @@ class RunEstimate(Reportable):
         is_run = self.run.schedule.steps > 1 and not is_inference(setup)
         missing = self.run.not_included if is_run else explain_not_included(setup)
         notes = [f"{_describe_memory(step)} {missing}", _describe_source(step)]
+        if step.is_measured:
+            notes.append(
+                f"{begin_sentence(setup)} was measured as a whole; the model only divides its "
+                "energy among the layers."
+            )
         if step.host_share is not None and step.host_share > _MIN_HOST_SHARE:
             notes.append(
                 f"{format_share(step.host_share)} of the energy is spent waiting for the host; "
@@ -344,9 +350,7 @@ def _describe_memory(step: Estimate) -> str:
 
 
 def _explain_interval(step: Estimate) -> list[str]:
-    """Return where the interval comes from, and by how much a probe would narrow it."""
-    from joulecast.estimators.additive.predict import DURATIONS
-
+    """Return where the interval comes from, and whether a probe would narrow it."""
     parts = [
         f"{name} ({format_share(share)})"
         for name, share in step.uncertainty_sources.items()
@@ -355,14 +359,12 @@ def _explain_interval(step: Estimate) -> list[str]:
     if not parts:
         return []
     text = f"Sources of uncertainty: {', '.join(parts)}."
-    untimed = step.uncertainty_sources.get(DURATIONS, 0.0)
-    if untimed < _MIN_UNTIMED_SHARE:
+    half = step.interval_j[1] / step.energy_j - 1.0
+    if step.is_measured or half < _MIN_HALF_SHARE:
         return [text]
-    half = math.log(step.interval_j[1] / step.energy_j)
-    narrowed = math.expm1(half * math.sqrt(1.0 - untimed))
     return [
-        f"{text} On the device, a probe would measure these layers first and narrow the interval "
-        f"from ± {format_share(math.expm1(half))} to about ± {format_share(narrowed)}."
+        f"{text} On the device, a probe would measure this step in a few seconds, which narrows "
+        f"the interval from ± {format_share(half)} to a few percent."
     ]
 
 

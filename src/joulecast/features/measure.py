@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from joulecast.records.runtime import Runtime
 
 Json = dict[str, Any]
-# Faults of the surroundings, after which the energy is still valid.
 # Share of a step that issuing it takes where the host limits it.
 _HOST_SHARE = 0.95
+# Faults of the surroundings, after which the energy is still valid.
 _TOLERATED_FAULTS = ("other load", "throttled", "limit changed")
 
 MeasuredNet = Annotated[
@@ -178,9 +178,7 @@ def measure_read(
         lock_device(options.on),
         open_any_measurer(options, allows_later=allows_later) as measurer,
     ):
-        net, setup = measurer.watch_idle(read)
-        observation = _measure_opened(measurer, net, setup, options.on)
-        return StepMeasurement(net, setup, observation, dict(measurer.disturbances))
+        return measure_opened(measurer, read, options.on)
 
 
 @dataclass(frozen=True)
@@ -238,7 +236,8 @@ class StepMeasurement(Reportable):
                 f"{plural(one.measured_steps, name_step(setup))} measured in all, after "
                 f"{one.warmup_steps:,} to warm up."
             )
-        if one.issue_s and one.duration_s and one.issue_s >= _HOST_SHARE * one.duration_s:
+        issue_s = one.issue_s if one.covers.startswith("gpu") else None
+        if issue_s and one.duration_s and issue_s >= _HOST_SHARE * one.duration_s:
             lines.append(f"The host limits this {name_step(setup)}: issuing it takes as long.")
         if self.disturbances:
             faults = (f"{name} ({count} times)" for name, count in self.disturbances.items())
@@ -289,16 +288,11 @@ class CommandCost(Reportable):
         return Report(title, (*faults, Text(source, "note")), self.provenance, "command")
 
 
-def measure_net(net: ResolvedNet, setup: Setup, options: MeasureOptions) -> Observation:
-    """Measure the step of a net."""
-    with open_any_measurer(options, allows_later=True) as measurer:
-        return _measure_opened(measurer, net, setup, options.on)
-
-
-def _measure_opened(
-    measurer: TrialMeasurer, net: ResolvedNet, setup: Setup, on: str
-) -> Observation:
+def measure_opened(
+    measurer: TrialMeasurer, read: Callable[[], tuple[ResolvedNet, Setup]], on: str
+) -> StepMeasurement:
     """Measure the user's own module or file where there is one, else the network built anew."""
+    net, setup = measurer.watch_idle(read)
     loaded = net.load() if net.load and runs_own_net(on, net.form) else None
     if loaded is not None:
         # A device elsewhere runs no net of this machine.
@@ -312,7 +306,9 @@ def _measure_opened(
         from joulecast.campaign.trial_log import drop_energy
 
         observation = drop_energy(observation)
-    return observation if loaded is None else replace(observation, source=OWN_NET)
+    if loaded is not None:
+        observation = replace(observation, source=OWN_NET)
+    return StepMeasurement(net, setup, observation, dict(measurer.disturbances))
 
 
 def save_observation(observation: Observation, store: str | None = None) -> str:

@@ -239,7 +239,8 @@ def _match_device(
         if sheet is not None:
             other = f"or use its data sheet with {arg('device', sheet.name)}"
         raise MissingError(
-            f"{place}) has no profile yet: make one with `joulecast profile NET --on {on}`, {other}"
+            f"{place}) has no profile yet: make one with `joulecast profile NET --on {on}`, "
+            f"measure a single step with `joulecast estimate NET --on {on} --probe`, {other}"
         )
     # A power mode that is not known is no other one.
     modes = ("", device.power_mode) if device.power_mode else {one.power_mode for one in named}

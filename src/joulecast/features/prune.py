@@ -278,7 +278,7 @@ def _measure_both(
     pruned: PrunedNet, options: MeasureOptions, budget: EnergyBudget
 ) -> MeasuredPruning:
     """Measure one step of the original and one of the pruned net."""
-    from joulecast.features.measure import measure_net
+    from joulecast.features.measure import measure_read
 
     result = pruned.pruning
 
@@ -286,7 +286,7 @@ def _measure_both(
         # A copy, because training changes the weights.
         loaded = replace(pruned.loaded, net=copy.deepcopy(net))
         resolved = ResolvedNet(network, result.setup.batch, lambda: loaded)
-        one = measure_net(resolved, result.setup, options)
+        one = measure_read(lambda: (resolved, result.setup), options).observation
         if one.energy_j is None or one.duration_s is None:
             raise InputError(f"the meter gave no energy: choose another with {arg('meter')}")
         spread = one.energy_sd_j, one.count, one.covers

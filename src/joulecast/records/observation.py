@@ -27,7 +27,7 @@ from joulecast.records.codec import (
 )
 from joulecast.records.data_sheet import DataSheet
 from joulecast.records.network import Network
-from joulecast.records.trial import LOSSES, Setup, Trial
+from joulecast.records.trial import LOSSES, Setup, Trial, compute_power
 
 # From the strongest claim to the weakest; an estimate reports the weakest one it rests on.
 # A data sheet is of a real device that was not measured, a simulated device does not exist.
@@ -211,6 +211,8 @@ class ObservationSummary(Record):
         latest_at_s: When the latest was taken, in seconds since 1970; 0 without any.
         steps: Keys of trials that are whole steps with energy; None if that is not known.
         latest_unit: The unit of the device that the latest was taken on.
+        reference: An isolated layer whose energy shows how a unit differs from others; None without
+            any.
     """
 
     count: Count
@@ -221,6 +223,7 @@ class ObservationSummary(Record):
     latest_at_s: UnixTime
     steps: tuple[str, ...] | None = omit_default(None)
     latest_unit: str = omit_default("")
+    reference: Trial | None = omit_default(None)
 
     def join(self, other: ObservationSummary) -> ObservationSummary:
         """Return the summary of these observations and of others, of other runs."""
@@ -235,6 +238,7 @@ class ObservationSummary(Record):
             latest.latest_at_s,
             tuple(sorted({*(self.steps or ()), *(other.steps or ())})) if is_known else None,
             latest.latest_unit,
+            self.reference or other.reference,
         )
 
 
@@ -325,7 +329,22 @@ def _summarise(observations: Sequence[Observation]) -> ObservationSummary:
         latest_at_s=latest.taken_at_s if latest is not None else 0.0,
         steps=tuple(dict.fromkeys(one.trial.key for one in observations if one.is_measured_step)),
         latest_unit=latest.device.unit if latest is not None else "",
+        reference=_find_reference(observations),
     )
+
+
+def _find_reference(observations: Sequence[Observation]) -> Trial | None:
+    """Return the isolated layer that was measured on most units; of several, the most powerful."""
+    seen: dict[str, list[Observation]] = {}
+    for one in observations:
+        if one.energy_j and one.duration_s and one.trial.execution.upstream == "random":
+            seen.setdefault(one.trial.key, []).append(one)
+
+    def rank(same: list[Observation]) -> tuple[int, float]:
+        units = len({one.device.unit for one in same})
+        return units, max(compute_power(one.energy_j, one.duration_s) or 0.0 for one in same)
+
+    return max(seen.values(), key=rank)[0].trial if seen else None
 
 
 def find_steps(

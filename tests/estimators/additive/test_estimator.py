@@ -32,27 +32,22 @@ from joulecast.estimators.additive.estimator import (
     find_unseen_shares,
     note_extrapolation,
     predict_runs,
-    update_prediction,
 )
 from joulecast.estimators.additive.layers import set_up_layer, split_layers
 from joulecast.estimators.additive.observations import (
     MeasuredKind,
-    MeasuredNetwork,
     add_kinds,
     choose_sum_error_sd_share,
     decompose_observations,
     find_idle_power,
-    hash_layers,
     share_half_precisions,
     summarise_kinds,
-    summarise_networks,
 )
 from joulecast.estimators.additive.predict import DURATIONS, HOST_TIME, POWERS, predict_totals
 from joulecast.estimators.base import (
     ISOLATED_SUM_ERROR_SD_SHARE,
     MIXED_TIME_SUM_ERROR_SD_SHARE,
     READ_MODULE_SUM_ERROR_SD_SHARE,
-    Prediction,
     Target,
 )
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
@@ -65,7 +60,6 @@ from joulecast.records import (
     OWN_NET,
     Execution,
     Input,
-    LayerEstimate,
     Network,
     Observation,
     Setup,
@@ -344,7 +338,6 @@ def test_imported_run_does_not_update_the_estimate_of_a_step(device):
     """The energy of a run contains its overhead, so that it is not the energy of its steps."""
     networks = draw_networks(25, seed=41)
     fitted = ADDITIVE.fit([import_run(device, network) for network in networks])
-    assert fitted.measured_networks == {}
     truth_j = np.array(true_energies(device, networks))
     error = predict(fitted, networks).energy_j / truth_j - 1
     assert abs(np.median(error)) < 0.4 * np.median(OVERHEAD_J / STEPS / truth_j)
@@ -708,31 +701,3 @@ def test_half_precisions_share_what_was_measured():
     shared = share_half_precisions(measured)
     assert shared["relu bf16"] == fp16 and shared["gelu fp16 inference"] == bf16
     assert shared["add fp32"] == fp32 and len(shared) == 7
-
-
-def test_prediction_moves_by_the_ratio_of_variances():
-    prediction = Prediction(
-        energy_j=np.array([10.0, 10.0]),
-        energy_sd_j=np.array([1.0, 1.0]),
-        energy_cov=np.eye(2),
-        duration_s=np.array([1.0, 1.0]),
-        layers=((LayerEstimate("a", "linear", 10.0, 1),),) * 2,
-        unseen_share=(0.0, 0.0),
-        device_energy_j=np.array([5.0, 5.0]),
-    )
-    updated = update_prediction(prediction, [MeasuredNetwork(14.0, 3.0, 2.0), None])
-    assert updated.energy_j == pytest.approx([11.0, 10.0])
-    assert updated.duration_s == pytest.approx([1.25, 1.0])
-    assert updated.energy_sd_j == pytest.approx([0.75**0.5, 1.0])
-    assert np.diag(updated.energy_cov) == pytest.approx(updated.energy_sd_j**2)
-    assert updated.device_energy_j == pytest.approx([5.5, 5.0])
-    assert [one[0].energy_j for one in updated.layers] == pytest.approx([11.0, 10.0])
-
-
-def test_whole_eager_steps_are_summarised(device, network, run):
-    measured = summarise_networks([run, run, *observe_blocks(device, [network])])
-    # No step that replays a graph.
-    ((key, found),) = measured.items()
-    assert key == hash_layers(split_layers(network, SETUP))
-    assert found.energy_j == pytest.approx(run.energy_j)
-    assert found.energy_var_j2 == pytest.approx((0.03 * run.energy_j) ** 2)

@@ -144,7 +144,7 @@ def fit_model(
     limit_w = encoder.power_limit_w
     busy_steps = find_busy_steps(decomposed, busy.total, mode, host_time, limit_w)
     if busy_steps:
-        duration = extend_durations(encoder, duration, busy_steps)
+        duration = keep_linearisation(extend_durations(encoder, duration, busy_steps))
         busy = predict_durations(encoder, duration, encode_decomposed(encoder, decomposed))
     powers = find_powers(decomposed, busy, mode, idle_w, host_time.launch_gap_s)
     if not powers:
