@@ -11,7 +11,9 @@ from joulecast.families import make_family
 from joulecast.features.estimate_report import describe_nearest
 from joulecast.features.run import EVALUATION, TRAINING, WAITING
 from joulecast.records import Device, Setup, StepTotals
+from joulecast.simulation.runtime import SimulatedRuntime
 from joulecast.store.files import write_network
+from joulecast.system.errors import OutOfMemoryError
 
 BARE = ("lenet5:3,5,9,11", "--batch", "8")
 NET = ("lenet5:3,5,9,11", "--device", "sim", "--batch", "8")
@@ -172,7 +174,7 @@ INFER = (*DEVICE, "--inference")
     [
         (1, ("--on", "simulated:8"), "simulated:8 of this machine (simulated-8) has no profile"),
         (1, ("--probe", "layers", "--on", "simulated:8"), "joulecast profile"),
-        (2, ("--probe", "all", "--on", "simulated:8"), "'all' is not one of 'step', 'layers'"),
+        (2, ("--probe", "all", "--on", "simulated:8"), "'all': choose from step, layers"),
         (2, ("--probe", "--probe-seconds", "5"), "--probe-seconds needs --probe layers"),
         (1, ("--runtime", "simulated"), "simulated-0"),
         (1, ("--runtime", "mnn", "--on", "cuda:0"), "processor only"),
@@ -238,7 +240,9 @@ def test_a_probe_narrows_the_interval_whose_sources_are_said(profiled, shell):
     before = profiled.json("estimate", *NET)
     after = profiled.json("estimate", *BARE, "--probe", "layers", "--on", "simulated:7")
     assert width(after) < width(before)
-    untimed = [one["uncertainty_sources"].get("layers not timed", 0) for one in (after, before)]
+    untimed = [
+        one["uncertainty_sources"]["layers not timed"] * width(one) ** 2 for one in (after, before)
+    ]
     assert untimed[0] < untimed[1]
     assert "Sources of uncertainty" in read(profiled, "lenet5:2,7,12,9", *NET[1:])
     # This estimator does not say where its uncertainty comes from.
@@ -263,11 +267,19 @@ def test_a_rehearsal_answers_with_the_measured_step(shell):
     assert "is_measured" not in other and width(other) > width(found)
 
 
-def test_a_step_that_does_not_fit_is_probed_by_layers(profiled):
-    words = ("lenet5:3,5,9,11", "--batch", "3000000", "--on", "simulated:7")
-    result = profiled("estimate", *words, "--probe", "--json")
-    assert "its layers are measured instead" in result.stderr
-    assert "is_measured" not in json.loads(result.stdout)
+def test_a_step_that_does_not_fit_is_probed_by_layers(profiled, monkeypatch):
+    prepare = SimulatedRuntime.prepare
+
+    def run_out_of_memory(self, trial):
+        if trial.execution.is_user_step:
+            raise OutOfMemoryError("the step does not fit into the memory of simulated:7")
+        return prepare(self, trial)
+
+    monkeypatch.setattr(SimulatedRuntime, "prepare", run_out_of_memory)
+    result = profiled("estimate", *BARE, "--probe", "--on", "simulated:7", "--json")
+    assert "simulated:7; its layers are measured instead" in result.stderr
+    found = json.loads(result.stdout)
+    assert "is_measured" not in found and found["unseen_share"] == 0
 
 
 WHOLE = ("--steps", "100", "--eval-every", "25", "--eval-samples", "50", "--runs", "3")

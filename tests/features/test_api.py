@@ -79,7 +79,7 @@ REFUSED = [
     ("estimate", {"estimator": 3}, "estimator is"),
     ("estimate", {"store": 3}, "store is"),
     ("estimate", {"precision": 3}, "precision is"),
-    ("estimate", {"probe": "yes", "device": None}, "probe is 'yes': give True, 'step' or"),
+    ("estimate", {"probe": "all"}, "probe is"),
     ("estimate", {"probe_seconds": -1}, "probe_seconds is"),
     ("estimate", {"setup": 3}, "setup is"),
     *(("estimate", {"device": value}, "device is") for value in (3, NAN, ["nvidia-h200"])),

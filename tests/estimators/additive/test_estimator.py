@@ -122,17 +122,18 @@ def test_hyper_parameters_are_kept_until_there_are_half_as_many_observations_aga
     assert (again.duration.theta != fitted.duration.theta).any()
 
 
-def test_own_module_moves_its_own_estimate_and_no_other(device, observations, fitted):
-    """It may do more than its layers show, which costs no other network anything."""
+def test_own_module_moves_its_own_estimate_most(device, observations, fitted):
+    """It may do more than its layers show: other networks of its family have a part of that."""
     own, *others = draw_networks(6, seed=33)
     run = observe_step(device, Trial(own, SETUP))
     costly = replace(run, energy_j=1.2 * run.energy_j, source=OWN_NET)
     extended = ADDITIVE.fit([*observations, costly])
     before, after = (predict(one, [own, *others]) for one in (fitted, extended))
     errors_j = [abs(one.energy_j[0] - costly.energy_j) for one in (before, after)]
-    assert errors_j[1] < 0.8 * errors_j[0]
+    assert errors_j[1] < errors_j[0]
     assert after.energy_sd_j[0] < before.energy_sd_j[0]
-    assert after.energy_j[1:] == pytest.approx(before.energy_j[1:], rel=1e-6)
+    moved = after.energy_j / before.energy_j
+    assert np.all(moved[1:] > 1.0) and np.all(moved[1:] < moved[0])
 
 
 def test_unseen_kinds_and_precisions_have_wide_intervals(device, fitted):
@@ -628,9 +629,11 @@ def run(device, network):
 
 def test_network_and_isolated_blocks_have_the_same_layers(device, network, run):
     blocks = decompose_observations(observe_blocks(device, [network], mode="eager"))
-    # The idle device and modules of a user are left out.
-    others = observe_idle(device), replace(run, source=OWN_NET)
-    (whole,) = decompose_observations([run, *others])
+    # The idle device is left out; a user's module may do more than its layers show.
+    own = replace(run, source=OWN_NET)
+    whole, module = decompose_observations([run, observe_idle(device), own])
+    assert module.counts == whole.counts
+    assert module.energy_relative_var > whole.energy_relative_var
     assert set(whole.counts) == {layer for one in blocks for layer in one.counts}
     assert all(one.is_isolated for one in blocks) and not whole.is_isolated
     sum_var = ISOLATED_SUM_ERROR_SD_SHARE**2

@@ -40,7 +40,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from joulecast.estimators.additive.layers import AXES, Counts, SetupLayer, split_passes
+from joulecast.estimators.additive.layers import AXES, OVERHEAD, Counts, SetupLayer, split_passes
 from joulecast.estimators.additive.roofline import LEVEL_LOG_SD, Hardware, Roofline
 from joulecast.gp.linalg import Floats, Ints, WeightedSums
 from joulecast.gp.logsums.inputs import ALL_INPUTS, NO_GROUP, LogInputs, LogSums
@@ -398,7 +398,9 @@ class OperatorSums:
 
 def _name_family(counts: Mapping[SetupLayer, float]) -> tuple[str, str]:
     """Return what networks of the same operators have in common, in any regime and in theirs."""
-    operators = [one for layer in counts for one, _ in layer.own_operators]
+    operators = [
+        one for layer in counts for one, _ in layer.own_operators if one.operator_class != OVERHEAD
+    ]
     name = "family " + " ".join(sorted({one.kind for one in operators}))
     return name, f"{name} {' '.join(sorted({one.regime for one in operators}))}"
 
