@@ -25,7 +25,7 @@ from joulecast.records import Network, Observation, Setup
 Json = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results"
-SHIPPED, PROBED = "shipped", "probed"
+METHODS = SHIPPED, PROBED, REHEARSED = "shipped", "probed", "rehearsed"
 FILLED_POWER_W = 350.0
 """A network fills the card if its training loop draws at least this power."""
 
@@ -73,7 +73,7 @@ def read_measured(test: str) -> Iterator[tuple[str, Network, Setup, Json]]:
 
 def find_estimate(found: Json, method: str) -> Json | None:
     """Return the estimate of a method for a network; None if it was not tried."""
-    own = found if method in (SHIPPED, PROBED) else found.get("rivals", {})
+    own = found if method in METHODS else found.get("rivals", {})
     estimate: Json | None = own.get(method)
     return estimate
 

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -128,10 +129,16 @@ def test_input_requires_a_gradient_only_if_the_first_layer_needs_it(needed: bool
     assert x.requires_grad == needed
 
 
+FC = partial(nn.Linear, 4, 3)
+
+
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (MadeNet(lambda net, x: net.used(x), used=nn.Linear(4, 3), spare=nn.Linear(4, 3)), "spare"),
+        (
+            MadeNet(lambda net, x: net.fc(x) + 0 * net.of(x), fc=FC(), of=FC()),
+            r"of\.weight did not",
+        ),
         (MadeNet(lambda net, x: net.fc(x) / 0, fc=nn.Linear(4, 3)), "loss"),
         (nn.Linear(4, 3).requires_grad_(False), "nothing to train"),
     ],
@@ -199,6 +206,13 @@ def test_users_module_is_as_it_was_when_its_step_is_closed(
     with pytest.raises(NotTrainingError):
         runtime.prepare_net(net, inputs * math.nan, None, SETUP)
     assert torch.equal(net[0].weight, before["0.weight"])
+
+
+def test_weights_that_a_users_step_does_not_use_are_no_obstacle(runtime: TorchRuntime) -> None:
+    net = MadeNet(lambda net, x: net.used(x), used=FC(), spare=FC())
+    step = runtime.prepare_net(net, torch.randn(8, 4), None, replace(SETUP, batch=8))
+    step.run(1)
+    assert net.used.weight.grad is not None and net.spare.weight.grad is None
 
 
 class CastWatcher(torch.autograd.Function):

@@ -404,7 +404,8 @@ class TorchStep:
         """Raise unless each weight changed, or has a tiny gradient and a sibling that changed.
 
         A bias before a norm, and the bias of attention's keys, do not affect the output: their
-        gradient is zero up to rounding although they train.
+        gradient is zero up to rounding although they train. A user's net may have weights that the
+        step does not use: they have no gradient.
         """
         names = [
             f"{number}.{name}"
@@ -413,15 +414,16 @@ class TorchStep:
             for name, weight in getattr(replica.net, "_orig_mod", replica.net).named_parameters()
             if weight.requires_grad
         ]
-        pairs = list(zip(names, self.weights, strict=True))
-        unchanged = {
-            name
-            for (name, new), old in zip(pairs, before, strict=True)
-            if torch.equal(old, new.detach())
-        }
-        changed_modules = {name.rpartition(".")[0] for name in names if name not in unchanged}
+        may_lack = self.is_users_net and any(weight.grad is not None for weight in self.weights)
+        checked = [
+            one
+            for one in zip(names, self.weights, before, strict=True)
+            if not may_lack or one[1].grad is not None
+        ]
+        unchanged = {name for name, new, old in checked if torch.equal(old, new.detach())}
+        changed_modules = {name.rpartition(".")[0] for name, *_ in checked if name not in unchanged}
         rate = _LEARNING_RATES[self.setup.optimizer]
-        for name, weight in pairs:
+        for name, weight, _ in checked:
             is_excused = weight.grad is not None and name.rpartition(".")[0] in changed_modules
             if name in unchanged and not (is_excused or _is_update_below_precision(weight, rate)):
                 raise NotTrainingError(
