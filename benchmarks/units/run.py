@@ -50,9 +50,7 @@ def main() -> None:
     differences: dict[tuple[str, str], list[float]] = defaultdict(list)
     for by_unit in groups.values():
         values = {
-            unit: np.median(
-                [(one.energy_j / one.duration_s, one.duration_s) for one in own], axis=0
-            )
+            unit: np.median([find_point(one) for one in own], axis=0)
             for unit, own in by_unit.items()
         }
         for a, b in combinations(sorted(values), 2):
@@ -78,13 +76,19 @@ def main() -> None:
     print(f"half of the trials are within {100 * np.median(abs(spread)):.1f} % of their pair's")
 
 
+def find_point(one: Observation) -> tuple[float, float]:
+    """Return power and duration."""
+    assert one.energy_j and one.duration_s
+    return one.energy_j / one.duration_s, one.duration_s
+
+
 def find_connected(pairs: list[tuple[str, str]]) -> list[str]:
     """Return the largest set of units that pairs connect."""
     sets: list[set[str]] = []
     for pair in pairs:
         joined = [one for one in sets if one & set(pair)]
         sets = [one for one in sets if one not in joined] + [set(pair).union(*joined)]
-    return sorted(max(sets, key=len))
+    return sorted(max(sets, key=lambda units: len(units)))
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ ALL_SETUPS = "*"
 UNIT_SD_SHARE = 0.04
 """Standard deviation between units of one device model, as a share of the energy.
 
-Powers of nine H200s, compared in pairs by 400 trials of equal duration, have one of 2.9 %; a tenth
-took 7 % less than the others in an independent test, so that it is rounded up.
+Powers of nine H200s differ by 3.0 % (benchmarks/units); a tenth took 7 % less than two others in an
+independent test, so that it is rounded up.
 """
 
 

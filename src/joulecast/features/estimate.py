@@ -363,8 +363,8 @@ def rehearse_step(
 
     The answer is what was measured. The fit, which says where the energy goes, does not have to
     know that yet. On a unit of the device that is new to its profile, a layer that was measured on
-    others is measured too: powers of units differ by a factor that all networks share (nine H200s:
-    standard deviation 2.9 %, within 0.5 % the same for 400 trials).
+    others is measured too: powers of units differ by a factor that all networks share
+    (benchmarks/units).
     """
     from joulecast.estimators import fit_profile
     from joulecast.features.measure import measure_opened
