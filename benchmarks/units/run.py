@@ -88,7 +88,8 @@ def find_connected(pairs: list[tuple[str, str]]) -> list[str]:
     for pair in pairs:
         joined = [one for one in sets if one & set(pair)]
         sets = [one for one in sets if one not in joined] + [set(pair).union(*joined)]
-    return sorted(max(sets, key=lambda units: len(units)))
+    largest: set[str] = max(sets, key=len)
+    return sorted(largest)
 
 
 if __name__ == "__main__":
