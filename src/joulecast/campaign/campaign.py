@@ -163,7 +163,7 @@ def _measure_proposed(trials: TrialLog, proposal: Proposal, until_s: float) -> N
     assert proposal.trial is not None
     for probe in proposal.probes:
         if trials.measurer.now() < until_s:
-            trials.measure(probe, False, proposal.reason)
+            trials.measure(probe, proposal.with_energy, proposal.reason)
     if proposal.probes:
         return
     before = trials.new

@@ -247,7 +247,10 @@ class TrialLog:
         is_repeat = any(self._find_earlier(observation.trial))
         self._remember(observation)
         if is_repeat and observation.trial.network.layers:
-            self.believed = list(drop_contradicted(self.stored))
+            same = self._by_key[make_quick_key(observation.trial)]
+            others = set(map(id, self.believed)) - set(map(id, same))
+            self.believed = [one for one in self.believed if id(one) in others]
+            self.believed.extend(drop_contradicted(same))
         else:
             self.believed.append(observation)
 

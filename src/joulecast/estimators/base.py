@@ -71,7 +71,7 @@ class Proposal:
         reason: One line for people: what to measure and why, or why to stop.
         points: Observations that the target can already use.
         with_energy: Whether to measure energy; if not, timing the trial is enough (a probe).
-        probes: All trials that have to be timed for the target's networks, whatever the next one
+        probes: All trials that have to be measured for the target's networks, whatever the next one
             shows; filled only if the target's acquisition is ``probe``.
         fitted: The fit that the proposal is based on, from which the next one may start.
     """

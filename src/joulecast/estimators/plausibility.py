@@ -25,6 +25,7 @@ import numpy as np
 from joulecast.estimators.base import Floats
 from joulecast.operators import network_work
 from joulecast.records import Observation, Trial
+from joulecast.records.codec import cache_on_record
 
 IMPLAUSIBLE_Z = 4.0
 """Score above which an observation is implausible.
@@ -113,6 +114,7 @@ def is_comparable(one: Observation, other: Observation) -> bool:
     return not is_imported and one.source == other.source and one.trial == other.trial
 
 
+@cache_on_record
 def make_quick_key(trial: Trial) -> Hashable:
     """Return what equal trials have in common, without hashing every layer of the network."""
     network, layers = trial.network, trial.network.layers

@@ -13,7 +13,7 @@ from joulecast.features.measurers import MeasureOptions, lock_device, open_any_m
 from joulecast.features.nets import NetRequest, ResolvedNet
 from joulecast.features.profile_report import ProfileResult, describe_campaign, find_next_command
 from joulecast.features.transfer_sources import make_estimator
-from joulecast.records import Network, Profile, Setup
+from joulecast.records import Network, Profile, Setup, summarise_observations
 from joulecast.system.errors import ArgumentError, MissingError, arg
 from joulecast.system.units import parse_share
 
@@ -309,11 +309,8 @@ def _start_probe(estimator: Estimator, own: Profile, store: str | None) -> Estim
         find_starting_sheet,
         make_starting_estimator,
     )
-    from joulecast.store import open_store
 
-    with open_store(store, create=False) as opened:
-        known = next((one for one in opened.list_profiles() if one.key == own.key), None)
-        sheet = find_starting_sheet(own if known is None else opened.load_profile(own.key))
+    sheet = find_starting_sheet(_load_known(own, store))
     if sheet is None or estimator.name not in STARTS_FROM_SHEETS:
         return estimator
     return make_starting_estimator(estimator.name, sheet)
@@ -321,20 +318,29 @@ def _start_probe(estimator: Estimator, own: Profile, store: str | None) -> Estim
 
 def _check_has_energy(measuring: MeasureOptions, store: str | None) -> None:
     """Raise MissingError where a probe, which mostly measures time, would leave no energy."""
-    from joulecast.campaign import find_profile_key
     from joulecast.campaign.trial_log import describe_profile
     from joulecast.estimators.fitted_profile import find_starting_sheet
-    from joulecast.store import open_store
 
     # Never opened: it only identifies the device and the meter.
     measurer = open_any_measurer(measuring)
-    with open_store(store, create=False) as opened:
-        observations = opened.load_observations(find_profile_key(measurer))
     own = describe_profile(measurer)
-    has_energy = any(one.energy_j for one in observations if one.trial.network.layers)
+    observations = _load_known(own, store).observations
+    summary = summarise_observations(observations)
+    has_energy = bool(summary.steps or summary.reference) or any(
+        one.energy_j for one in observations if one.trial.network.layers
+    )
     # A device that starts from its data sheet needs none.
     if not has_energy and find_starting_sheet(own) is None:
         raise MissingError(
             f"no layer's energy was measured on {measurer.runtime.device.name} yet: run "
             "`joulecast profile NET` there first"
         )
+
+
+def _load_known(own: Profile, store: str | None) -> Profile:
+    """Return what is known of a device, or its empty profile."""
+    from joulecast.store import open_store
+
+    with open_store(store, create=False) as opened:
+        is_known = any(one.key == own.key for one in opened.list_profiles())
+        return opened.load_profile(own.key) if is_known else own

@@ -200,8 +200,7 @@ def read_target(target: Target, observations: Iterable[Observation]) -> TargetLa
             count += bool(observation.duration_s) and trial.key in host_keys
         if execution.mode != mode or execution.stage != "step":
             continue
-        # Layers depend on all of a setup but its loss; other setups show none of the target's.
-        if replace(trial.setup, loss=target.setup.loss) != target.setup:
+        if not _has_same_layers(trial.setup, target.setup):
             continue
         key = _find_isolated_key(trial)
         if key is None:
@@ -236,44 +235,47 @@ def isolated_mode(target: Target) -> str:
     return "graph" if "graph" in target.modes else "eager"
 
 
-def find_host_probe(layers: TargetLayers, observations: Sequence[Observation]) -> Trial | None:
-    """Return an eager step of an isolated layer whose structure no eager step has shown."""
+def list_host_probes(layers: TargetLayers, observations: Sequence[Observation]) -> list[Trial]:
+    """Return eager steps of isolated layers: one for each structure that none has shown."""
     target = layers.target
     if "graph" not in target.modes:
-        return None
+        return []
     issued = (one for one in observations if one.trial.mode == "eager" and one.issue_s)
     shown = {layer.structure for one in decompose_observations(issued) for layer in one.counts}
     tried = _list_eager_keys(observations)
+    trials: dict[str, Trial] = {}
     for layer in sorted(layers.layers, key=lambda layer: (layer.size_bytes, layer.key)):
-        if layer.structure not in shown and layer.key not in layers.refused_keys:
+        if layer.structure not in shown | trials.keys() and layer.key not in layers.refused_keys:
             trial = make_isolated_trial(layers.blocks[layer.key], target.setup, "eager")
             if trial.key not in tried:
-                return trial
-    return None
+                trials[layer.structure] = trial
+    return list(trials.values())
 
 
 def _propose_probe(layers: TargetLayers, observations: Sequence[Observation]) -> Proposal:
     """Propose the duration of a layer that was not timed, then its host time."""
     untimed, count = layers.untimed, layers.observation_count
     uncertainty = len(untimed) / len(layers.layers)
+    hosts = list_host_probes(layers, observations)
     if untimed:
-        is_probe = layers.target.acquisition == "probe"
-        probes = tuple(map(layers.isolate, untimed)) if is_probe else ()
-        why = f"{len(untimed)} left"
-        return replace(layers.propose(untimed[0], False, uncertainty, why), probes=probes)
-    unissued = find_host_probe(layers, observations)
-    if unissued is not None:
-        return _propose_host(unissued, uncertainty, count, with_energy=False)
-    return Proposal(None, 0.0, _ALL_TIMED, count)
+        proposal = layers.propose(untimed[0], False, uncertainty, f"{len(untimed)} left")
+    elif hosts:
+        proposal = _propose_host(hosts[0], uncertainty, count, with_energy=False)
+    else:
+        return Proposal(None, 0.0, _ALL_TIMED, count)
+    if layers.target.acquisition == "probe":
+        proposal = replace(proposal, probes=(*map(layers.isolate, untimed), *hosts))
+    return proposal
 
 
 def _propose_energy(layers: TargetLayers, model: AdditiveModel, totals: NetworkTotals) -> Proposal:
-    """Propose the energy of a layer whose duration left the totals uncertain, if it helps."""
+    """Propose the energies of layers whose durations left the totals uncertain, if that helps."""
     uncertainty, variance = _measure_uncertainty(totals), _mean_relative_variance(totals)
-    largest = _find_largest_unmetered(layers, totals)
-    if largest is not None:
-        key, share = largest
-        return layers.propose(key, True, uncertainty, f"{format_share(share)} of the energy")
+    largest = _list_largest_unmetered(layers, totals)
+    if largest:
+        key, share = next(iter(largest.items()))
+        proposal = layers.propose(key, True, uncertainty, f"{format_share(share)} of the energy")
+        return replace(proposal, probes=tuple(map(layers.isolate, largest)))
     measurements = _list_measurements("target", layers, model, totals, (1.0, 1.0))
     best = max(measurements, key=lambda one: one.reduction, default=None)
     is_done = uncertainty <= layers.target.uncertainty_share
@@ -283,12 +285,10 @@ def _propose_energy(layers: TargetLayers, model: AdditiveModel, totals: NetworkT
     return layers.propose(best.key, True, uncertainty, why)
 
 
-def _find_largest_unmetered(
-    layers: TargetLayers, totals: NetworkTotals
-) -> tuple[str, float] | None:
-    """Return the layer with most energy whose energy was not measured, and its share.
+def _list_largest_unmetered(layers: TargetLayers, totals: NetworkTotals) -> dict[str, float]:
+    """Return the layers with most energy whose energy was not measured, with their shares.
 
-    None as soon as those that were measured make up most of the energy, or are many.
+    With those that were measured they make up most of the energy, or are many.
     """
     operator_j = totals.energy_by_operator_j
     energies_j: dict[str, float] = {}
@@ -298,13 +298,15 @@ def _find_largest_unmetered(
             energies_j[layer.key] = energies_j.get(layer.key, 0.0) + count * own_j
     total_j = sum(energies_j.values())
     metered = [key for key in energies_j if key in layers.energy_keys]
-    covered_j = sum(energies_j[key] for key in metered)
+    covered_j, places = sum(energies_j[key] for key in metered), _MOST_METERED - len(metered)
     left = [key for key in energies_j if layers.lacks(key, with_energy=True)]
-    is_enough = len(metered) >= _MOST_METERED or covered_j >= _METERED_SHARE * total_j
-    if is_enough or not left:
-        return None
-    key = max(left, key=lambda one: (energies_j[one], one))
-    return key, energies_j[key] / total_j
+    largest: dict[str, float] = {}
+    for key in sorted(left, key=lambda one: (energies_j[one], one), reverse=True):
+        if len(largest) >= places or covered_j >= _METERED_SHARE * total_j:
+            break
+        largest[key] = energies_j[key] / total_j
+        covered_j += energies_j[key]
+    return largest
 
 
 def _propose_best(
@@ -445,6 +447,12 @@ def _read_costs(observations: Iterable[Observation]) -> tuple[float, float]:
 def _list_eager_keys(observations: Iterable[Observation]) -> set[str]:
     trials = (observation.trial for observation in observations)
     return {trial.key for trial in trials if trial.mode == "eager"}
+
+
+@lru_cache(maxsize=4096)
+def _has_same_layers(setup: Setup, other: Setup) -> bool:
+    """Return whether setups show each other's layers, which depend on all but the loss."""
+    return replace(setup, loss=other.loss) == other
 
 
 @lru_cache(maxsize=65536)
