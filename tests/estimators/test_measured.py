@@ -54,6 +54,9 @@ def test_measured_step_is_answered_with_its_measurement(profile):
     assert low_j < answer.energy_j < high_j < 1.15 * low_j
     assert answer.unseen_share == 0 and set(answer.uncertainty_sources) == {REPEATED}
     assert found.cov[0, 1] == found.cov[1, 0] == 0 and found.cov[0, 0] == found.variance[0]
+    # Candidates that are compared have the errors of the model in common.
+    compared = fit_profile(known, accepts_old=True).model.estimate([NETWORK, OTHER], SETUP)
+    assert compared.energy_j == pytest.approx([expected[0].energy_j, other.energy_j])
     # The fit that was kept does not know the step: it says the same of others.
     assert other.energy_j == fit_profile(profile).estimate([OTHER], SETUP)[0].energy_j
 

@@ -71,12 +71,22 @@ class FittedProfile:
 
     Attributes:
         data_sheet: The data sheet that the fit started from; None if it needed none.
+        answers_measured: Whether a step that was measured is answered with its measurement.
     """
 
     profile: Profile
     estimator: Estimator
     fitted: Fitted
     data_sheet: DataSheet | None = None
+    answers_measured: bool = True
+
+    @property
+    def model(self) -> FittedProfile:
+        """The same fit for comparing candidates, which estimates all of them by the model.
+
+        A measured network has none of the errors that the others share.
+        """
+        return replace(self, answers_measured=False)
 
     @cached_property
     def provenance(self) -> str:
@@ -162,6 +172,8 @@ class FittedProfile:
 
     def _find_measured(self, network: Network, setup: Setup) -> KnownStep | None:
         """Return what was measured of a step; None if it was not."""
+        if not self.answers_measured:
+            return None
         found = find_steps(self.profile.observations, network, setup)
         if not found:
             return None

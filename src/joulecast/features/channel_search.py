@@ -131,7 +131,9 @@ def prune_network(
     if not groups:
         raise InputError(f"{network.name or 'the network'} has no channels that can be pruned")
     fitted = fit_profile(profile, options.estimator) if isinstance(profile, Profile) else profile
-    if fitted is None and options.objective == "energy":
+    if fitted is not None:
+        fitted = fitted.model
+    elif options.objective == "energy":
         raise InputError(
             "the objective energy needs a device profile: give one, or use the objective flops"
         )

@@ -244,7 +244,7 @@ def make_screener(
     """Return a screener that estimates energy from a profile."""
     from joulecast.estimators import fit_profile
 
-    fitted = fit_profile(profile, estimator)
+    fitted = fit_profile(profile, estimator).model
     return BudgetScreener(space, budget, fitted, length or RunLength(), confidence, level)
 
 
