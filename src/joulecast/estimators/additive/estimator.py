@@ -78,7 +78,7 @@ _MIN_FACTOR, _MIN_SHARE = 2.0, 0.05
 
 
 # Version of the stored fit; other versions are fitted again.
-FIT_VERSION = 7
+FIT_VERSION = 8
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,8 @@ class FittedAdditive(AdditiveModel, Record):
     def for_any_unit(self) -> FittedAdditive:
         """Return the fit for a unit of the device of which nothing was measured."""
         inference = self.inference.for_any_unit() if self.inference is not None else None
-        return replace(self, unit="", inference=inference)
+        host_time = self.host_time.for_any_host()
+        return replace(self, unit="", host_time=host_time, inference=inference)
 
     def describe(self) -> tuple[FitComponent, ...]:
         """Return the observed kinds, with how many layers of each were measured in isolation."""

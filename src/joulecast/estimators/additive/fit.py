@@ -22,7 +22,6 @@ outweighs what others say.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -45,10 +44,10 @@ from joulecast.estimators.additive.host_time import (
     BOUND_RATIO,
     EXPONENT,
     LATE_SHARE,
-    OTHER_HOST_SD_SHARE,
+    MIN_OWN_STEPS,
     HostTimeModel,
     fit_host_time,
-    update_host_time,
+    set_pace,
 )
 from joulecast.estimators.additive.layers import OVERHEAD
 from joulecast.estimators.additive.observations import (
@@ -77,7 +76,11 @@ from joulecast.estimators.additive.roofline import (
 from joulecast.gp.linalg import Floats, Ints
 from joulecast.gp.logsums.fit import fit_logsums
 from joulecast.gp.logsums.inputs import LogInputs, LogObservations
-from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
+from joulecast.gp.logsums.posterior import (
+    FittedLogSums,
+    condition_logsums,
+    predict_log_totals,
+)
 from joulecast.gp.logsums.prior import LogSumProcess, prior_log_mean
 from joulecast.gp.logsums.selection import extend_fitted, keep_linearisation
 from joulecast.records import DataSheet, Observation
@@ -93,6 +96,10 @@ _MIN_DEVICE_SHARE = 0.15
 # The device does not limit a step if issuing it takes more than this share of it, or kernels less
 # than that; it does at this share of the power limit.
 _MOST_ISSUE_SHARE, _LEAST_BUSY_SHARE, _FULL_SHARE = 0.9, 0.6, 0.5
+# Hosts are fitted again when there are this many times as many steps.
+_REFIT_FACTOR = 1.5
+# Prior of the share of its power that a device keeps in pauses of microseconds: 0 is idle power.
+PAUSE_SHARE, PAUSE_SHARE_SD = 0.4, 0.3
 # Relative standard deviation of an issue time from one moment to another.
 _HOST_SD_SHARE = 0.15
 
@@ -146,23 +153,35 @@ def fit_model(
     if busy_steps:
         duration = keep_linearisation(extend_durations(encoder, duration, busy_steps))
         busy = predict_durations(encoder, duration, encode_decomposed(encoder, decomposed))
-    powers = find_powers(decomposed, busy, mode, idle_w, host_time.launch_gap_s)
+    gap_s = host_time.launch_gap_s
+    powers = find_powers(decomposed, busy, mode, idle_w, PAUSE_SHARE * gap_s)
     if not powers:
         raise MissingError(
             "all energy measured on this device belongs to its host: run `joulecast profile NET` "
             "there"
         )
-    sums = encode_decomposed(encoder, [one.observation for one in powers])
-    operator_s = predict_durations(encoder, duration, sums).by_operator
     overhead_w = float(np.median([one.power_w for one in powers]))
     is_imported = all(one.observation.is_imported for one in powers)
-    power = fit_logsums(
-        define_powers(encoder, idle_w, overhead_w, is_imported),
-        encoder.encode_powers(sums.operators, operator_s),
-        observe_powers(powers, sums, operator_s),
+    process = define_powers(encoder, idle_w, overhead_w, is_imported)
+    inputs, observed = encode_powers(encoder, duration, powers)
+    pause_share = PAUSE_SHARE
+    if mode == "graph":
+        start = FittedLogSums.start(process, process.theta_prior[0], inputs, observed)
+        pause_share = fit_pause_share(start, powers, idle_w, gap_s)
+        powers = find_powers(decomposed, busy, mode, idle_w, pause_share * gap_s)
+        inputs, observed = encode_powers(encoder, duration, powers)
+    power = fit_logsums(process, inputs, observed)
+    return AdditiveModel(
+        mode,
+        idle_w,
+        unit,
+        encoder,
+        duration,
+        power,
+        host_time,
+        choose_sum_error_sd_share(decomposed),
+        pause_share,
     )
-    sum_error = choose_sum_error_sd_share(decomposed)
-    return AdditiveModel(mode, idle_w, unit, encoder, duration, power, host_time, sum_error)
 
 
 def update_model(model: Model, observations: Sequence[Observation], known: Ints) -> Model:
@@ -187,24 +206,29 @@ def update_model(model: Model, observations: Sequence[Observation], known: Ints)
     if busy_steps := find_busy_steps(decomposed, busy.total, model.mode, model.host_time, limit_w):
         model = replace(model, duration=extend_durations(encoder, model.duration, busy_steps))
         busy = predict_durations(encoder, model.duration, sums)
-    launch_gap_s = model.host_time.launch_gap_s
-    powers = find_powers(decomposed, busy, model.mode, model.idle_w, launch_gap_s)
+    paused_s = model.pause_share * model.host_time.launch_gap_s
+    powers = find_powers(decomposed, busy, model.mode, model.idle_w, paused_s)
     if powers:
-        sums = encode_decomposed(encoder, [one.observation for one in powers])
-        operator_s = predict_durations(encoder, model.duration, sums).by_operator
-        inputs = encoder.encode_powers(sums.operators, operator_s)
-        power = _extend(model.power, inputs, observe_powers(powers, sums, operator_s))
-        model = replace(model, power=power)
+        inputs, observed = encode_powers(encoder, model.duration, powers)
+        model = replace(model, power=_extend(model.power, inputs, observed))
     if any(one.mode == "eager" for one in decomposed) and model.mode == "graph":
-        eager = decompose_observations(one for one in observations if one.trial.mode == "eager")
-        busy = predict_durations(encoder, model.duration, encode_decomposed(encoder, eager))
-        found = eager, busy.total, busy.variance, model.unit
-        if encoder.hardware is not None:
-            host_time = update_host_time(model.host_time, *found)
-        else:
-            host_time = fit_host_time(*found)
-        model = replace(model, host_time=host_time)
+        model = replace(model, host_time=_update_host_time(model, observations))
     return model
+
+
+def _update_host_time(model: AdditiveModel, observations: Sequence[Observation]) -> HostTimeModel:
+    """Return the host at the pace of its own steps, or fitted again where there are many more."""
+    eager = [one for one in observations if one.trial.mode == "eager" and is_step(one)]
+    is_refit = len(eager) >= max(MIN_OWN_STEPS, _REFIT_FACTOR * model.host_time.step_count)
+    if not is_refit:
+        eager = [one for one in eager if one.device.unit == model.unit]
+    decomposed = decompose_observations(eager)
+    busy = predict_durations(
+        model.encoder, model.duration, encode_decomposed(model.encoder, decomposed)
+    )
+    if is_refit:
+        return fit_host_time(decomposed, busy.total, busy.variance, model.unit)
+    return set_pace(model.host_time, decomposed, busy.total)
 
 
 def extend_durations(
@@ -246,16 +270,19 @@ def observe_durations(
     return LogObservations(log_sums, np.log(values_s), known, _stratify(timed))
 
 
-def observe_powers(
-    powers: Sequence[ObservedPower], sums: OperatorSums, operator_s: Floats
-) -> LogObservations:
-    """Return the rows of powers, given how long each operator takes."""
+def encode_powers(
+    encoder: OperatorEncoder, duration: FittedLogSums, powers: Sequence[ObservedPower]
+) -> tuple[LogInputs, LogObservations]:
+    """Return the operators of observed powers as inputs of their process, and its rows."""
     own = [one.observation for one in powers]
+    sums = encode_decomposed(encoder, own)
+    operator_s = predict_durations(encoder, duration, sums).by_operator
     log_sums = sums.make_log_sums(operator_s, [one.unit for one in own])
     values_w = np.array([one.power_w for one in powers])
     known = np.array([one.relative_var for one in powers])
     means = weigh_by_time(log_sums, operator_s)
-    return LogObservations(means, np.log(values_w), known, _stratify(own))
+    inputs = encoder.encode_powers(sums.operators, operator_s)
+    return inputs, LogObservations(means, np.log(values_w), known, _stratify(own))
 
 
 def find_busy_steps(
@@ -296,16 +323,19 @@ def find_powers(
     busy: SumPrediction,
     mode: str,
     idle_w: float,
-    launch_gap_s: float,
+    paused_s: float,
 ) -> list[ObservedPower]:
-    """Return the mean power of the device during each observation with energy."""
+    """Return the mean power of the device during each observation with energy.
+
+    A pause between two launches counts as ``paused_s`` of running.
+    """
     found = []
     for one, busy_s, busy_var in zip(decomposed, busy.total, busy.variance, strict=True):
         if not one.energy_j or not one.duration_s:
             continue
         energy_j, device_s, relative_var = one.energy_j, one.duration_s, one.energy_relative_var
         if mode == "graph" and one.mode == "eager":
-            device_s = min(float(busy_s) + launch_gap_s * one.launches, one.duration_s)
+            device_s = min(float(busy_s) + paused_s * one.launches, one.duration_s)
             energy_j = one.energy_j - idle_w * (one.duration_s - device_s)
             if energy_j < _MIN_DEVICE_SHARE * one.energy_j:
                 continue
@@ -315,6 +345,38 @@ def find_powers(
             relative_var += float(busy_var) / device_s**2 * share**2
         found.append(ObservedPower(one, energy_j / device_s, relative_var))
     return found
+
+
+def fit_pause_share(
+    process: FittedLogSums, powers: Sequence[ObservedPower], idle_w: float, gap_s: float
+) -> float:
+    """Return how far power stays up in pauses: eager steps, given the layers measured alone.
+
+    With prior share s₀, residuals r of the log powers of steps around what layers predict, their
+    joint covariance C, and x = ∂r/∂s:  s = s₀ - xᵀC⁻¹r / (xᵀC⁻¹x + σ⁻²).
+    """
+    is_alone = np.array([one.observation.is_isolated for one in powers])
+    alone, steps = np.flatnonzero(is_alone), np.flatnonzero(~is_alone)
+    if not (alone.size and steps.size):
+        return PAUSE_SHARE
+    observed = process.observations.take(steps)
+    used, sums = observed.sums.narrow()
+    posterior = condition_logsums(process, alone)
+    found = predict_log_totals(posterior, process.inputs.take(used), sums, joint=True)
+    assert found.log_covariance is not None
+    cov = found.log_covariance + np.diag(process.noise_variance[steps])
+    some = [powers[at] for at in steps.tolist()]
+    # All of a step but waiting: what runs, and the pauses beside it.
+    slopes = np.array(
+        [
+            (idle_w / one.power_w - 1.0)
+            * min(gap_s * one.observation.launches / (one.observation.duration_s or 1.0), 1.0)
+            for one in some
+        ]
+    )
+    solved = np.linalg.solve(cov, np.column_stack([slopes, observed.log_values - found.log_mean]))
+    change = -(slopes @ solved[:, 1]) / (slopes @ solved[:, 0] + PAUSE_SHARE_SD**-2)
+    return float(np.clip(PAUSE_SHARE + change, 0.0, 1.0))
 
 
 def _stratify(decomposed: Sequence[DecomposedObservation]) -> Ints:
@@ -415,8 +477,9 @@ class SharedModel(Record):
             make_sheet_encoder(sheet),
             self.duration,
             self.power,
-            replace(times, sd_share=math.hypot(times.sd_share, OTHER_HOST_SD_SHARE)),
+            replace(times.for_any_host(), step_count=0),
             self.sum_error_sd_share,
+            PAUSE_SHARE,
         )
 
 
@@ -504,17 +567,14 @@ def fit_shared_powers(devices: Sequence[MeasuredDevice], durations: FittedLogSum
     rows = []
     for device in [one for one in metered if one.observations] or metered[:1]:
         encoder, own = make_sheet_encoder(device.sheet), durations
-        sums = encode_decomposed(encoder, device.observations)
         if device.observations:
             own = extend_durations(encoder, durations, device.observations)
-        operator_s = predict_durations(encoder, own, sums).by_operator
         powers = [
             ObservedPower(one, one.energy_j / one.duration_s, one.energy_relative_var)
             for one in device.observations
             if one.energy_j and one.duration_s
         ]
-        inputs = encoder.encode_powers(sums.operators, operator_s)
-        rows.append((device, inputs, observe_powers(powers, sums, operator_s)))
+        rows.append((device, *encode_powers(encoder, own, powers)))
     return _fit_devices(define_shared_powers(), rows)
 
 

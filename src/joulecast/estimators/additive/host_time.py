@@ -1,11 +1,14 @@
 """Host time: how long the host issues a step, and what that adds to the device's duration.
 
-    H = o + Σ_p h(p) + h·unattributed       issuing a step: overhead o, layers by calls, not by size
+    H = c·(o + Σ_p h(p) + h·unattributed)   issuing a step on a host of pace c: overhead o, layers
+                                            by calls, not by size
     D' = D + gap·launches                   device time, with its pauses between launches
     D'' = D + graph_gap·launches            a replayed graph, which no host issues; blocks that were
                                             measured whole contain their pauses
     T = (H^12 + D'^12)^(1/12)               the slower of both decides, a little more when equal
-    E = G·D'/D + P0·(T - D')                a waiting device draws idle power and nothing else
+    E = P·D_s + P0·(T - D_s)                a waiting device draws idle power P0 and nothing else;
+    D_s = D + s·(D' - D)                    in pauses of microseconds its power falls part of the
+                                            way: they count as a share s of running at P = G/D
 
 Host times are fitted to eager steps by type of call, so that an unseen structure has a time too,
 and by structure. What a network calls between its layers (views, masks) is in no layer: each such
@@ -14,15 +17,16 @@ forward pass alone. Gap and exponent are stated priors where no observation show
 
 Durations of calls are fitted by robust least squares:
 
-    h = (Σ_j x_j·c_j)·e^δ     a layer: its calls of each type j, and a factor of its structure
-    H = o + Σ_p n_p·h_p       a step, with a fixed overhead o; inference has none
+    h = (Σ_j x_j·t_j)·e^δ        a layer: its calls of each type j, and a factor of its structure
+    H = c_u·(o + Σ_p n_p·h_p)    a step of host u, with a fixed overhead o; inference has none
+    ln c_u ~ N(0, σ²)            the pace of a host, over that of a typical one
 
-The pace of a host changes by some 13 % from one measurement window to the next (one standard
-deviation), and a window shows a structure at the pace of that window: a network that repeats one
-block would inherit all of it. So what all structures share, the durations of a launch, a weight, a
-product and a cast, is fitted to all windows together, and the factor of a single structure has a
-tight prior. Where few steps were timed, the prior pulls calls of every type towards the duration of
-a launch.
+A host that issued eager steps has the posterior of its pace, any other one the prior. Pace also
+changes by some 13 % from one measurement window to the next (one standard deviation), and a window
+shows a structure at the pace of that window: a network that repeats one block would inherit all of
+it. So what all structures share, the durations of a launch, a weight, a product and a cast, is
+fitted to all windows together, and the factor of a single structure has a tight prior. Where few
+steps were timed, the prior pulls calls of every type towards the duration of a launch.
 """
 
 from __future__ import annotations
@@ -63,14 +67,14 @@ CALL_S = 30e-6
 _PRIOR_SD_SHARE = 0.08
 _PRIOR_NETWORKS = 4.0
 _MIN_SD_SHARE = 0.03
-# Relative standard deviation between hosts: the same steps took 1.2 to 1.5 times as long on one
-# H200 host as on another.
-OTHER_HOST_SD_SHARE = 0.2
+# Log standard deviation between hosts. Paces of eleven H200 hosts lie between 0.9 and 1.35, but on
+# one that was never seen steps took half of what these suggest.
+HOST_LOG_SD = 0.25
 # Relative standard deviation of the host time of unseen structures.
 _UNSEEN_SD_SHARE = 0.4
 # Fewer eager steps than this show the pace of a host, not what each type of call takes (a guess).
-_MIN_OWN_STEPS = 6
-# Fewer networks than this show nothing of their spread or of the pace of a host.
+MIN_OWN_STEPS = 6
+# Fewer networks than this show nothing of their spread.
 _MIN_NETWORKS = 2
 # Two steps show the duration of a call if one has at least this many times the calls of the other.
 _MIN_CALL_RATIO = 1.5
@@ -93,8 +97,12 @@ class HostTimeModel(Record):
         per_call_s: Duration of one call, for each type in HOST_CALLS.
         structure_factors: Time of a structure over that of its calls; 1 for all others.
         launch_gap_s: Pause of the device between two launches.
-        sd_share: Relative standard deviation of whole steps around the sum.
+        sd_share: Relative standard deviation of whole steps around the sum, on a known host.
+        network_count: Networks that show it.
         graph_gap_s: Pause of the device between two kernels of a graph, at inference.
+        step_count: Steps that it was fitted to.
+        pace: Time that the host takes over that of a typical one.
+        pace_log_sd: Standard deviation of its logarithm.
     """
 
     step_overhead_s: float = field(metadata={"json_name": "begin_s"})
@@ -106,11 +114,13 @@ class HostTimeModel(Record):
     launch_gap_sd_s: float = field(default=_LAUNCH_GAP_SD_S, metadata={"json_name": "gap_sd_s"})
     graph_gap_s: float = GRAPH_GAP_S
     graph_gap_sd_s: float = _GRAPH_GAP_SD_S
+    step_count: int = 0
+    pace: float = 1.0
+    pace_log_sd: float = HOST_LOG_SD
 
-    def scale(self, factor: float) -> HostTimeModel:
-        """Return a host that takes this many times as long for everything."""
-        per_call_s = tuple(factor * call_s for call_s in self.per_call_s)
-        return replace(self, step_overhead_s=factor * self.step_overhead_s, per_call_s=per_call_s)
+    def for_any_host(self) -> HostTimeModel:
+        """Return the model of a host that was never seen."""
+        return replace(self, pace=1.0, pace_log_sd=HOST_LOG_SD)
 
     @property
     def variance_reduction_share(self) -> float:
@@ -122,7 +132,7 @@ class HostTimeModel(Record):
     def predict_issue_time(
         self, counts: Mapping[SetupLayer, float], unattributed_calls: float = 0.0, batches: int = 1
     ) -> tuple[float, float]:
-        """Return the time to issue a step in seconds, and its standard deviation.
+        """Return the time to issue a step in seconds, and the standard deviation of its logarithm.
 
         ``unattributed_calls`` of a batch are in no layer; each batch has the overhead of a step.
         """
@@ -135,7 +145,8 @@ class HostTimeModel(Record):
             calls_s = count * float(sum(map(mul, layer.host_calls, self.per_call_s)))
             total_s += calls_s * self.structure_factors.get(layer.structure, 1.0)
             guessed_s += 0.0 if layer.structure in self.structure_factors else calls_s
-        return total_s, math.hypot(self.sd_share * total_s, _UNSEEN_SD_SHARE * guessed_s)
+        unseen_sd = _UNSEEN_SD_SHARE * guessed_s / max(total_s, 1e-12)
+        return self.pace * total_s, math.hypot(self.sd_share, unseen_sd, self.pace_log_sd)
 
 
 def combine_times(host_s: Floats, device_s: Floats) -> tuple[Floats, Floats, Floats]:
@@ -154,24 +165,19 @@ def count_launches_outside_blocks(counts: Mapping[SetupLayer, float]) -> float:
     return sum(layer.launches * count for layer, count in counts.items() if not layer.is_block)
 
 
-def update_host_time(
-    model: HostTimeModel,
-    decomposed: Sequence[DecomposedObservation],
-    device_s: Floats,
-    device_var: Floats,
-    unit: str = "",
+def set_pace(
+    model: HostTimeModel, decomposed: Sequence[DecomposedObservation], device_s: Floats
 ) -> HostTimeModel:
-    """Return the host given eager steps: fitted to them, or at their pace where there are few."""
-    steps = _find_steps(decomposed, device_s)
-    if len(steps) >= _MIN_OWN_STEPS:
-        return fit_host_time(decomposed, device_s, device_var, unit)
-    if not steps:
-        return model
-    ratios = [_host_time_ratio(model, one) for one in steps]
-    errors = [median(ratios) / ratio - 1.0 for ratio in ratios]
-    networks = sum(not one.observation.is_isolated for one in steps)
-    model = model.scale(median(ratios))
-    return replace(model, sd_share=_find_sd_share(errors), network_count=networks)
+    """Return the model at the pace of the host that issued eager steps.
+
+    ``device_s`` is the device time of each step.
+    """
+    typical, precision, weighted = replace(model, pace=1.0), HOST_LOG_SD**-2, 0.0
+    for step in _find_steps(decomposed, device_s):
+        weight = (_ISOLATED_TIMING_SD if step.observation.is_isolated else _PACE_SD) ** -2
+        precision += weight
+        weighted += weight * math.log(_host_time_ratio(typical, step))
+    return replace(model, pace=math.exp(weighted / precision), pace_log_sd=precision**-0.5)
 
 
 def fit_host_time(
@@ -180,9 +186,9 @@ def fit_host_time(
     device_var: Floats,
     unit: str = "",
 ) -> HostTimeModel:
-    """Fit the host to eager steps: structures to those of all units, its pace to the own unit.
+    """Fit the host to eager steps of all units; its pace is that of the host of one unit.
 
-    Arguments are those of ``update_host_time``.
+    ``device_s`` and ``device_var`` are means and variances of the device times.
     """
     steps = _find_steps(decomposed, device_s)
     launch, graph = _Pause(LAUNCH_GAP_S, _LAUNCH_GAP_SD_S), _Pause(GRAPH_GAP_S, _GRAPH_GAP_SD_S)
@@ -203,22 +209,27 @@ def fit_host_time(
         launch_gap_sd_s=launch.sd_s,
         graph_gap_s=graph.mean_s,
         graph_gap_sd_s=graph.sd_s,
+        step_count=len(steps),
     )
     if not steps:
         return model
-    overhead_s, per_call_s, factors = _fit_call_durations(steps, _estimate_call_duration(steps))
+    found = _fit_call_durations(steps, _estimate_call_duration(steps))
+    overhead_s, per_call_s, factors, paces = found
     model = replace(
         model, step_overhead_s=overhead_s, per_call_s=per_call_s, structure_factors=factors
     )
-    networks = [one for one in steps if not one.observation.is_isolated]
-    own = [one for one in networks if one.observation.unit == unit]
-    if _MIN_NETWORKS <= len(own) < len(networks):
-        model, networks = model.scale(median(_host_time_ratio(model, one) for one in own)), own
-    errors = [1.0 / _host_time_ratio(model, one) - 1.0 for one in networks]
-    sd_share = _find_sd_share(errors)
-    if len(own) < min(_MIN_NETWORKS, len(networks)):
-        sd_share = math.hypot(sd_share, OTHER_HOST_SD_SHARE)
-    return replace(model, sd_share=sd_share, network_count=len(errors))
+    errors = [
+        paces[one.observation.unit] / _host_time_ratio(model, one) - 1.0
+        for one in steps
+        if not one.observation.is_isolated
+    ]
+    model = replace(model, sd_share=_find_sd_share(errors), network_count=len(errors))
+    if len(paces) == 1:
+        # What is fitted is this host: there is no other one to tell it from.
+        return replace(model, pace_log_sd=0.0)
+    is_own = np.array([one.unit == unit for one in decomposed])
+    own = [one for one, is_its in zip(decomposed, is_own, strict=True) if is_its]
+    return set_pace(model, own, device_s[is_own])
 
 
 def _find_steps(decomposed: Sequence[DecomposedObservation], device_s: Floats) -> list[_TimedStep]:
@@ -304,6 +315,8 @@ class _Pause:
 # Standard deviations of logarithms. Timing of one step, of a network and of an isolated layer:
 _NETWORK_TIMING_SD = 0.08
 _ISOLATED_TIMING_SD = 0.25
+# A network beside others of its host, by which the pace of that is judged.
+_PACE_SD = 0.15
 # Factor of a structure: its residual on one H200 host hardly predicted that on another (49 pairs),
 # so that nearly all of it was the window.
 _STRUCTURE_SD = 0.15
@@ -322,8 +335,8 @@ class _TimedStep(NamedTuple):
 
 def _fit_call_durations(
     steps: Sequence[_TimedStep], launch_s: float
-) -> tuple[float, tuple[float, ...], dict[str, float]]:
-    """Return a step's overhead, durations of calls and factors of structures.
+) -> tuple[float, tuple[float, ...], dict[str, float], dict[str, float]]:
+    """Return a step's overhead, durations of calls, factors of structures and paces of hosts.
 
     ``launch_s`` is about how long a launch takes.
     """
@@ -343,20 +356,26 @@ def _fit_call_durations(
     log_times = np.log([one.host_s for one in steps])
     is_isolated = np.array([one.observation.is_isolated for one in steps])
     sds = np.where(is_isolated, _ISOLATED_TIMING_SD, _NETWORK_TIMING_SD)
-    # θ: logarithms of the overhead, of the durations of calls and of the factors of structures.
-    medians = np.log([_OVERHEAD_LAUNCHES * launch_s, *[launch_s] * types, *[1.0] * len(names)])
-    prior = 1.0 / np.array([_CALL_SD] * (1 + types) + [_STRUCTURE_SD] * len(names))
+    units = [one.observation.unit for one in steps]
+    own_units = sorted(set(units)) if len(set(units)) > 1 else []
+    hosts = np.array([[float(unit == one) for one in own_units] for unit in units])
+    # θ: logarithms of the overhead, of the durations of calls, of the factors of structures and of
+    # the paces of hosts.
+    first, last = 1 + types, 1 + types + len(names)
+    factors = [1.0] * (len(names) + len(own_units))
+    medians = np.log([_OVERHEAD_LAUNCHES * launch_s, *[launch_s] * types, *factors])
+    log_sds = [_CALL_SD] * first + [_STRUCTURE_SD] * len(names) + [HOST_LOG_SD] * len(own_units)
+    prior = 1.0 / np.array(log_sds)
 
     def split_times(theta: Floats) -> tuple[Floats, Floats]:
         """Return the overhead of each step, and the durations of the calls of each layer."""
-        factors = np.exp(structures @ theta[1 + types :])
-        calls_s = calls * np.exp(theta[1 : 1 + types]) * factors[:, None]
-        return math.exp(theta[0]) * overheads, calls_s
+        own = np.exp(structures @ theta[first:last])
+        return math.exp(theta[0]) * overheads, calls * np.exp(theta[1:first]) * own[:, None]
 
     def find_residuals(theta: Floats) -> Floats:
         overhead_s, calls_s = split_times(theta)
-        ratios = np.log(overhead_s + counts @ calls_s.sum(axis=1)) - log_times
-        return np.hstack([ratios / sds, prior * (theta - medians)])
+        logs = np.log(overhead_s + counts @ calls_s.sum(axis=1)) + hosts @ theta[last:]
+        return np.hstack([(logs - log_times) / sds, prior * (theta - medians)])
 
     def find_jacobian(theta: Floats) -> Floats:
         overhead_s, calls_s = split_times(theta)
@@ -364,11 +383,14 @@ def _fit_call_durations(
         total_s = overhead_s + counts @ layers_s
         by_structure = (counts * layers_s) @ structures
         gradients = np.hstack([overhead_s[:, None], counts @ calls_s, by_structure])
-        return np.vstack([gradients / (total_s * sds)[:, None], np.diag(prior)])
+        by_step = np.hstack([gradients / total_s[:, None], hosts])
+        return np.vstack([by_step / sds[:, None], np.diag(prior)])
 
     found = least_squares(find_residuals, medians, find_jacobian, loss="soft_l1")
     step_overhead_s, *values = np.exp(found.x).tolist()
-    return step_overhead_s, tuple(values[:types]), dict(zip(names, values[types:], strict=True))
+    paces = dict.fromkeys(units, 1.0) | dict(zip(own_units, values[last - 1 :], strict=True))
+    by_structure = dict(zip(names, values[types : last - 1], strict=True))
+    return step_overhead_s, tuple(values[:types]), by_structure, paces
 
 
 def trains(layers: Iterable[SetupLayer]) -> bool:

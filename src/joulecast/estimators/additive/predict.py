@@ -53,6 +53,9 @@ _MAX_QUERIES = 128
 # Observations that variances rest on where devices share a process. For an RTX 4090, a V100 and an
 # L4 from the catalogue, standard deviations are the same within 1 % with 400 of 2,400 and with 700.
 _SHARED_ROWS = 400
+# Standard normal values, and their weights, at which hosts are slower or faster than expected.
+_NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
+_NODE_WEIGHTS = _NODE_WEIGHTS / _NODE_WEIGHTS.sum()
 # Step of the logarithm of durations by which elasticities are found.
 _LOG_STEP = 0.2
 
@@ -65,6 +68,8 @@ class AdditiveModel:
         mode: ``graph`` if layers replay graphs, so that host and device time are separate; else
             ``eager``: durations contain both.
         unit: The unit of the device to estimate for; empty for any.
+        pause_share: Share of the way from idle power to its own that a device stays at in the
+            pauses between kernels.
         sum_error_sd_share: Standard deviation of a network's total around the sum of its layers, as
             a share of the total.
     """
@@ -77,6 +82,7 @@ class AdditiveModel:
     power: FittedLogSums
     host_time: HostTimeModel
     sum_error_sd_share: float
+    pause_share: float
 
 
 @dataclass(frozen=True)
@@ -163,31 +169,37 @@ def predict_totals(
     busy_s, device_j = durations.total, durations.total * powers.total
     is_graph = np.array([one.cuda_graphs for one in setups] or [False] * size, bool)
     # What pauses on the device and the host add: nothing where durations contain the host.
-    duration_s, grad_device = busy_s, np.ones(size)
-    paused_s = host_sd_s = gap_sd_s = np.zeros(size)
+    steps_s, steps_j, grad_device = busy_s[:, None], device_j[:, None], np.ones(size)
+    weights, paused_s, gap_sd_s = np.ones(1), np.zeros(size), np.zeros(size)
+    # Pauses of microseconds are too short for the power to fall to idle; in a graph they are the
+    # start of kernels, which draws next to nothing.
+    running = np.where(is_graph, 0.0, model.pause_share)
     if model.mode == "graph":
         times = model.host_time
         # The host issues a graph with one call.
-        host_s, issue_sd_s = np.zeros(size), np.zeros(size)
+        host_s, host_log_sd = np.zeros(size), np.zeros(size)
         for at in np.flatnonzero(~is_graph).tolist():
             calls = between_calls[at] if between_calls else 0.0
             batches = max(setups[at].accumulate, 1) if setups else 1
             issue = times.predict_issue_time(networks[at], calls, batches)
-            host_s[at], issue_sd_s[at] = issue
+            host_s[at], host_log_sd[at] = issue
         launches = sums.counts.total(np.array([one.launches for one in sums.operators], float))
         outside = list(map(count_launches_outside_blocks, networks))
         launches = np.where(is_graph, outside, launches)
         gaps_s = np.where(is_graph, times.graph_gap_s, times.launch_gap_s) * launches
         gap_sds_s = np.where(is_graph, times.graph_gap_sd_s, times.launch_gap_sd_s) * launches
-        duration_s, grad_host, grad_device = combine_times(host_s, busy_s + gaps_s)
+        # How long a step takes is not linear in the host's time: a fast host does not limit it.
+        weights = _NODE_WEIGHTS
+        hosts_s = host_s[:, None] * np.exp(np.outer(host_log_sd, _NODES))
+        steps_s, _, grads = combine_times(hosts_s, (busy_s + gaps_s)[:, None])
+        grad_device = grads @ weights
         paused_s, gap_sd_s = grad_device * gaps_s, grad_device * gap_sds_s
-        host_sd_s = grad_host * issue_sd_s
-    # Pauses of microseconds are too short for the power to fall; in a graph they are the start of
-    # kernels, which draws next to nothing.
-    paused_w = np.where(is_graph, model.idle_w, powers.total)
-    paused_j = paused_w * paused_s
-    energy_j = device_j + paused_j
-    energy_j = energy_j + model.idle_w * (duration_s - busy_s - paused_s)
+        ran_s = (busy_s + running * paused_s)[:, None]
+        steps_j = powers.total[:, None] * ran_s + model.idle_w * np.maximum(steps_s - ran_s, 0.0)
+    energy_j, duration_s = steps_j @ weights, np.exp(np.log(steps_s) @ weights)
+    host_errors_j = (steps_j - energy_j[:, None]) * np.sqrt(weights)
+    host_log_var = (np.log(steps_s / duration_s[:, None]) ** 2) @ weights
+    paused_j = running * powers.total * paused_s
     # Of a step that the host binds, more time on the device is less waiting for the host.
     waiting_j = model.idle_w * (grad_device - 1.0) * busy_s
     # The derivative of the logarithm of each energy by that of its duration.
@@ -201,14 +213,15 @@ def predict_totals(
     elasticity = sums.counts.total(operator_j * by_operator) / sums.counts.total(operator_j)
     active_j = elasticity * (device_j + paused_j) - paused_j
     grad_time_j = np.maximum(active_j + waiting_j, 0.0)
-    host_j, gap_j = model.idle_w * host_sd_s, paused_w * gap_sd_s
+    paused_w = model.idle_w + running * (powers.total - model.idle_w)
+    gap_j = paused_w * gap_sd_s
     # Few observations leave hyper-parameters unknown; without any, these are stated, not fitted.
     rows = model.power.observations.size
     widened = 1.0 + _FITTED_PARAMETERS / rows if rows else 1.0
     sources = {
         POWERS: widened * device_j**2 * np.expm1(powers.logs.log_variance),
         DURATIONS: widened * grad_time_j**2 * np.expm1(durations.logs.log_variance),
-        HOST_TIME: host_j**2 + gap_j**2,
+        HOST_TIME: (host_errors_j**2).sum(axis=1) + gap_j**2,
         NON_ADDITIVITY: (sum_error_sd_share * energy_j) ** 2,
     }
     by_time, by_power = durations.logs.log_covariance, powers.logs.log_covariance
@@ -218,8 +231,7 @@ def predict_totals(
         covariance += np.outer(grad_time_j, grad_time_j) * np.expm1(by_time)
         covariance *= widened
         # All networks have the errors of the host and of pauses in common.
-        for shared_j in (host_j, gap_j):
-            covariance += np.outer(shared_j, shared_j)
+        covariance += host_errors_j @ host_errors_j.T + np.outer(gap_j, gap_j)
     share_var = np.square(sum_error_sd_share) + DURATION_SUM_ERROR_SD_SHARE**2
     device_var = grad_device**2 * durations.variance + gap_sd_s**2
     return NetworkTotals(
@@ -230,7 +242,7 @@ def predict_totals(
         device_energy_j=device_j,
         energy_j=energy_j,
         duration_s=duration_s,
-        duration_var=device_var + host_sd_s**2 + share_var * duration_s**2,
+        duration_var=device_var + (np.expm1(host_log_var) + share_var) * duration_s**2,
         grad_time_j=grad_time_j,
         variance_by_source=sources,
         covariance=covariance,
