@@ -188,7 +188,7 @@ def predict_totals(
         launches = np.where(is_graph, outside, launches)
         gaps_s = np.where(is_graph, times.graph_gap_s, times.launch_gap_s) * launches
         gap_sds_s = np.where(is_graph, times.graph_gap_sd_s, times.launch_gap_sd_s) * launches
-        # How long a step takes is not linear in the host's time: a fast host does not limit it.
+        # How long a step takes is not linear in the host's time: a faster one does not limit it.
         weights = _NODE_WEIGHTS
         hosts_s = host_s[:, None] * np.exp(np.outer(host_log_sd, _NODES))
         steps_s, _, grads = combine_times(hosts_s, (busy_s + gaps_s)[:, None])
@@ -196,7 +196,8 @@ def predict_totals(
         paused_s, gap_sd_s = grad_device * gaps_s, grad_device * gap_sds_s
         ran_s = (busy_s + running * paused_s)[:, None]
         steps_j = powers.total[:, None] * ran_s + model.idle_w * np.maximum(steps_s - ran_s, 0.0)
-    energy_j, duration_s = steps_j @ weights, np.exp(np.log(steps_s) @ weights)
+    # Medians, as of all else: the host in the middle.
+    energy_j, duration_s = (one[:, weights.size // 2] for one in (steps_j, steps_s))
     host_errors_j = (steps_j - energy_j[:, None]) * np.sqrt(weights)
     host_log_var = (np.log(steps_s / duration_s[:, None]) ** 2) @ weights
     paused_j = running * powers.total * paused_s
