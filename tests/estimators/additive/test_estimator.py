@@ -54,7 +54,7 @@ from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import make_family
 from joulecast.gp.lognormal import log_variance, lognormal_interval
 from joulecast.gp.logsums import selection as relinearisation
-from joulecast.operators import make_layer
+from joulecast.operators import make_layer, network_work
 from joulecast.records import (
     MODES,
     OWN_NET,
@@ -368,18 +368,47 @@ def follow_proposals(device, target, limit=60, seen=()):
     return proposals, observations
 
 
-def test_every_kind_is_measured_twice_first(device):
-    proposals, _ = follow_proposals(device, make_target(8), limit=8)
-    # One whole network runs between the two rounds, two more follow.
-    sizes = [len(proposal.trial.network.layers) for proposal in proposals[:7]]
-    assert sizes == [1, 1, 5, 1, 1, 5, 5]
-    isolated = [proposals[at].trial.network.layers[0].kind for at in (0, 1, 3, 4)]
-    assert sorted(isolated) == ["conv2d", "conv2d", "linear", "linear"]
-    assert all(proposal.with_energy for proposal in proposals[:7])
+def test_campaigns_begin_with_whole_networks_and_all_kinds(device):
+    target = make_target(8)
+    proposals, _ = follow_proposals(device, target, limit=12)
+    trials = [proposal.trial for proposal in proposals[:10]]
+    # Six networks, and two layers of each of two kinds.
+    assert [len(trial.network.layers) for trial in trials] == [5, 1, 1, 5, 5, 1, 1, 5, 5, 5]
+    isolated = [trials[at].network.layers[0].kind for at in (1, 2, 5, 6)]
+    assert isolated == ["conv2d", "linear"] * 2
+    assert all(proposal.with_energy for proposal in proposals[:10])
+    flops = {
+        network: network_work(network, SETUP).total.flops
+        for network in (target.network, *target.networks)
+    }
+    largest, smallest, middle = (flops[trials[at].network] for at in (0, 3, 4))
+    assert (largest, smallest) == (max(flops.values()), min(flops.values()))
+    assert middle == sorted(flops.values())[len(flops) // 2]
+
+
+@pytest.mark.parametrize("mode", ["graph", "eager"])
+def test_whole_networks_correct_what_isolated_layers_share(device, mode):
+    """Layers alone take 10 % longer than in a network, at 5 % more power."""
+    setup = replace(SETUP, batch=512)
+    networks = draw_networks(26, seed=91)
+    target, others = networks[:12], networks[20:]
+    alone = [
+        replace(one, duration_s=1.1 * one.duration_s, energy_j=1.1 * 1.05 * one.energy_j)
+        for one in observe_blocks(device, networks[12:20], setup, mode)
+    ]
+    whole = [observe_step(device, Trial(network, setup)) for network in others]
+    truth_j = np.array(true_energies(device, target, setup))
+
+    def find_bias(observations):
+        fitted = ADDITIVE.fit([*observations, observe_idle(device)])
+        return np.mean(np.log(predict(fitted, target, setup).energy_j / truth_j))
+
+    assert find_bias(alone) > 0.08
+    assert abs(find_bias([*alone, *whole])) < 0.03
 
 
 def test_proposals_bring_the_target_within_its_share(device):
-    target = make_target(4, uncertainty_share=0.1)
+    target = make_target(12, uncertainty_share=0.1)
     proposals, observations = follow_proposals(device, target)
     assert proposals[-1].trial is None
     assert proposals[-1].uncertainty_share <= 0.1
@@ -430,10 +459,11 @@ def test_structures_that_no_eager_step_showed_run_in_isolation(device):
     assert sorted(structures) == sorted(expected)
 
 
-def test_only_isolated_layers_are_proposed_without_graphs(device):
-    """Durations contain the host then, whatever the networks are."""
+def test_everything_is_eager_without_graphs(device):
     proposals, _ = follow_proposals(device, make_target(2, 81, modes=("eager",)), limit=10)
-    assert all(len(one.trial.network.layers) == 1 for one in proposals if one.trial)
+    trials = [one.trial for one in proposals if one.trial]
+    assert {trial.mode for trial in trials} == {"eager"}
+    assert [len(trial.network.layers) for trial in trials[:4]] == [5, 1, 1, 5]
 
 
 def test_after_timing_all_layers_probes_measure_the_largest_energies(device, observations):
