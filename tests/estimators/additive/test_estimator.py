@@ -43,7 +43,13 @@ from joulecast.estimators.additive.observations import (
     share_half_precisions,
     summarise_kinds,
 )
-from joulecast.estimators.additive.predict import DURATIONS, HOST_TIME, POWERS, predict_totals
+from joulecast.estimators.additive.predict import (
+    DURATIONS,
+    HOST_TIME,
+    POWERS,
+    predict_durations,
+    predict_totals,
+)
 from joulecast.estimators.base import (
     ISOLATED_SUM_ERROR_SD_SHARE,
     MIXED_TIME_SUM_ERROR_SD_SHARE,
@@ -734,3 +740,53 @@ def test_half_precisions_share_what_was_measured():
     shared = share_half_precisions(measured)
     assert shared["relu bf16"] == fp16 and shared["gelu fp16 inference"] == bf16
     assert shared["add fp32"] == fp32 and len(shared) == 7
+
+
+def test_steps_bound_their_kernels(device):
+    """A step that its host limits, but that is shorter than similar layers suggest."""
+    setup = replace(SETUP, batch=512)
+    network, *others = draw_networks(9, seed=95)
+    longer = [
+        replace(one, duration_s=1.3 * one.duration_s)
+        for one in observe_blocks(device, others, setup)
+    ]
+    step = observe_step(device, Trial(network, setup))
+    step = replace(step, issue_s=step.duration_s)
+
+    def predict_device_s(observed):
+        fitted = ADDITIVE.fit([*observed, observe_idle(device)])
+        return predict_totals(fitted, [count_network(network, setup)], 0.0).durations.total[0]
+
+    before_s, after_s = predict_device_s(longer), predict_device_s([*longer, step])
+    assert before_s > 1.2 * step.duration_s
+    assert after_s - step.duration_s < 0.8 * (before_s - step.duration_s)
+
+
+def test_intervals_are_wider_at_aligned_sizes_until_some_were_measured(device):
+    """Channels in multiples of 64 run other kernels, here in half the time of others."""
+    setup = replace(SETUP, batch=256, precision="tf32")
+    rng = np.random.default_rng(7)
+
+    def observe_conv(width, factor):
+        layer = make_layer("conv2d", cin=width, cout=width, space=(16, 16), kernel=(3, 3))
+        block = split_blocks(Network((layer,), Input((width, 16, 16))))[0].block
+        one = observe_step(device, make_isolated_trial(block, setup, "graph"))
+        return replace(one, duration_s=factor * one.duration_s, energy_j=factor * one.energy_j)
+
+    others = [observe_conv(int(width) | 1, 1.0) for width in rng.integers(60, 560, 24)]
+    aligned = [observe_conv(width, 0.5) for width in (64, 192, 320, 448, 576)]
+
+    def predict_ratios(observed):
+        """Return estimated over measured durations of aligned layers, and their log sds."""
+        fitted = ADDITIVE.fit([*observed, observe_idle(device)])
+        counts = [{set_up_layer(read_isolated_block(one.trial), setup): 1.0} for one in aligned]
+        sums = fitted.encoder.sum_layers(counts, [False] * len(counts))
+        found = predict_durations(fitted.encoder, fitted.duration, sums)
+        measured_s = [one.duration_s / one.trial.execution.copies for one in aligned]
+        return found.total / measured_s, np.sqrt(found.logs.log_variance)
+
+    unseen, unseen_sds = predict_ratios(others)
+    assert np.all(np.abs(np.log(unseen)) < 3.0 * unseen_sds)
+    seen, seen_sds = predict_ratios([*others, *aligned[1:4:2]])
+    assert np.abs(np.log(seen)).mean() < 0.5 * np.abs(np.log(unseen)).mean()
+    assert seen_sds.mean() < 0.7 * unseen_sds.mean()
