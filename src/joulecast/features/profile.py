@@ -133,9 +133,9 @@ def profile_device(
 
     Layers and blocks are trained in isolation under a meter, or run with --inference; the next one
     is always what lowers the uncertainty of NET most for its time. For a family (cnn5) that
-    includes all narrower members. Where CUDA graphs hide the host, up to three whole nets are
-    trained or run for a second as well. Every measurement is stored at once: after an interruption,
-    the same command resumes.
+    includes all narrower members. Up to six whole nets, spread over size, are trained or run for
+    a second as well. Every measurement is stored at once: after an interruption, the same command
+    resumes.
     """
     given_values = locals().copy()
     request = NetRequest.of(given_values)

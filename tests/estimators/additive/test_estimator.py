@@ -43,7 +43,13 @@ from joulecast.estimators.additive.observations import (
     share_half_precisions,
     summarise_kinds,
 )
-from joulecast.estimators.additive.predict import DURATIONS, HOST_TIME, POWERS, predict_totals
+from joulecast.estimators.additive.predict import (
+    DURATIONS,
+    HOST_TIME,
+    POWERS,
+    predict_durations,
+    predict_totals,
+)
 from joulecast.estimators.base import (
     ISOLATED_SUM_ERROR_SD_SHARE,
     MIXED_TIME_SUM_ERROR_SD_SHARE,
@@ -54,7 +60,7 @@ from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import make_family
 from joulecast.gp.lognormal import log_variance, lognormal_interval
 from joulecast.gp.logsums import selection as relinearisation
-from joulecast.operators import make_layer
+from joulecast.operators import make_layer, network_work
 from joulecast.records import (
     MODES,
     OWN_NET,
@@ -368,18 +374,47 @@ def follow_proposals(device, target, limit=60, seen=()):
     return proposals, observations
 
 
-def test_every_kind_is_measured_twice_first(device):
-    proposals, _ = follow_proposals(device, make_target(8), limit=8)
-    # One whole network runs between the two rounds, two more follow.
-    sizes = [len(proposal.trial.network.layers) for proposal in proposals[:7]]
-    assert sizes == [1, 1, 5, 1, 1, 5, 5]
-    isolated = [proposals[at].trial.network.layers[0].kind for at in (0, 1, 3, 4)]
-    assert sorted(isolated) == ["conv2d", "conv2d", "linear", "linear"]
-    assert all(proposal.with_energy for proposal in proposals[:7])
+def test_campaigns_begin_with_whole_networks_and_all_kinds(device):
+    target = make_target(8)
+    proposals, _ = follow_proposals(device, target, limit=12)
+    trials = [proposal.trial for proposal in proposals[:10]]
+    # Six networks, and two layers of each of two kinds.
+    assert [len(trial.network.layers) for trial in trials] == [5, 1, 1, 5, 5, 1, 1, 5, 5, 5]
+    isolated = [trials[at].network.layers[0].kind for at in (1, 2, 5, 6)]
+    assert isolated == ["conv2d", "linear"] * 2
+    assert all(proposal.with_energy for proposal in proposals[:10])
+    flops = {
+        network: network_work(network, SETUP).total.flops
+        for network in (target.network, *target.networks)
+    }
+    largest, smallest, middle = (flops[trials[at].network] for at in (0, 3, 4))
+    assert (largest, smallest) == (max(flops.values()), min(flops.values()))
+    assert middle == sorted(flops.values())[len(flops) // 2]
+
+
+@pytest.mark.parametrize("mode", ["graph", "eager"])
+def test_whole_networks_correct_what_isolated_layers_share(device, mode):
+    """Layers alone take 10 % longer than in a network, at 5 % more power."""
+    setup = replace(SETUP, batch=512)
+    networks = draw_networks(26, seed=91)
+    target, others = networks[:12], networks[20:]
+    alone = [
+        replace(one, duration_s=1.1 * one.duration_s, energy_j=1.1 * 1.05 * one.energy_j)
+        for one in observe_blocks(device, networks[12:20], setup, mode)
+    ]
+    whole = [observe_step(device, Trial(network, setup)) for network in others]
+    truth_j = np.array(true_energies(device, target, setup))
+
+    def find_bias(observations):
+        fitted = ADDITIVE.fit([*observations, observe_idle(device)])
+        return np.mean(np.log(predict(fitted, target, setup).energy_j / truth_j))
+
+    assert find_bias(alone) > 0.08
+    assert abs(find_bias([*alone, *whole])) < 0.03
 
 
 def test_proposals_bring_the_target_within_its_share(device):
-    target = make_target(4, uncertainty_share=0.1)
+    target = make_target(12, uncertainty_share=0.1)
     proposals, observations = follow_proposals(device, target)
     assert proposals[-1].trial is None
     assert proposals[-1].uncertainty_share <= 0.1
@@ -430,10 +465,11 @@ def test_structures_that_no_eager_step_showed_run_in_isolation(device):
     assert sorted(structures) == sorted(expected)
 
 
-def test_only_isolated_layers_are_proposed_without_graphs(device):
-    """Durations contain the host then, whatever the networks are."""
+def test_everything_is_eager_without_graphs(device):
     proposals, _ = follow_proposals(device, make_target(2, 81, modes=("eager",)), limit=10)
-    assert all(len(one.trial.network.layers) == 1 for one in proposals if one.trial)
+    trials = [one.trial for one in proposals if one.trial]
+    assert {trial.mode for trial in trials} == {"eager"}
+    assert [len(trial.network.layers) for trial in trials[:4]] == [5, 1, 1, 5]
 
 
 def test_after_timing_all_layers_probes_measure_the_largest_energies(device, observations):
@@ -704,3 +740,53 @@ def test_half_precisions_share_what_was_measured():
     shared = share_half_precisions(measured)
     assert shared["relu bf16"] == fp16 and shared["gelu fp16 inference"] == bf16
     assert shared["add fp32"] == fp32 and len(shared) == 7
+
+
+def test_steps_bound_their_kernels(device):
+    """A step that its host limits, but that is shorter than similar layers suggest."""
+    setup = replace(SETUP, batch=512)
+    network, *others = draw_networks(9, seed=95)
+    longer = [
+        replace(one, duration_s=1.3 * one.duration_s)
+        for one in observe_blocks(device, others, setup)
+    ]
+    step = observe_step(device, Trial(network, setup))
+    step = replace(step, issue_s=step.duration_s)
+
+    def predict_device_s(observed):
+        fitted = ADDITIVE.fit([*observed, observe_idle(device)])
+        return predict_totals(fitted, [count_network(network, setup)], 0.0).durations.total[0]
+
+    before_s, after_s = predict_device_s(longer), predict_device_s([*longer, step])
+    assert before_s > 1.2 * step.duration_s
+    assert after_s - step.duration_s < 0.8 * (before_s - step.duration_s)
+
+
+def test_intervals_are_wider_at_aligned_sizes_until_some_were_measured(device):
+    """Channels in multiples of 64 run other kernels, here in half the time of others."""
+    setup = replace(SETUP, batch=256, precision="tf32")
+    rng = np.random.default_rng(7)
+
+    def observe_conv(width, factor):
+        layer = make_layer("conv2d", cin=width, cout=width, space=(16, 16), kernel=(3, 3))
+        block = split_blocks(Network((layer,), Input((width, 16, 16))))[0].block
+        one = observe_step(device, make_isolated_trial(block, setup, "graph"))
+        return replace(one, duration_s=factor * one.duration_s, energy_j=factor * one.energy_j)
+
+    others = [observe_conv(int(width) | 1, 1.0) for width in rng.integers(60, 560, 24)]
+    aligned = [observe_conv(width, 0.5) for width in (64, 192, 320, 448, 576)]
+
+    def predict_ratios(observed):
+        """Return estimated over measured durations of aligned layers, and their log sds."""
+        fitted = ADDITIVE.fit([*observed, observe_idle(device)])
+        counts = [{set_up_layer(read_isolated_block(one.trial), setup): 1.0} for one in aligned]
+        sums = fitted.encoder.sum_layers(counts, [False] * len(counts))
+        found = predict_durations(fitted.encoder, fitted.duration, sums)
+        measured_s = [one.duration_s / one.trial.execution.copies for one in aligned]
+        return found.total / measured_s, np.sqrt(found.logs.log_variance)
+
+    unseen, unseen_sds = predict_ratios(others)
+    assert np.all(np.abs(np.log(unseen)) < 3.0 * unseen_sds)
+    seen, seen_sds = predict_ratios([*others, *aligned[1:4:2]])
+    assert np.abs(np.log(seen)).mean() < 0.5 * np.abs(np.log(unseen)).mean()
+    assert seen_sds.mean() < 0.7 * unseen_sds.mean()

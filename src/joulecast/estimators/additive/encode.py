@@ -1,6 +1,7 @@
 """Encode operators, and sums over them, as arrays; define the processes over them.
 
-    durations   basis: launches, FLOPs by precision, bytes            d = the roofline's sum
+    durations   basis: launches, FLOPs by precision, bytes,           d = the roofline's sum
+                FLOPs of padding to large tiles
     powers      basis: 1, share of time beyond that of short launches, achieved over peak FLOP rate
                 by precision, achieved over peak byte rate
 
@@ -52,6 +53,8 @@ from joulecast.records.codec import Record, omit_default
 
 DURATION_AXES = tuple(range(len(AXES) + 1))
 """Columns of points that durations depend on: AXES, and whether FLOPs or bytes bound."""
+ALIGNMENT_AXES = (len(AXES) + 1,)
+"""Columns of points where hardware is not known: the alignment of convolutions."""
 HARDWARE_AXES = tuple(range(len(AXES) + 1, len(AXES) + 5))
 """Columns of points where hardware is known: output per multiprocessor, bytes over the cache, FLOPs
 and bytes per second of a multiprocessor."""
@@ -106,7 +109,9 @@ class OperatorEncoder(Record):
         """Return operators as inputs of the process of durations."""
         work = _Work.of(operators)
         basis = np.column_stack([work.launches, work.flops_by_precision, work.size_bytes])
-        if self.hardware is not None:
+        if self.hardware is None:
+            basis = np.column_stack([basis, work.tile_flops_by_precision @ self._flop_s])
+        else:
             # Seconds of launches, fp32 FLOPs, FLOPs of matrix units in any precision, and bytes:
             # the share of their peak that matrix units reach in one precision tells about others.
             seconds = basis * np.array(self.roofline.costs)
@@ -147,6 +152,8 @@ class OperatorEncoder(Record):
             rates = 1.0 / flop_s, np.full(len(flop_s), 1.0 / self.roofline.byte_s)
             columns += [self.hardware.relate_work(work.points, work.size_bytes)]
             columns += [self.hardware.relate_rates(*rates)]
+        else:
+            columns += [work.alignment]
         return np.column_stack(columns)
 
     def _make_inputs(
@@ -303,20 +310,25 @@ class _Work:
 
     launches: Floats
     flops_by_precision: Floats
+    tile_flops_by_precision: Floats
     size_bytes: Floats
     points: Floats
+    alignment: Floats
 
     @classmethod
     def of(cls, operators: Sequence[SetupLayer]) -> _Work:
         size = len(operators)
-        flops = np.zeros((size, len(FLOAT_PRECISIONS)))
+        flops, tile_flops = np.zeros((2, size, len(FLOAT_PRECISIONS)))
         columns = [FLOAT_PRECISIONS.index(one.rate_precision) for one in operators]
         flops[np.arange(size), columns] = [one.padded_flops for one in operators]
+        tile_flops[np.arange(size), columns] = [one.tile_flops for one in operators]
         return cls(
             np.array([max(one.launches, 1) for one in operators], float),
             flops,
+            tile_flops,
             np.array([one.size_bytes for one in operators], float),
             np.array([one.point for one in operators], float).reshape(size, len(AXES)),
+            np.array([one.alignment for one in operators], float),
         )
 
 
@@ -450,6 +462,9 @@ _POWER_TERMS = (
     KernelTerm(ALL_INPUTS, POWER_AXES[:3], (0.15, 0.5), (0.1, 0.5), (1.5, 0.7)),
     KernelTerm(CLASS, POWER_AXES, (0.1, 0.5), (0.1, 0.5), (3.0, 0.7)),
 )
+# Padding to large tiles takes this share of the time of other FLOPs. Fitted to convolutions of an
+# H200 it is 0.15, to its matrix products 1.3.
+_TILE_SHARE: Prior = (0.5, 1.0)
 # Overheads: a tenth of a run, within a factor of ten.
 _OVERHEAD_LOG_SD = 1.5
 # Shares of the residuals of other devices that this one has too. Powers are learnt from noisier
@@ -464,10 +479,10 @@ def define_durations(
 ) -> LogSumProcess:
     """Return the process of durations."""
     roofline = encoder.roofline
-    coefficients = tuple(zip(roofline.costs, roofline.log_sds, strict=True))
+    coefficients = (*zip(roofline.costs, roofline.log_sds, strict=True), _TILE_SHARE)
     coefficients += ((overhead_s, _OVERHEAD_LOG_SD),) * len(encoder.overheads)
     coefficients += _divide_share(_DURATION_SHARE, len(encoder.sources))
-    axes = DURATION_AXES
+    axes = DURATION_AXES + ALIGNMENT_AXES
     terms = (
         KernelTerm(ALL_INPUTS, shared_sd=(0.3, 0.5), regime_sd=_REGIME_SD),
         KernelTerm(CLASS, regime_sd=(0.3, 0.5)),

@@ -78,7 +78,7 @@ _MIN_FACTOR, _MIN_SHARE = 2.0, 0.05
 
 
 # Version of the stored fit; other versions are fitted again.
-FIT_VERSION = 8
+FIT_VERSION = 9
 
 
 @dataclass(frozen=True)
