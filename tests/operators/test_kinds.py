@@ -287,7 +287,7 @@ def test_kinds_of_each_sort():
     assert names_where("is_view") == {"flatten", "view", "permute", "last"}
     assert names_where("reads_tokens") == {"embedding", "embedding_bag"}
     assert names_where("combines_inputs") == {"elementwise"}
-    assert names_where("counts_params") == {"elementwise", "index"}
+    assert names_where("counts_params") == {"elementwise", "index", "slice"}
     assert names_where("has_head_dim") == names_where("packs_inputs") == {"sdpa"}
     moves = {"index", "scatter", "sort", "slice", "gradient_copy"}
     assert names_where("is_function") == {"elementwise", "matmul", "sdpa", *moves}

@@ -210,6 +210,64 @@ def test_experts_by_grouped_products_are_one_layer(is_half: bool) -> None:
     assert network.totals.unattributed_flops_share < 0.01
 
 
+def test_gradient_of_one_expert_is_as_large_as_the_stack() -> None:
+    """Each is padded with zeros to all experts, and added to that of the others."""
+    torch.manual_seed(0)
+    network = read_net(Experts("loop", 32), torch.randn(2, 64, 16))
+    (stack,) = find_layers(network, "slice")
+    params = 32 * 32 * 16
+    assert (stack.sizes["params"], stack.trains, stack.tied) == (params, True, False)
+    # All experts are updated, also those without tokens; nothing is updated twice.
+    work = network_work(network, Setup(batch=2))
+    assert work.params == network.totals.params
+    assert moved_bytes(network, 2) == pytest.approx(network.totals.size_bytes, rel=0.06)
+    one, many = (layer_work(stack, Setup(batch=batch)).backward.size_bytes for batch in (2, 8))
+    assert one == pytest.approx(4 * 4 * params * stack.calls, rel=0.1)
+    assert many == pytest.approx(one, rel=0.2)  # whatever the batch
+    for placed in split_network(network):
+        if placed.block.layers[0].kind == "slice":
+            trial = make_isolated_trial(placed.block, Setup(batch=2, threads=1))
+            TorchRuntime("cpu", Device("a-cpu")).prepare(trial).close()
+
+
+def test_experts_without_tokens_are_not_missing() -> None:
+    def choose(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return net.experts[int(x.sum() > -1e9)](x)
+
+    net = MadeNet(choose, experts=nn.ModuleList(nn.Linear(8, 8) for _ in range(4)))
+    network = read_net(net, torch.randn(2, 8))
+    assert len(find_layers(network, "linear")) == 1 and network.totals.params == 4 * 72
+    assert network.totals.unattributed_params_share == 0.0
+
+
+@pytest.mark.parametrize(
+    "multiply",
+    [
+        lambda x, w: torch.einsum("bki,kio->bko", x, w),
+        lambda x, w: torch.einsum("kio,bki->bko", w, x),
+        lambda x, w: torch.bmm(x.transpose(0, 1), w).transpose(0, 1),
+        lambda x, w: torch.bmm(w.mT, x.permute(1, 2, 0)).permute(2, 0, 1),
+        lambda x, w: torch.baddbmm(torch.zeros(1), x.transpose(0, 1), w).transpose(0, 1),
+        lambda x, w: (x.unsqueeze(-2) @ w).squeeze(-2),
+    ],
+)
+@pytest.mark.parametrize(("members", "cin", "cout"), [(4, 5, 3), (3, 4, 4), (1, 5, 3)])
+def test_weights_of_an_ensemble_belong_to_their_product(multiply, members, cin, cout) -> None:
+    """Those of all members but one belonged to no layer."""
+    weight = nn.Parameter(torch.randn(members, cin, cout))
+    net = MadeNet(lambda net, x: multiply(net.first(x), net.weight), weight=weight)
+    net.first = nn.Linear(cin, cin)
+    network = read_net(net, torch.randn(24, members, cin))
+    assert network_work(network, Setup(batch=24)).params == network.totals.params
+    assert step_flops(network, 24) == network.totals.flops
+    if members > 1:
+        (layer,) = find_layers(network, "grouped_linear")
+        sizes = {"cin": cin, "cout": cout, "lead": (members,), "experts": members, "half": 1}
+        assert dict(layer.sizes) == sizes
+        trial = make_isolated_trial(split_network(network)[-1].block, Setup(batch=24, threads=1))
+        TorchRuntime("cpu", Device("a-cpu")).prepare(trial).close()
+
+
 SAMPLES, FRAMES = 3, 5
 
 

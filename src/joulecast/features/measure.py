@@ -27,6 +27,7 @@ from joulecast.records import (
     describe_inference,
     name_step,
 )
+from joulecast.records.network import describe_waits
 from joulecast.records.trial import INFERENCES
 from joulecast.system.errors import ArgumentError, InputError, StoreError, arg
 from joulecast.system.redaction import redact_url
@@ -237,7 +238,9 @@ class StepMeasurement(Reportable):
                 f"{one.warmup_steps:,} to warm up."
             )
         issue_s = one.issue_s if one.covers.startswith("gpu") else None
-        if issue_s and one.duration_s and issue_s >= _HOST_SHARE * one.duration_s:
+        if issue_s and one.trial.network.wait_count:
+            lines.append(f"Issue time contains waiting: {describe_waits(one.trial.network)}")
+        elif issue_s and one.duration_s and issue_s >= _HOST_SHARE * one.duration_s:
             lines.append(f"The host limits this {name_step(setup)}: issuing it takes as long.")
         if self.disturbances:
             faults = (f"{name} ({count} times)" for name, count in self.disturbances.items())

@@ -145,7 +145,7 @@ def define_grouped_linear() -> Kind:
 
     ``lead`` counts the rows of all experts together: tokens times the experts that each is given.
     Autocast leaves grouped products in the precision of the weights, unless the module casts both
-    to half precision itself (``half``).
+    to half precision itself (``half``), or multiplies a batch of matrices.
     """
     linear = define_linear()
 

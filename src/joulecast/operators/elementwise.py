@@ -424,9 +424,15 @@ def define_sort() -> Kind:
 def define_slice() -> Kind:
     """Return the row of a slice: a view whose gradient is padded with zeros.
 
-    A tensor is sliced more than once, so the padded gradients are also summed.
+    A tensor is sliced more than once, so the padded gradients are also summed. With ``params`` it
+    is a stack of as many weights, from which one is taken at a time, as by a loop over experts.
     """
-    return _define_costly_view(lambda elements, out: 4 * elements + 2 * out, launches=3)
+    kind = _define_costly_view(lambda elements, out: 4 * elements + 2 * out, launches=3)
+    return replace(
+        kind,
+        sizes={**kind.sizes, "params": None},
+        params=lambda s, shape: (s["params"],) if s.get("params") else (),
+    )
 
 
 def define_gradient_copy() -> Kind:
@@ -447,6 +453,9 @@ def _define_costly_view(count_moved: Callable[[int, int], int], launches: int) -
     """
 
     def backward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        if params := s.get("params", 0):
+            moved = count_moved(params, math.prod(s["out"]) * c.batch)
+            return Work(0.0, float(moved * WEIGHT_BYTES), launches) if c.trains else NO_WORK
         if not c.input_grad:
             return NO_WORK
         moved = count_moved(math.prod(shape), math.prod(s["out"]))

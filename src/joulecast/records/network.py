@@ -41,6 +41,9 @@ MOST_AXES = 16
 LARGEST_SIZE = 10**12
 """No device could hold more, and counting them would take forever or overflow."""
 
+WAIT_BINS = 10
+"""Parts of a forward or backward pass in which waits are counted."""
+
 # Operators without a cost rule that are named one by one; the rest is only counted.
 _MOST_NAMED = 3
 _Back = Annotated[int, Range(1, 10**6)]
@@ -169,7 +172,7 @@ class StepTotals(Record):
             backward (two per multiply-add).
         size_bytes: Bytes that the operators of forward and backward read and write.
         unattributed_flops_share: Share of ``flops`` that no layer accounts for; likewise the
-            shares of bytes and parameters.
+            shares of bytes and of the parameters that the step uses.
         overcounted_flops_share: How much the layers count beyond ``flops``, as a share of it.
         between: Function calls that forward makes between layers (views, masks, positions). They
             cost host time and next to no device time.
@@ -177,6 +180,9 @@ class StepTotals(Record):
             each.
         uncounted_bytes_share: Share of ``size_bytes`` that those operators move: a guess at how
             much of the step is unknown.
+        waits: How often the host waits for a GPU, as for ``x.item()`` or the rows that a mask
+            selects: in each tenth of the launches of forward, and then in each of backward. Empty
+            if it never does.
         notes: What a reader should know about how the module was read, in sentences.
     """
 
@@ -192,6 +198,7 @@ class StepTotals(Record):
     ops_without_rule: Annotated[tuple[tuple[str, Count], ...], MaxLength(10_000)] = omit_default(())
     uncounted_bytes_share: Share = omit_default(0.0)
     notes: Annotated[tuple[str, ...], MaxLength(1000)] = omit_default(())
+    waits: Annotated[tuple[Count, ...], MaxLength(2 * WAIT_BINS)] = omit_default(())
 
 
 @dataclass(frozen=True)
@@ -212,6 +219,11 @@ class Network(Record):
     buildable: bool = always_stored(default=True, compare=False)
     name: str = always_stored(default="", compare=False)
     totals: StepTotals | None = field(default=None, compare=False)
+
+    @property
+    def wait_count(self) -> int:
+        """How often the host waits for a GPU in forward and backward."""
+        return sum(self.totals.waits) if self.totals is not None else 0
 
 
 def name_layout(layer: Layer) -> tuple[str, ...]:
@@ -394,19 +406,29 @@ def list_reading_notes(network: Network) -> list[str]:
     totals = network.totals
     if totals is None:
         return []
+    notes = list(totals.notes)
+    if network.wait_count:
+        notes.append(f"On a GPU {describe_waits(network)}")
     ops = sorted(totals.ops_without_rule, key=lambda op: (-op[1], op[0]))
     if not ops:
-        return list(totals.notes)
+        return notes
     named = [
         f"{name} ({count} call{'s' if count > 1 else ''})" for name, count in ops[:_MOST_NAMED]
     ]
     if len(ops) > _MOST_NAMED:
         named.append(f"{len(ops) - _MOST_NAMED} more")
     return [
-        *totals.notes,
+        *notes,
         f"No cost rule for {', '.join(named)}: FLOPs that they compute are missing, in "
         f"{format_share(totals.uncounted_bytes_share)} of the bytes of a step.",
     ]
+
+
+def describe_waits(network: Network) -> str:
+    """Return how often a step waits for its device, as the end of a sentence."""
+    count = network.wait_count
+    times = f"{count:,} times" if count > 1 else "once"
+    return f"the host waits {times} per step for values from the device (`x.item()`, masks)."
 
 
 def _normalise(value: Any) -> Any:

@@ -22,8 +22,9 @@ from joulecast.torch_nets.inputs import list_tensors
 FlopRule = Callable[[tuple[Any, ...], Any], float]
 """A function from an operator's arguments and its result to FLOPs."""
 
-# Operators that allocate memory or return another view of it: no kernel runs.
+# Operators that allocate memory, return another view of it or copy a number: no kernel runs.
 _FREE = {
+    "_local_scalar_dense",
     *("alias", "detach", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty"),
     *("new_empty_strided", "resize_", "_unsafe_view", "set_", "as_strided"),
 }
@@ -36,6 +37,16 @@ _SELECTS = {
 _SCATTERS = {
     *("index_put_", "_index_put_impl_", "index_add_", "index_copy_"),
     *("scatter_", "scatter_add_", "scatter_reduce_"),
+}
+# Operators after which the host waits for a GPU, for a number or the size of their result.
+_WAITS = {
+    *("_local_scalar_dense", "nonzero", "masked_select", "equal", "allclose", "bincount"),
+    *("_unique2", "unique_dim", "unique_consecutive", "_linalg_check_errors"),
+}
+# Operators that first look for the elements that are true in each mask among their indices.
+_TAKES_MASKS = {
+    *("index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_"),
+    "_unsafe_index_put",
 }
 # Matrix products, with the position of their first factor.
 _FIRST_FACTORS = {
@@ -78,6 +89,20 @@ def count_op_cost(
         return work, False
     sizes = [tensor.numel() for tensor in list_tensors((out, args))]
     return work, max(sizes, default=0) >= _FEW_ELEMENTS
+
+
+def count_op_waits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Return how often the host waits for a GPU in a dispatched operator."""
+    name = _op_name(func)
+    if name == "repeat_interleave":  # of how often to repeat each
+        given = {**dict(zip(("repeats", "output_size"), args, strict=False)), **kwargs}
+        return int(given.get("output_size") is None)
+    if name not in _TAKES_MASKS:
+        return int(name in _WAITS)
+    # A number is filled in where the mask is true, without looking for the places.
+    if "put" in name and args[2].dim() == 0:
+        return 0
+    return sum(t.dtype in (torch.bool, torch.uint8) for t in list_tensors(args[1]))
 
 
 def matmul_sizes(func: Any, args: tuple[Any, ...]) -> tuple[int, int, int, int]:

@@ -500,7 +500,8 @@ class GroupedLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1])
         # Autocast casts neither rows nor weights of a grouped product; some modules do.
-        dtype = torch.bfloat16 if self.is_half else self.weight.dtype
+        is_half = self.is_half and torch.is_autocast_enabled(x.device.type)
+        dtype = torch.bfloat16 if is_half else self.weight.dtype
         weight = self.weight.to(dtype).transpose(1, 2)
         out = _multiply_groups(rows.to(dtype), weight, self._find_offsets(rows))
         return out.reshape(*x.shape[:-1], -1)
@@ -621,6 +622,23 @@ def slice_twice(out: Shape, x: torch.Tensor) -> torch.Tensor:
     return first + flat[:, -1:].reshape(-1, *([1] * len(out)))
 
 
+class SlicedWeights(nn.Module):
+    """A stack of weights, from which two are taken for each sample."""
+
+    def __init__(self, params: int, out: Shape) -> None:
+        super().__init__()
+        self.weight, self.out = nn.Parameter(torch.randn(1, params)), out
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return slice_twice(self.out, self.weight).expand(len(x), *self.out)
+
+
+def _build_slice(op: Op, shape: Shape) -> nn.Module:
+    if op.sizes.get("params"):
+        return SlicedWeights(op.sizes["params"], op.sizes["out"])
+    return FunctionModule(partial(slice_twice, op.sizes["out"]))
+
+
 def view_and_copy_gradient(out: Shape, x: torch.Tensor) -> torch.Tensor:
     """Return each sample in shape ``out`` without a copy; its gradient is copied.
 
@@ -686,7 +704,7 @@ OP_BUILDERS: dict[str, OpBuilder] = {
     "sort": lambda op, shape: FunctionModule(
         partial(sort_elements, op.sizes["fn"], tuple(op.sizes["out"]))
     ),
-    "slice": lambda op, shape: FunctionModule(partial(slice_twice, op.sizes["out"])),
+    "slice": _build_slice,
     "gradient_copy": lambda op, shape: FunctionModule(
         partial(view_and_copy_gradient, op.sizes["out"])
     ),

@@ -18,6 +18,7 @@ from torch import nn
 
 from joulecast.operators import Work, network_work
 from joulecast.records import Network, Setup, StepTotals, name_layout
+from joulecast.records.network import WAIT_BINS
 from joulecast.system.errors import NetError
 from joulecast.system.user_errors import describe_user_error
 from joulecast.torch_nets.build import build_net
@@ -182,6 +183,13 @@ def _keeps_memory_formats(network: Network, batch: int) -> bool:
 def _count_totals(trace: Trace, network: Network, batch: int) -> StepTotals:
     """Return the independent count of the step, and the shares that the layers leave or exceed."""
     params = sum(value.numel() for value in trace.params.values())
+    # Experts that see no tokens are not read, get no gradient and are not updated.
+    read = {name for event in trace.events for name in event.param_names}
+    used_params = sum(
+        value.numel()
+        for name, value in trace.params.items()
+        if name in read or value.grad is not None
+    )
     formula = network_work(network, Setup(batch=batch))
     layers = formula.forward + formula.backward
     total = trace.total
@@ -193,6 +201,7 @@ def _count_totals(trace: Trace, network: Network, batch: int) -> StepTotals:
     flops_excess = _find_excess(layers.flops, total.flops)
     bytes_excess = _find_excess(layers.size_bytes, total.size_bytes - trace.loss.size_bytes)
     return StepTotals(
+        waits=_place_waits(trace),
         ops_without_rule=tuple(sorted(trace.ops_without_rule.items())),
         uncounted_bytes_share=trace.uncounted_bytes / (total.size_bytes or 1.0),
         flops=total.flops,
@@ -200,10 +209,21 @@ def _count_totals(trace: Trace, network: Network, batch: int) -> StepTotals:
         params=params,
         unattributed_flops_share=max(0.0, -flops_excess),
         unattributed_bytes_share=max(0.0, -_find_excess(attributed_bytes, total.size_bytes)),
-        unattributed_params_share=max(0.0, -_find_excess(formula.params, params)),
+        unattributed_params_share=max(0.0, -_find_excess(formula.params, used_params)),
         overcounted_flops_share=max(0.0, flops_excess),
         overcounted_bytes_share=max(0.0, bytes_excess),
     )
+
+
+def _place_waits(trace: Trace) -> tuple[int, ...]:
+    """Return how often the host waits in each part of the launches of forward and of backward."""
+    bins, forward = [0] * (2 * WAIT_BINS), trace.forward_launches
+    backward = trace.total.launches - forward
+    for launches in trace.waits:
+        is_backward = launches > forward
+        before, total = (launches - forward, backward) if is_backward else (launches, forward)
+        bins[WAIT_BINS * is_backward + min(WAIT_BINS * before // max(total, 1), WAIT_BINS - 1)] += 1
+    return tuple(bins) if trace.waits else ()
 
 
 def _forward_flops_error(trace: Trace, network: Network, batch: int) -> float:

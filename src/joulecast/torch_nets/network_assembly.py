@@ -56,6 +56,8 @@ class _TraceAssembler(LayerAssembler):
         super().__init__([INPUT - i for i in range(len(trace.inputs))], trace.output_id, readers)
         self.params = dict(trace.params)
         self.params_of_view: dict[int, tuple[str, ...]] = {}
+        # Of each stack of weights that is taken one by one: the index of its layer.
+        self.stacks: dict[str, int] = {}
         # Of each layer: the calling module, and the number of layers before it in that call.
         self.positions: list[tuple[str, int]] = []
         self.layers_of_call: dict[tuple[str, int], int] = Counter()
@@ -90,22 +92,29 @@ class _TraceAssembler(LayerAssembler):
     # -- events ----------------------------------------------------------------------------
 
     def _add_event(self, index: int, event: Event) -> None:
-        for value in event.input_ids:
+        sizes = [self.params[name].numel() for name in event.param_names]
+        for value, tensor in event.inputs:
             for name in self.params_of_view.get(value, ()):
                 event.param_names += (name,)
+                sizes.append(tensor.numel())
                 if event.matmuls:
                     event.has_trainable_params |= self.params[name].requires_grad
                     # The weight beside the first argument is not an input.
                     first = event.args[0] if event.args else None
                     event.needs_input_grad = getattr(first, "requires_grad", False)
+        event.weight_elements = max(sizes, default=0)
         op = self._add_constant(read_op(event, self.batch), event)
         inputs = [(value, tensor.is_floating_point()) for value, tensor in event.inputs]
-        weights = {name: self.params[name].numel() for name in event.param_names}
+        # Beside one weight of a stack, whose layer counts all of them, a bias would count it again.
+        names = [name for name in event.param_names if name in self.stacks] or event.param_names
+        weights = {name: self.params[name].numel() for name in names}
         call = Call(inputs, event.output_ids, weights, self._find_block(index))
         before = self.find_growing_layer(call)
         if op is None or (find_kind(op.kind).is_view and before < 0):
             self.buildable = False
-            if _is_costly_view(event) and event.function_name in self.costly_views:
+            if self._takes_from_stack(event):
+                self._add_to_stack(event, call)
+            elif _is_costly_view(event) and event.function_name in self.costly_views:
                 self._start(read_costly_view(event, self.batch), event, call)
             else:
                 self._name_views_of_params(event)
@@ -134,8 +143,28 @@ class _TraceAssembler(LayerAssembler):
         size = 0 if event.param_names else event.find_largest_constant(known, self.batch)
         return with_size(op, "constant", size) if size else op
 
+    def _takes_from_stack(self, event: Event) -> bool:
+        """Return whether an event takes one weight of a stack, such as that of an expert."""
+        names, out = event.param_names, event.outputs
+        if event.function_name not in ("getitem", "select") or len(names) != 1:
+            return False
+        weight = self.params[names[0]]
+        return out[0].dim() > 1 and out[0].shape == weight.shape[1:]
+
+    def _add_to_stack(self, event: Event, call: Call) -> None:
+        """Count one more weight that is taken from a stack."""
+        (name,) = event.param_names
+        if name in self.stacks:
+            at = self.stacks[name]
+            self.layers[at] = replace(self.layers[at], calls=self.layers[at].calls + 1)
+            self.calls_between += 1
+        else:
+            self.stacks[name] = len(self.layers)
+            self._start(read_costly_view(event, self.batch), event, call)
+        self.params_of_view[event.output_ids[0]] = (name,)
+
     def _name_views_of_params(self, event: Event) -> None:
-        """Keep the names of what a view selects: one expert of a stack is a parameter by itself."""
+        """Keep the names of what a view selects: a part of a parameter is one by itself."""
         names = event.param_names
         for value, view in zip(event.output_ids, event.outputs, strict=True) if names else ():
             self.params_of_view[value] = names

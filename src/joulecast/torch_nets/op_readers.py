@@ -138,10 +138,18 @@ def _read_grouped_linear(event: Event, batch: int) -> Op:
 def _read_matmul(event: Event, batch: int) -> Op:
     """Read any function that runs matrix products: with a weight as linear, else as matmul."""
     count, m, k, n = event.matmuls[0]
+    if event.weight_elements == count * m * k != count * k * n:  # the weight is on the left
+        m, n = n, m
     # Several products in one function count as more rows of the first.
     rows = sum(c * a * b * d for c, a, b, d in event.matmuls) / (k * n)
     if event.param_names or find_shared_operand(event) is not None:
         lead = max(1, round(rows / batch))
+        experts, rest = divmod(event.weight_elements, k * n)
+        if experts > 1 and not rest and count % experts == 0:
+            # Experts, or members of an ensemble, multiply rows by a weight each; autocast computes
+            # that in half precision.
+            sizes = {"cin": k, "cout": n, "lead": (lead,), "experts": experts}
+            return make_op("grouped_linear", **sizes, half=1)
         bias = int(len(event.param_names) > 1 or event.name == "addmm")
         return make_op("linear", cin=k, cout=n, lead=(lead,) if lead > 1 else (), bias=bias)
     if count % batch == 0:

@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_map_only
 from joulecast.operators import Shape, Work
 from joulecast.system.errors import NetError
 from joulecast.system.units import format_bytes
-from joulecast.torch_nets.aten_costs import count_op_cost, matmul_sizes
+from joulecast.torch_nets.aten_costs import count_op_cost, count_op_waits, matmul_sizes
 from joulecast.torch_nets.inputs import call_net, list_tensors
 from joulecast.torch_nets.losses import LossFunction, first_float_tensor
 
@@ -81,6 +81,7 @@ class Event:
         output_ids: Ids of the values that it returns.
         outputs: The returned tensors.
         param_names: Names of the parameters that it reads.
+        weight_elements: Elements of the largest of these, or of what was taken from one.
         is_dynamic: It depends on the module's input or on parameters.
         needs_input_grad: One of its dynamic inputs requires a gradient.
         has_trainable_params: One of its parameters requires a gradient.
@@ -100,6 +101,7 @@ class Event:
     output_ids: tuple[int, ...] = ()
     outputs: tuple[torch.Tensor, ...] = ()
     param_names: tuple[str, ...] = ()
+    weight_elements: int = 0
     is_dynamic: bool = True
     needs_input_grad: bool = False
     has_trainable_params: bool = False
@@ -184,6 +186,8 @@ class Trace:
         ops_without_rule: Operators whose FLOPs are unknown, with how often they ran.
         uncounted_bytes: Bytes that those operators moved.
         is_real: It ran on real tensors.
+        forward_launches: Launches of the forward pass.
+        waits: Of each time that the host waits for a GPU, how many launches stand before it.
     """
 
     params: dict[str, torch.Tensor]
@@ -196,6 +200,8 @@ class Trace:
     output_id: int = INPUT
     ops_without_rule: Counter[str] = field(default_factory=Counter)
     uncounted_bytes: float = 0.0
+    forward_launches: int = 0
+    waits: list[int] = field(default_factory=list)
 
 
 def sample_shape(shape: Sequence[int], batch: int) -> Shape:
@@ -383,6 +389,7 @@ class _Tracer:
         """Attribute everything from here on to the loss, which is computed from this output."""
         self.trace.output_id = self.value_ids.get(id(output), INPUT)
         self.in_loss = True
+        self.trace.forward_launches = self.trace.total.launches
         self.created.append((_next_sequence_number(), None))
 
     def assign_runs(self) -> None:
@@ -419,7 +426,11 @@ class _Tracer:
 
     def call_function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that the module calls, and record it as an event."""
-        if self.in_operator or self._is_ignored():
+        if self.in_operator:
+            return func(*args, **kwargs)
+        if copies_to_host(func, args, kwargs):
+            self._count_waits(1, args)
+        if self._is_ignored():
             return func(*args, **kwargs)
         if self.open_event is not None:
             if self.open_event.leaf_module is not None:
@@ -509,6 +520,8 @@ class _Tracer:
     def count_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Add the cost of a dispatched operator to the event that it belongs to."""
         work, lacks_rule = count_op_cost(func, args, kwargs, out)
+        if waits := count_op_waits(func, args, kwargs):
+            self._count_waits(waits, (args, kwargs))
         if not work.launches:
             return
         if self.limits is not None:
@@ -528,6 +541,18 @@ class _Tracer:
             sizes = matmul_sizes(func, args)
             if node is None and sizes[0]:
                 event.matmuls.append(sizes)
+
+    def _count_waits(self, count: int, values: Any) -> None:
+        """Record that the host waits for values, unless they are made of constants alone.
+
+        Constants stay on the CPU, such as random numbers that decide whether a layer is skipped.
+        All other values count as if they were on a GPU: a trace cannot tell those that the user's
+        code keeps on the CPU.
+        """
+        is_checked_on_cpu = self.open_event is not None and self.open_event.name == "one_hot"
+        ids = [self.value_ids.get(id(tensor)) for tensor in list_tensors(values)]
+        if not is_checked_on_cpu and any(one is None or one not in self.constants for one in ids):
+            self.trace.waits += [self.trace.total.launches] * count
 
     def _count_backward(self, sequence_number: int, work: Work) -> None:
         # A node created while an event was open has a number from its own to that of the next.
@@ -568,6 +593,15 @@ class _DispatchMode(TorchDispatchMode):
         finally:
             self.tracer.in_operator = before
         return out
+
+
+def copies_to_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a function copies a tensor to the CPU, which PyTorch does not show of one that
+    is there already.
+    """
+    name = getattr(func, "__name__", "")
+    targets = (*args[1:2], kwargs.get("device")) if name == "to" else ()
+    return name in ("cpu", "tolist", "numpy") or "cpu" in (t for t in targets if type(t) is str)
 
 
 # ---------------------------------------------------------------------------------------------

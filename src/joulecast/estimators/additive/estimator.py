@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joulecast.estimators.additive.encode import SourceDevice, SourceMean
+from joulecast.estimators.additive.host_time import divide_waiting_step
 from joulecast.estimators.additive.layers import (
     OVERHEAD,
     PlacedLayer,
@@ -245,8 +246,9 @@ class FittedAdditive(AdditiveModel, Record):
         sum_errors = np.array([own if one.totals is None else read for one in networks])
         # Views and masks that a module calls between its layers are in none of them.
         between = [0.0 if one.totals is None else float(one.totals.between) for one in networks]
+        waiting = list(map(divide_waiting_step, networks, setups))
         counts = list(map(count_layers, layers))
-        totals = predict_totals(self, counts, sum_errors, joint, setups, between)
+        totals = predict_totals(self, counts, sum_errors, joint, setups, between, waiting)
         variance, cov = totals.variance, totals.covariance
         if cov is not None:
             pairs = list(zip(networks, setups, strict=True))

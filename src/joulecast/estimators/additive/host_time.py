@@ -6,9 +6,19 @@
     D'' = D + graph_gap·launches            a replayed graph, which no host issues; blocks that were
                                             measured whole contain their pauses
     T = (H^12 + D'^12)^(1/12)               the slower of both decides, a little more when equal
+    T = Σ_w (r + max_k (Σ_i≤k H_i + Σ_i>k D'_i))    a step that waits: parts i between two waits w
     E = P·D_s + P0·(T - D_s)                a waiting device draws idle power P0 and nothing else;
     D_s = D + s·(D' - D)                    in pauses of microseconds its power falls part of the
                                             way: they count as a share s of running at P = G/D
+
+Where the host needs what the device has computed (``x.item()``, the rows that a mask selects), it
+waits until the device has finished everything, and the device then idles until the next kernel is
+issued: a round trip r. In between, a kernel starts neither before it is issued nor before all
+kernels ahead of it have ended, so that the host issues the first k parts, and the device runs those
+after them, one after the other. After the last wait, the host goes on to the first one of the next
+step. Parts are tenths of forward and backward, and the update. Their shares are guesses: of H by
+launches, of D' by FLOPs and bytes. The issue time of a step that waits contains the device's time,
+so that it tells nothing about the host.
 
 Host times are fitted to eager steps by type of call, so that an unseen structure has a time too,
 and by structure. What a network calls between its layers (views, masks) is in no layer: each such
@@ -44,7 +54,8 @@ import numpy as np
 from joulecast.estimators.additive.layers import SetupLayer
 from joulecast.estimators.additive.observations import DecomposedObservation
 from joulecast.gp.linalg import Floats
-from joulecast.operators import HOST_CALLS
+from joulecast.operators import HOST_CALLS, network_work
+from joulecast.records import Network, Setup
 from joulecast.records.codec import Record
 
 # Of the smooth maximum of host and device time: at equal times a step takes 6 % more than either.
@@ -57,6 +68,11 @@ _LAUNCH_GAP_SD_S = 0.6e-6
 # a launch than their kernels.
 GRAPH_GAP_S = 0.35e-6
 _GRAPH_GAP_SD_S = 0.15e-6
+# Prior of what a wait adds: the copy of a number or of indices to the host with the kernels around
+# it, until the next kernel has started. Copies that synchronise take 20 to 40 us.
+ROUND_TRIP_S = 25e-6
+# FLOPs that take as long as moving a byte, about: weighs the parts of a step.
+_FLOPS_PER_BYTE = 100.0
 # Relative standard deviation of the duration of one step.
 _TIMING_SD_SHARE = 0.01
 # Duration of a call, forward and backward, if no eager step was timed: 30 us on the host of an H200
@@ -161,6 +177,59 @@ def combine_times(host_s: Floats, device_s: Floats) -> tuple[Floats, Floats, Flo
     factor = total ** (1.0 / EXPONENT - 1.0)
     grad_host, grad_device = factor * host ** (EXPONENT - 1.0), factor * device ** (EXPONENT - 1.0)
     return duration_s, grad_host, grad_device
+
+
+class WaitingStep(NamedTuple):
+    """The parts of a step that waits for its device, in the order in which they are issued.
+
+    Attributes:
+        host_shares: Share of each part in the host time of the step.
+        device_shares: The same in the time on the device.
+        waits: How often the host waits in each part.
+    """
+
+    host_shares: Floats
+    device_shares: Floats
+    waits: Floats
+
+
+def divide_waiting_step(network: Network, setup: Setup) -> WaitingStep | None:
+    """Return the parts of a network's step between waits; None if it never waits."""
+    if network.totals is None or not network.wait_count:
+        return None
+    work, bins = network_work(network, setup), len(network.totals.waits) // 2
+    passes = work.forward, work.backward
+    sizes = [one.flops + _FLOPS_PER_BYTE * one.size_bytes for one in (*passes, work.update)]
+    launches = [float(one.launches) for one in passes]
+    host_shares = np.append(np.repeat(launches, bins) / bins, 0.0) / max(sum(launches), 1.0)
+    device_shares = np.append(np.repeat(sizes[:2], bins) / bins, sizes[2]) / max(sum(sizes), 1.0)
+    # An inference ends after the forward pass.
+    waits = np.append(network.totals.waits, 0.0) * (host_shares > 0)
+    return WaitingStep(host_shares, device_shares, waits) if waits.any() else None
+
+
+def add_waits(
+    step: WaitingStep, host_s: Floats, device_s: float, batches: int = 1
+) -> tuple[Floats, Floats]:
+    """Return durations of a step that waits, and their derivatives in device time.
+
+    ``host_s`` are several host times. Each of ``batches`` waits as often.
+    """
+    # A step begins after its last wait, where the host runs ahead to the first one of the next.
+    last = int(np.flatnonzero(step.waits)[-1]) + 1
+    host_shares, device_shares, waits = (np.roll(one, -last) for one in step)
+    duration_s = np.full(host_s.shape, waits.sum() * batches * ROUND_TRIP_S)
+    grad_device = np.zeros(host_s.shape)
+    start = 0
+    for stop in (np.flatnonzero(waits) + 1).tolist():
+        issued = np.append(0.0, np.cumsum(host_shares[start:stop]))
+        left = np.append(np.cumsum(device_shares[start:stop][::-1])[::-1], 0.0)
+        times_s = np.multiply.outer(host_s, issued) + device_s * left
+        longest = times_s.argmax(axis=-1)
+        duration_s += times_s.max(axis=-1)
+        grad_device += left[longest]
+        start = stop
+    return duration_s, grad_device
 
 
 def count_launches_outside_blocks(counts: Mapping[SetupLayer, float]) -> float:

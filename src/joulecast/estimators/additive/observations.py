@@ -47,6 +47,7 @@ class DecomposedObservation:
 
     Attributes:
         counts: Distinct layers and how often the step runs each, copies included.
+        issue_s: Host time; None if unknown, or if the host waits for the device in between.
         is_isolated: It is one layer alone; otherwise a variant or a network.
         unit: The unit of the device that ran it; empty if unknown.
     """
@@ -147,7 +148,7 @@ def _decompose(observation: Observation) -> DecomposedObservation | None:
         duration_s=duration_s,
         duration_relative_var=sum_var
         + _relative_var(observation.duration_s, observation.duration_sd_s, count),
-        issue_s=issue_s,
+        issue_s=None if trial.network.wait_count else issue_s,
         is_isolated=block is not None,
         trial_key=trial.key,
         is_imported=observation.provenance == "imported",

@@ -19,6 +19,8 @@ import numpy as np
 from joulecast.estimators.additive.encode import OperatorEncoder, OperatorSums
 from joulecast.estimators.additive.host_time import (
     HostTimeModel,
+    WaitingStep,
+    add_waits,
     combine_times,
     count_launches_outside_blocks,
 )
@@ -156,12 +158,14 @@ def predict_totals(
     joint: bool = False,
     setups: Sequence[Setup] = (),
     between_calls: Sequence[float] = (),
+    waiting: Sequence[WaitingStep | None] = (),
 ) -> NetworkTotals:
     """Return energy and duration of networks given by their layers.
 
     ``sum_error_sd_share`` is the standard deviation of a total around the sum of its layers, as a
     share, of each network or of all. ``setups`` tell how the host issues each network, eagerly by
-    default; ``between_calls`` of a batch are in no layer.
+    default; ``between_calls`` of a batch are in no layer; ``waiting`` are the parts of steps that
+    wait for the device.
     """
     size, sums = len(networks), model.encoder.sum_layers(networks)
     durations = predict_durations(model.encoder, model.duration, sums, joint)
@@ -192,6 +196,11 @@ def predict_totals(
         weights = _NODE_WEIGHTS
         hosts_s = host_s[:, None] * np.exp(np.outer(host_log_sd, _NODES))
         steps_s, _, grads = combine_times(hosts_s, (busy_s + gaps_s)[:, None])
+        for at, step in enumerate(waiting):
+            if step is not None and not is_graph[at]:
+                batches = max(setups[at].accumulate, 1) if setups else 1
+                device_s = float(busy_s[at] + gaps_s[at])
+                steps_s[at], grads[at] = add_waits(step, hosts_s[at], device_s, batches)
         grad_device = grads @ weights
         paused_s, gap_sd_s = grad_device * gaps_s, grad_device * gap_sds_s
         ran_s = (busy_s + running * paused_s)[:, None]
