@@ -71,11 +71,10 @@ PRUNING = {
         {"name": "fc", "kind": "linear", "channels_before": 10, "channels_after": 10,
          "energy_before_j": 0.5, "energy_after_j": 0.38},
     ],
-    "measured": {
-        "before": {"energy_j": 2.1, "duration_s": 0.01, "provenance": "modelled", "meter": "m"},
-        "after": {"energy_j": 1.0, "duration_s": 0.01, "provenance": "modelled", "meter": "m"},
-        "share": 0.47, "within_budget": True,
-    },
+    "rounds": [
+        {"counts": {"conv1": 4}, "importance_share": 0.8, "estimated_j": 0.9, "energy_j": 0.98,
+         "duration_s": 0.01, "share": 0.49, "budget_probability": 0.6},
+    ],
     "not_prunable": ["fc: it is the output"],
 }  # fmt: skip
 SCORE = DeviceScore(

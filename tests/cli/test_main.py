@@ -214,7 +214,6 @@ def make_net():
         ("features.evaluation", "measure_and_evaluate", ("evaluate", "lenet5"), KEPT),
         ("features.measure", "measure_opened", ("measure", "lenet5"), "interrupted"),
         ("features.prune", "load_profile", ("prune", "lenet5", "--budget", "50%"), "interrupted"),
-        ("features.prune", "_make_probe", ("prune", "lenet5", "--budget", "50%", "--probe"), KEPT),
         (*STUDY, SEARCH, "interrupted: its trials are lost; give --storage"),
         (*STUDY, (*SEARCH, "--storage", "sqlite:///s.db"), "interrupted: finished trials are in s"),
     ],

@@ -230,7 +230,8 @@ def _make_option(one: Declaration) -> click.Parameter:
     if not default and one.type in (int, float, str) and one.default not in (None, ""):
         default = f"{one.default:g}" if one.type is float else str(one.default)
     text = about.help + (f"  [default: {default}]" if default and not one.is_required else "")
-    names = [f"--{one.option}", one.setting]
+    negated = f"/--no-{one.option}" if about.is_negatable else ""
+    names = [f"--{one.option}{negated}", one.setting]
     if one.type is bool or (about.flag_value is not None and not about.choices):
         value = True if about.flag_value is None else about.flag_value
         option = DeclaredOption(names, is_flag=True, flag_value=value, default=None, help=text)
@@ -278,8 +279,11 @@ class DeclaredOption(click.Option):
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         if self.is_flag:
             # Settings say true or false, whatever the flag stands for.
-            is_off = value is None or str(value).lower() in ("false", "0", "no", "off", "")
-            return None if is_off else self.flag_value
+            if value is None:
+                return None
+            is_off = str(value).lower() in ("false", "0", "no", "off", "")
+            off = False if self.about.is_negatable else None
+            return off if is_off else self.flag_value
         if value is None or value == () or not self.multiple:
             return None if value == () else super().type_cast_value(ctx, value)
         texts = [value] if isinstance(value, str) else list(value)

@@ -128,7 +128,6 @@ VERBS = {
     "profile": VerbCommand("profile.profile_device", kept=keep_if(), progress=show("profiling")),
     "prune": VerbCommand(
         "prune.prune",
-        kept=keep_if("probe", True),
         progress=show("activity", "choosing channels, minutes for large nets"),
     ),
     "score": VerbCommand("score.score", has_plots=True, kept=keep_if(), progress=show("report")),

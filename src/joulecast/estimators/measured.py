@@ -51,9 +51,14 @@ class KnownStep:
     provenance: str
 
     @property
+    def variance_share(self) -> float:
+        """Relative variance of the energy."""
+        return sum(self.sources.values())
+
+    @property
     def energy_sd_j(self) -> float:
         """Standard deviation of the energy."""
-        return self.energy_j * math.sqrt(sum(self.sources.values()))
+        return self.energy_j * math.sqrt(self.variance_share)
 
 
 def combine_steps(observations: Sequence[Observation], unit: str | None) -> KnownStep:
@@ -87,7 +92,7 @@ def combine_steps(observations: Sequence[Observation], unit: str | None) -> Know
 
 def answer_measured(estimate: Estimate, step: KnownStep) -> Estimate:
     """Return the estimate of a step with what was measured of it; its layers are scaled."""
-    factor, total = step.energy_j / estimate.energy_j, sum(step.sources.values())
+    factor, total = step.energy_j / estimate.energy_j, step.variance_share
     device_j = estimate.device_energy_j
     duration_var_s2 = (step.duration_sd_share * step.duration_s) ** 2
     return replace(

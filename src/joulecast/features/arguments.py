@@ -76,6 +76,7 @@ class Argument:
     is_written: bool = False  # whether it is a file that is written; its folder must exist
     is_joined: bool = False
     is_positional: bool = False
+    is_negatable: bool = False  # whether the command line also has --no-NAME
     is_after_dashes: bool = False  # whether it is everything after -- on the command line
 
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PROFILE_SECONDS = 600.0
 DEFAULT_ATLAS_SECONDS = 1800.0
-_SHORT_PROBE_SECONDS = 20.0
-# A probe measures each layer in one window and stops at this interval.
-_PROBE_INTERVAL_SHARE = 0.005
 # One round of each trial of a list: more trials tell more than more rounds.
 _LIST_ROUNDS, _ROUNDS = 1, 3
 # What a campaign of its own list of trials takes, and why it takes no more.
@@ -291,12 +288,6 @@ def probe_layers(
     _check_has_energy(measuring, store)
     net = ResolvedNet(networks[0], setup.batch, draw_members=lambda: networks)
     return run_profiling(net, setup, measuring, replace(options, acquisition="probe"), store)[1]
-
-
-def make_short_probe(seconds: float | None) -> ProfileOptions:
-    """Return the options of a short probe, which ends when the estimate is nearly exact."""
-    limit_s = _SHORT_PROBE_SECONDS if seconds is None else seconds
-    return ProfileOptions(seconds=limit_s, interval_share=_PROBE_INTERVAL_SHARE)
 
 
 def _start_probe(estimator: Estimator, own: Profile, store: str | None) -> Estimator:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from joulecast.features import arguments as given
 from joulecast.features.arguments import Argument, verb
 from joulecast.features.estimate import find_run_length
-from joulecast.features.measurers import MeasureOptions
+from joulecast.features.measurers import MeasureOptions, lock_device, open_any_measurer
 from joulecast.features.nets import NetRequest, ResolvedNet, require_packages, require_torch
 from joulecast.features.profiles import load_profile
-from joulecast.features.prune_report import MeasuredPruning, MeasuredStep, PruningResult
-from joulecast.records import Json, Network, Profile, Setup
+from joulecast.features.prune_report import PruningResult
+from joulecast.records import Json, Network, Observation, Profile, Setup
 from joulecast.system.errors import ArgumentError, FileError, InputError, arg
 from joulecast.system.units import parse_share
 from joulecast.views.report import Report, Reportable
@@ -23,15 +23,12 @@ from joulecast.views.report import Report, Reportable
 if TYPE_CHECKING:
     from torch import nn
 
-    from joulecast.features.channel_search import PruneOptions
+    from joulecast.features.channel_search import Counts, PruneOptions
     from joulecast.features.run import EnergyBudget
+    from joulecast.measurer import TrialMeasurer
     from joulecast.torch_nets.load import LoadedNet
 
-# How often the layers of the pruned net are probed before the counts are chosen again.
-_PROBE_ROUNDS = 2
 _PACKAGES = {"torch": "PyTorch", "torch_pruning": "Torch-Pruning", "safetensors": "safetensors"}
-
-Probe = Callable[[tuple[Network, ...]], Profile]
 
 
 def parse_floor(text: str) -> float:
@@ -44,7 +41,7 @@ Budget = Annotated[
     Argument("A share of the original, or energy of a step or run.", metavar="50%|5J|2Wh"),
 ]
 Strategy = Annotated[
-    str, Argument("How channels are chosen.", choices=("marginal", "uniform", "random"))
+    str, Argument("How channels are chosen.", choices=("marginal", "uniform", "walk"))
 ]
 Objective = Annotated[
     str,
@@ -63,14 +60,14 @@ Keep = Annotated[
     Argument("Layers not to prune, like 'fc*'; repeatable.", metavar="LAYER", is_repeated=True),
 ]
 Multiple = Annotated[int, Argument("Round channel counts to a multiple of N.", least=1)]
-ProbeFirst = Annotated[
-    bool,
-    Argument("Measure the remaining layers on the device --on, and choose again."),
-]
-ProbeSeconds = Annotated[
-    float | None, Argument("Longest duration of each probe.", least=0.0, default="20")
-]
-MeasureBoth = Annotated[bool, Argument("Measure both nets on the device --on.")]
+Confidence = Annotated[float, Argument(
+    "Probability with which the budget is kept.", above=0.0, below=1.0, metavar="90%",
+    parse=parse_share, default="90%",
+)]  # fmt: skip
+Verify = Annotated[bool | None, Argument(
+    "Measure what is chosen on the device --on, and choose again, at most three times.",
+    default="yes with --on", is_negatable=True,
+)]  # fmt: skip
 Save = Annotated[
     str | None,
     Argument(
@@ -104,7 +101,7 @@ def prune(
     samples: given.Samples = None,
     strategy: Strategy = "marginal",
     objective: Objective = "energy",
-    confidence: given.Confidence = 0.5,
+    confidence: Confidence = 0.9,
     importance: Importance = "magnitude",
     floor: Floor = 0.1,
     keep: Keep = (),
@@ -113,9 +110,7 @@ def prune(
     start: Mapping[str, int] | None = None,
     estimator: given.Estimator = "auto",
     level: given.Level = 0.95,
-    probe: ProbeFirst = False,
-    probe_seconds: ProbeSeconds = None,
-    measure: MeasureBoth = False,
+    verify: Verify = None,
     on: given.On = None,
     meter: given.Meter = None,
     save: Save = None,
@@ -124,7 +119,8 @@ def prune(
     """Remove the least important channels of NET until a step stays within a budget.
 
     Channels that depend on each other are removed together, so that the pruned net still runs and
-    trains. No channel is removed that saves nothing.
+    trains. No channel is removed that saves nothing. With --on, each choice is measured for about a
+    second.
 
     In Python, the result's ``net`` is the pruned module; a module that is given is not changed.
     ``pruning`` says what it costs before and after, ``start=pruning.counts`` continues from there.
@@ -136,12 +132,12 @@ def prune(
     request = NetRequest.of(locals())
     resolved, setup = request.resolve()
     limit = parse_pruning_budget(budget, length, setup.samples_per_step)
-    if probe and (
-        (isinstance(device, str) and device) or objective == "flops" or estimator != "auto"
-    ):
+    if verify is None:
+        verify = on is not None and objective == "energy"
+    if verify and (on is None or objective == "flops"):
         raise ArgumentError(
-            f"{arg('probe')} uses the device {arg('on')}: leave out {arg('device')}, "
-            f"{arg('objective')} and {arg('estimator')}"
+            f"{arg('verify')} measures energies on a device: name it with {arg('on')}, and leave "
+            f"{arg('objective', 'flops')} out"
         )
     if objective == "flops" and confidence != PruneOptions.confidence:
         raise ArgumentError(
@@ -156,25 +152,24 @@ def prune(
             raise FileError(
                 f"cannot create {save} ({error.strerror}): give another folder to {arg('save')}"
             ) from error
-    measuring = MeasureOptions(on or "cpu", meter or "auto")
-    probe_networks = _make_probe(setup, measuring, store, probe_seconds) if probe else None
-    if isinstance(device, Profile):
-        profile = device
-    elif probe_networks is not None:
-        profile = probe_networks((resolved.network,))
-    else:
-        profile = load_profile(device, on=measuring.on, store=store)
-    if measure:
-        _check_same_device(profile, measuring)
+    # One window of about a second.
+    measuring = MeasureOptions(on or "cpu", meter or "auto", rounds=1)
+    profile = load_profile(device, on=measuring.on, store=store)
     options = PruneOptions(
         strategy, objective, confidence, floor, keep, multiple, seed, start, estimator, level
     )
-    pruned = _prune_module(resolved, setup, limit, importance, options, profile, probe_networks)
+    with ExitStack() as stack:
+        measurer = None
+        if verify:
+            stack.enter_context(lock_device(measuring.on))
+            measurer = stack.enter_context(open_any_measurer(measuring))
+            _check_same_device(profile, measurer, measuring.on)
+        pruned = _prune_module(
+            resolved, setup, limit, importance, options, profile, measurer, measuring.on
+        )
     source = (request.name or "a module that was handed over") if resolved.load else ""
     steps = length.count_steps(setup.samples_per_step) if length.is_run else None
     result = replace(pruned.pruning, steps=steps, is_built=not source)
-    if measure:
-        result = replace(result, measured=_measure_both(pruned, measuring, limit))
     pruned = replace(pruned, pruning=replace(result, saved=save or None), source=source)
     if save:
         pruned.save(save)
@@ -227,10 +222,12 @@ def _prune_module(
     importance: str,
     options: PruneOptions,
     profile: Profile,
-    probe: Probe | None,
+    measurer: TrialMeasurer | None,
+    on: str,
 ) -> PrunedNet:
-    """Choose channel counts of a net and remove channels; a probe makes it choose again."""
+    """Choose channel counts of a net, on a device with measurements, and remove channels."""
     from joulecast.features.channel_search import prune_network
+    from joulecast.features.measure import measure_opened
     from joulecast.torch_nets.channel_pruning import find_channel_groups
     from joulecast.torch_nets.channel_removal import (
         compute_importance,
@@ -250,12 +247,17 @@ def _prune_module(
         run_backward(loaded)
     groups = compute_importance(loaded.net, channels.groups, importance)
     network = replace(channels.network, name=net.network.name)
-    question = (network, groups, setup, budget)
-    pruning = prune_network(*question, profile, options)
-    if probe is not None:
-        for _ in range(_PROBE_ROUNDS):
-            known = probe((pruning.pruned, network))
-            pruning = prune_network(*question, known, replace(options, start=pruning.counts))
+
+    def measure(counts: Counts, pruned: Network) -> Observation:
+        assert measurer is not None
+        # A copy, because training changes the weights.
+        own = replace(loaded, net=prune_channels(loaded.net, groups, counts))
+        resolved = ResolvedNet(pruned, setup.batch, lambda: own)
+        return measure_opened(measurer, lambda: (resolved, setup), on).observation
+
+    pruning = prune_network(
+        network, groups, setup, budget, profile, options, measure if measurer else None
+    )
     return PrunedNet(
         prune_channels(loaded.net, groups, pruning.counts),
         loaded,
@@ -264,50 +266,13 @@ def _prune_module(
     )
 
 
-def _make_probe(
-    setup: Setup, measuring: MeasureOptions, store: str | None, seconds: float | None
-) -> Probe:
-    """Return a function that measures isolated layers of networks on a device."""
-    from joulecast.features.profile import make_short_probe, probe_layers
-
-    options = make_short_probe(seconds)
-    return lambda networks: probe_layers(networks, setup, measuring, store, options)
-
-
-def _measure_both(
-    pruned: PrunedNet, options: MeasureOptions, budget: EnergyBudget
-) -> MeasuredPruning:
-    """Measure one step of the original and one of the pruned net."""
-    from joulecast.features.measure import measure_read
-
-    result = pruned.pruning
-
-    def measure(network: Network, net: nn.Module) -> MeasuredStep:
-        # A copy, because training changes the weights.
-        loaded = replace(pruned.loaded, net=copy.deepcopy(net))
-        resolved = ResolvedNet(network, result.setup.batch, lambda: loaded)
-        one = measure_read(lambda: (resolved, result.setup), options).observation
-        if one.energy_j is None or one.duration_s is None:
-            raise InputError(f"the meter gave no energy: choose another with {arg('meter')}")
-        spread = one.energy_sd_j, one.count, one.covers
-        return MeasuredStep(one.energy_j, one.duration_s, one.provenance, one.meter, *spread)
-
-    before = measure(result.network, pruned.loaded.net)
-    after = measure(result.pruned, pruned.net)
-    is_within = after.energy_j <= budget.limit(before.energy_j)
-    return MeasuredPruning(before, after, is_within, after.energy_j / (before.energy_j or 1.0))
-
-
-def _check_same_device(profile: Profile, options: MeasureOptions) -> None:
+def _check_same_device(profile: Profile, measurer: TrialMeasurer, on: str) -> None:
     """Raise InputError where the estimates are for another device than the one measured."""
-    from joulecast.features.measurers import open_any_measurer
-
-    measurer = open_any_measurer(options)
     here = (measurer.runtime.device.name, measurer.meter.covers)
     there = (profile.device.name, profile.covers)
     if here != there:
         raise InputError(
             f"the estimate is for {there[0]} (its meter covers {there[1]}), but "
-            f"{arg('on', options.on)} is {here[0]} (covers {here[1]}): measure there, or leave out "
-            f"{arg('measure')} or {arg('device')}"
+            f"{arg('on', on)} is {here[0]} (covers {here[1]}): measure there, or leave out "
+            f"{arg('on')} or {arg('device')}"
         )

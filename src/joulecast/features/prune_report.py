@@ -56,30 +56,22 @@ class LayerChange(Record):
 
 
 @dataclass(frozen=True)
-class MeasuredStep(Record):
-    """A measured step of the original or the pruned network."""
+class PruningRound(Record):
+    """A network that was chosen and measured.
 
+    Attributes:
+        estimated_j: What the choice was estimated to take, given what was measured before.
+        share: Measured energy as a share of the unpruned network's.
+        budget_probability: Probability that it meets the budget when it is measured again.
+    """
+
+    counts: Mapping[str, int]
+    importance_share: float
+    estimated_j: float
     energy_j: float
     duration_s: float
-    provenance: str
-    meter: str = ""
-    energy_sd_j: float | None = None
-    count: int = 0
-    covers: str = ""
-
-    def __str__(self) -> str:
-        spread = f" ± {format_energy(self.energy_sd_j)}" if self.energy_sd_j else ""
-        return format_energy(self.energy_j) + spread
-
-
-@dataclass(frozen=True)
-class MeasuredPruning(Record):
-    """Both networks, measured; ``share`` is the energy after of that before."""
-
-    before: MeasuredStep
-    after: MeasuredStep
-    within_budget: bool
-    share: float = 0.0
+    share: float
+    budget_probability: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +102,7 @@ class PruningResult(Record, Reportable):
     not_prunable: tuple[str, ...] = ()  # layers that could not be pruned, with the reason
     steps: int | None = None  # steps of the run that the budget is for
     saved: str | None = None  # folder of the pruned model
-    measured: MeasuredPruning | None = omit_default(None)
+    rounds: tuple[PruningRound, ...] = omit_default(())  # what was measured, in order
     setup: Setup = not_stored(Setup())
     is_built: bool = not_stored(False)
     network: Network = not_stored(Network())
@@ -118,17 +110,14 @@ class PruningResult(Record, Reportable):
 
     def to_dict(self) -> Json:
         data = super().to_dict()
-        for costs in (data, data.get("measured", {})):
-            for one in filter(None, (costs.get("before"), costs.get("after"))):
-                one.update(describe_inference(self.setup, one["energy_j"], one["duration_s"]))
+        for one in filter(None, (data.get("before"), data.get("after"))):
+            one.update(describe_inference(self.setup, one["energy_j"], one["duration_s"]))
         return data
 
     @property
     def provenance(self) -> str:
         """Where its energies come from: the weakest of all."""
         found = [one.provenance for one in (self.before, self.after) if one]
-        if self.measured:
-            found += [self.measured.before.provenance, self.measured.after.provenance]
         return weakest_provenance(found)
 
     def report(self) -> Report:
@@ -149,15 +138,8 @@ class PruningResult(Record, Reportable):
             probability = format_share(self.budget_probability)
             sentence = f"It stays within the budget with a probability of {probability}."
             blocks.append(Text(sentence, "lead"))
-        if self.measured is not None:
-            was, now = self.measured.before, self.measured.after
-            share = format_share(now.energy_j / (was.energy_j or 1.0))
-            verdict = "within the budget" if self.measured.within_budget else "above the budget"
-            sentence = (
-                f"Measured{label_provenance(now.provenance)}: {first.lower()} takes {now} instead "
-                f"of {was} ({share}), {verdict}."
-            )
-            blocks.append(Text(sentence, "lead"))
+        if self.rounds:
+            blocks.append(_tabulate_rounds(self.rounds))
         blocks.append(_tabulate_layers(_merge_layers(self.layers)))
         if after is not None and self.layers:
             blocks.append(self._plot_layers())
@@ -193,7 +175,7 @@ class PruningResult(Record, Reportable):
                 notes.append(
                     f"{format_share(after.unseen_share)} of the energy is extrapolated to layers "
                     "that were never measured on this device, and so is the choice of channels: "
-                    "on the device, --probe measures them first."
+                    "on the device, `joulecast profile` measures them."
                 )
         if any(one.energy_after_j > _MORE_ENERGY * one.energy_before_j for one in self.layers):
             notes.append(
@@ -253,6 +235,22 @@ def _merge_layers(layers: Sequence[LayerChange]) -> list[LayerChange]:
     sums = (sum(one.energy_before_j for one in rest), sum(one.energy_after_j for one in rest))
     other = LayerChange(f"other {len(rest)} layers", "", 0, 0, *sums)
     return [*(one for one in layers if id(one) in top), other]
+
+
+def _tabulate_rounds(rounds: Sequence[PruningRound]) -> Table:
+    rows = [
+        (
+            str(number),
+            format_energy(one.estimated_j),
+            format_energy(one.energy_j),
+            format_share(one.share),
+            format_share(one.budget_probability),
+            format_share(one.importance_share),
+        )
+        for number, one in enumerate(rounds, start=1)
+    ]
+    columns = (">estimated", ">measured", ">share", ">within the budget", ">importance kept")
+    return make_table(("choice", *columns), rows)
 
 
 def _tabulate_layers(layers: Sequence[LayerChange]) -> Table:
