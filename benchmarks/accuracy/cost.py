@@ -97,6 +97,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     settings = [one for one in COMPARED if not args.only or one.name in args.only]
+    if args.work == "measure" and not args.only:
+        settings = [_CPU] if args.on == "cpu" else [one for one in settings if one in SETTINGS]
     try:
         if args.work == "score":
             report(args.store, settings, args.out)
