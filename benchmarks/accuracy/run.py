@@ -45,7 +45,7 @@ from joulecast.features.evaluation import (
     score_estimator,
 )
 from joulecast.features.measurers import MeasureOptions, open_any_measurer
-from joulecast.records import Observation, Profile, Setup, weakest_provenance
+from joulecast.records import Profile, Setup, weakest_provenance
 from joulecast.store import open_store
 from joulecast.system.errors import JoulecastError, MissingError
 
@@ -64,8 +64,6 @@ FIRST = "first judged"
 OUTSIDE = "outside"
 # Names of groups, and the bottleneck of their settings.
 GROUPS = {"gpu-bound": ("gpu",), "host-bound": ("host",), "all": ("gpu", "host")}
-COST = "cost"
-"""Prefix of the roles of cost.py's observations."""
 
 
 @dataclass(frozen=True)
@@ -228,14 +226,8 @@ def evaluate_setting(profile: Profile, setting: Setting) -> SettingResult:
         tuple(score for one in results for score in one.scores),
         tuple(replace(net, estimates=estimates[net.name]) for net in results[0].nets),
         tuple(dict.fromkeys(line for one in results for line in (*one.missing, *one.left_out))),
-        replace(profile, observations=list_used(log), fits={}),
+        replace(profile, observations=tuple(log.observations), fits={}),
     )
-
-
-def list_used(log: EvaluationLog) -> tuple[Observation, ...]:
-    """Return the observations of a setting without those of cost.py."""
-    prefix = log.make_tag(f"{COST}.")
-    return tuple(one for one in log.observations if not one.run.startswith(prefix))
 
 
 def describe_run(results: Sequence[SettingResult]) -> Json:

@@ -15,7 +15,7 @@ from benchmarks.devices import run as devices
 from joulecast.devices.data_sheets import find_data_sheet
 from joulecast.operators import network_work
 from joulecast.records import Observation, Setup
-from joulecast.system.errors import FileError, InputError
+from joulecast.system.errors import FileError, InputError, MissingError
 
 BENCHMARKS = common.HERE
 SUMS = BENCHMARKS / "SHA256SUMS"
@@ -66,14 +66,28 @@ def test_results_name_commit_and_date():
         assert data["commit"] and data["date"]
 
 
+def test_cost_compares_kept_campaigns_at_equal_seconds():
+    setting = next(one for one in cost.COMPARED if one.name == "lenet5")
+    campaigns = cost.find_campaigns(setting, [])
+    assert set(campaigns) == {"additive", "work-linear", "subtractive"}
+    own = campaigns["additive"]
+    assert own.is_recombined
+    # One whole network, a layer of each of three kinds, two networks, the layers, three networks.
+    sizes = [len(one.trial.network.layers) for one in own.observations]
+    whole = max(sizes)
+    assert sizes[:13] == [0, whole, 1, 1, 1, whole, whole, 1, 1, 1, whole, whole, whole]
+    tests = set(own.log.plan.drawn.test)
+    assert not any(one.trial.network in tests for one in own.observations)
+    few = {"work-linear": campaigns["work-linear"]}
+    points = cost.score(setting, few)["arms"]["work-linear"]
+    assert [one["budget_s"] for one in points] == list(cost.BUDGETS_S)
+    spent_s = [one["device_seconds"] for one in points]
+    assert spent_s[0] < 6.0 and spent_s == sorted(spent_s)
+
+
 def test_cost_has_no_scores_without_measurements():
-    (profile,) = common.read_profiles(accuracy.RESULTS / "observations-cost.json.xz")
-    setting = next(one for one in accuracy.SETTINGS if one.name == "cnn5")
-    log = setting.open_log(profile)
-    assert all(log.list_for(arm.role) for arm in cost.ARMS)
-    probes = cost.list_probes(log)
-    assert probes and all(one.energy_j is None for one in probes)
-    assert set(map(id, probes)) <= set(map(id, cost.list_used(log)))
+    with pytest.raises(MissingError, match="run measure first"):
+        cost.score(cost.COMPARED[0], {})
 
 
 def test_anywhere_scores_errors_coverage_and_failures():
