@@ -88,6 +88,11 @@ class FittedProfile:
         """
         return replace(self, answers_measured=False)
 
+    def narrow(self, networks: Sequence[Network], setup: Setup) -> FittedProfile:
+        """Return the fit for many networks like these, which takes less time for each of them."""
+        narrow = getattr(self.fitted, "narrow", None)
+        return self if narrow is None else replace(self, fitted=narrow(networks, setup))
+
     @cached_property
     def provenance(self) -> str:
         """The weakest provenance that estimates rest on."""

@@ -164,6 +164,9 @@ def prune_network(
     if options.objective == "flops":
         guide = None
     problem = PruningProblem(network, tuple(groups), allowed, setup, budget, options, guide)
+    if guide is not None:
+        ends = [problem.narrow_network(counts) for counts in (problem.full, problem.smallest)]
+        problem = replace(problem, fitted=guide.narrow(ends, setup))
     if measure is None:
         problem, counts = choose_counts(problem)
         verified = None

@@ -226,8 +226,8 @@ def _spread_over_axes(dims: int, sizes: dict[str, Any]) -> dict[str, Any]:
 _RECURRENT_DEFAULTS = {"depth": 1, "bidirectional": 0, "bias": 1}
 
 
-# PyTorch sorts the tokens of an embedding's gradient if they are more than this, by 24 kernels on an
-# H200 that take the host as long as some 12 others do.
+# PyTorch sorts the tokens of an embedding's gradient if they are more than this, by 24 kernels on
+# an H200 that take the host as long as some 12 others do.
 _MOST_UNSORTED, _SORTING_LAUNCHES = 3072, 12
 
 

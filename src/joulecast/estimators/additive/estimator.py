@@ -47,7 +47,9 @@ from joulecast.estimators.additive.observations import (
 from joulecast.estimators.additive.predict import (
     AdditiveModel,
     NetworkTotals,
+    Posteriors,
     attribute_energies,
+    condition_for,
     predict_totals,
 )
 from joulecast.estimators.base import (
@@ -64,7 +66,7 @@ from joulecast.estimators.base import (
 from joulecast.gp.linalg import Floats, Ints
 from joulecast.gp.logsums.stored import PackedArray
 from joulecast.records import DataSheet, LayerEstimate, Network, Observation, Setup
-from joulecast.records.codec import Record, omit_default
+from joulecast.records.codec import Record, not_stored, omit_default
 from joulecast.system.errors import MissingError
 
 if TYPE_CHECKING:
@@ -176,6 +178,7 @@ class FittedAdditive(AdditiveModel, Record):
     Attributes:
         fitted_count: Number of observations that hyper-parameters were fitted to.
         inference: The fit to inferences, where these have one of their own.
+        posteriors: Given what matters for the networks it was narrowed to; None for any network.
     """
 
     fitted_count: int
@@ -183,6 +186,7 @@ class FittedAdditive(AdditiveModel, Record):
     measured_kinds: Mapping[str, MeasuredKind]
     inference: FittedAdditive | None = omit_default(None)
     version: int = FIT_VERSION
+    posteriors: Posteriors | None = not_stored(None)
 
     def for_phase(self, phase: str) -> FittedAdditive:
         """Return the fit that predicts ``train`` or ``inference``."""
@@ -248,7 +252,9 @@ class FittedAdditive(AdditiveModel, Record):
         between = [0.0 if one.totals is None else float(one.totals.between) for one in networks]
         waiting = list(map(divide_waiting_step, networks, setups))
         counts = list(map(count_layers, layers))
-        totals = predict_totals(self, counts, sum_errors, joint, setups, between, waiting)
+        totals = predict_totals(
+            self, counts, sum_errors, joint, setups, between, waiting, self.posteriors
+        )
         variance, cov = totals.variance, totals.covariance
         if cov is not None:
             pairs = list(zip(networks, setups, strict=True))
@@ -291,6 +297,12 @@ class FittedAdditive(AdditiveModel, Record):
             duration_sd_s=np.sqrt(totals.duration_var),
             notes=notes,
         )
+
+    def narrow(self, networks: Sequence[Network], setup: Setup) -> FittedAdditive:
+        """Return the fit for many networks like these, which is conditioned only once."""
+        own = self.for_phase(setup.phase)
+        counts = [count_layers(split_layers(network, setup)) for network in networks]
+        return replace(own, inference=None, posteriors=condition_for(own, counts))
 
     def for_any_unit(self) -> FittedAdditive:
         """Return the fit for a unit of the device of which nothing was measured."""

@@ -83,8 +83,8 @@ CALL_S = 30e-6
 _PRIOR_SD_SHARE = 0.08
 _PRIOR_NETWORKS = 4.0
 _MIN_SD_SHARE = 0.03
-# Pace of a host that was never seen, and its log standard deviation: those of 17 H200 hosts, of which
-# 13 made the shipped profile and four ran the networks of benchmarks/anywhere, are 0.5 to 1.4.
+# Pace of a host that was never seen, and its log standard deviation: those of 17 H200 hosts, of
+# which 13 made the shipped profile and four ran networks of benchmarks/anywhere, are 0.5 to 1.4.
 HOST_PACE, HOST_LOG_SD = 0.92, 0.25
 # Relative standard deviation of the host time of unseen structures.
 _UNSEEN_SD_SHARE = 0.4
@@ -316,8 +316,8 @@ def _find_steps(decomposed: Sequence[DecomposedObservation], device_s: Floats) -
         # step has not bound it.
         is_late = one.issue_s > LATE_SHARE * one.duration_s
         is_host_bound = is_late and one.duration_s > BOUND_RATIO * busy_s > 0
-        host_s = one.duration_s if is_host_bound else min(one.issue_s / _IDLE_FACTOR, one.duration_s)
-        steps.append(_TimedStep(one, host_s))
+        issue_s = min(one.issue_s / _IDLE_FACTOR, one.duration_s)
+        steps.append(_TimedStep(one, one.duration_s if is_host_bound else issue_s))
     return steps
 
 

@@ -87,6 +87,10 @@ class AdditiveModel:
     pause_share: float
 
 
+Posteriors = tuple[LogSumPosterior, LogSumPosterior]
+"""Of durations and of powers."""
+
+
 @dataclass(frozen=True)
 class SumPrediction:
     """A process at the operators of sums, and the sums.
@@ -159,17 +163,19 @@ def predict_totals(
     setups: Sequence[Setup] = (),
     between_calls: Sequence[float] = (),
     waiting: Sequence[WaitingStep | None] = (),
+    posteriors: Posteriors | None = None,
 ) -> NetworkTotals:
     """Return energy and duration of networks given by their layers.
 
     ``sum_error_sd_share`` is the standard deviation of a total around the sum of its layers, as a
     share, of each network or of all. ``setups`` tell how the host issues each network, eagerly by
     default; ``between_calls`` of a batch are in no layer; ``waiting`` are the parts of steps that
-    wait for the device.
+    wait for the device. ``posteriors`` are those of ``condition_for``.
     """
     size, sums = len(networks), model.encoder.sum_layers(networks)
-    durations = predict_durations(model.encoder, model.duration, sums, joint)
-    powers = predict_powers(model, sums, durations.by_operator, joint)
+    by_time, by_power = posteriors or (model.duration, None)
+    durations = predict_durations(model.encoder, by_time, sums, joint)
+    powers = predict_powers(model, sums, durations.by_operator, joint, by_power)
     busy_s, device_j = durations.total, durations.total * powers.total
     is_graph = np.array([one.cuda_graphs for one in setups] or [False] * size, bool)
     # What pauses on the device and the host add: nothing where durations contain the host.
@@ -234,11 +240,11 @@ def predict_totals(
         HOST_TIME: (host_errors_j**2).sum(axis=1) + gap_j**2,
         NON_ADDITIVITY: (sum_error_sd_share * energy_j) ** 2,
     }
-    by_time, by_power = durations.logs.log_covariance, powers.logs.log_covariance
+    time_cov, power_cov = durations.logs.log_covariance, powers.logs.log_covariance
     covariance = None
-    if by_time is not None and by_power is not None:
-        covariance = np.outer(device_j, device_j) * np.expm1(by_power)
-        covariance += np.outer(grad_time_j, grad_time_j) * np.expm1(by_time)
+    if time_cov is not None and power_cov is not None:
+        covariance = np.outer(device_j, device_j) * np.expm1(power_cov)
+        covariance += np.outer(grad_time_j, grad_time_j) * np.expm1(time_cov)
         covariance *= widened
         # All networks have the errors of the host and of pauses in common.
         covariance += host_errors_j @ host_errors_j.T + np.outer(gap_j, gap_j)
@@ -257,6 +263,16 @@ def predict_totals(
         variance_by_source=sources,
         covariance=covariance,
     )
+
+
+def condition_for(
+    model: AdditiveModel, networks: Sequence[Mapping[SetupLayer, float]]
+) -> Posteriors:
+    """Return the posteriors of durations and powers that predict networks like these."""
+    sums = model.encoder.sum_layers(networks)
+    durations = predict_durations(model.encoder, model.duration, sums)
+    powers = predict_powers(model, sums, durations.by_operator)
+    return durations.posterior, powers.posterior
 
 
 def predict_durations(
