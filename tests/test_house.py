@@ -27,6 +27,8 @@ UNITLESS = {
     "cost_before": "of pruning, in joules or FLOPs as the unit beside it says",
     "cost_after": "of pruning, in joules or FLOPs as the unit beside it says",
     "probability": "0 to 1",
+    "pace": "of a host, over that of others",
+    "pace_log_sd": "of a logarithm",
     "mean": "of a Gaussian process, in the unit of its values",
     "scale": "of a Gaussian process, in the unit of its values",
     "signal_variance": "of a Gaussian process over scaled values",

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+STAGES = (SHIPPED, REHEARSED, "truth")
 TESTS = ("first", "second", "third", "fourth", "fifth")
 DEVICE = "nvidia-h200"
 CUDA_ERROR_CODE = 3
@@ -84,6 +85,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of a run")
     parser.add_argument("--test", choices=TESTS, nargs="+", default=list(TESTS))
     parser.add_argument("--only", nargs="+", default=[], help="names of networks")
+    parser.add_argument("--stages", nargs="+", default=STAGES, choices=STAGES)
     parser.add_argument("--on", default="cuda:0", help="device of truth and probes")
     parser.add_argument("--device", default=DEVICE, help="shipped device, or file of a profile")
     parser.add_argument("--until-s", type=float, default=1e9, help="start no stage after this time")
@@ -227,7 +229,8 @@ def measure(args: argparse.Namespace, folder: RunFolder) -> None:
         folder.add("probes", test, entry.name, [one.to_dict() for one in probes])
         return {**record(found), "is_measured": found.is_measured, "wall_s": wall_s}
 
-    stages = {SHIPPED: estimate_shipped, REHEARSED: estimate_rehearsed, "truth": measure_truth}
+    works = dict(zip(STAGES, (estimate_shipped, estimate_rehearsed, measure_truth), strict=True))
+    stages = {name: works[name] for name in args.stages}
     for test in args.test:
         for entry in FRESH if test == "fifth" else networks.TESTS[test]:
             if (args.only and entry.name not in args.only) or not entry.is_available:

@@ -17,7 +17,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
@@ -138,12 +138,13 @@ def run_seeds(
     measure: Measure,
     until_s: float,
     workers: int,
+    used: Sequence[str] = tuple(GUIDES),
 ) -> None:
     """Let workers choose, measure what they ask for, and write the rows of finished seeds."""
     context = multiprocessing.get_context("spawn")
     done = {(row["seed"], row["guide"]) for row in read_rows(folder)}
     waiting = {
-        seed: [one for one in GUIDES if (seed, one) not in done] for seed in range(1, SEEDS + 1)
+        seed: [one for one in used if (seed, one) not in done] for seed in range(1, SEEDS + 1)
     }
     queue = [(seed, guides) for seed, guides in waiting.items() if guides]
     pipes: dict[Any, tuple[int, Any]] = {}
@@ -247,6 +248,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("pruning"))
     parser.add_argument("--until-s", type=float, default=1e9)
     parser.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1))
+    parser.add_argument("--guides", nargs="+", default=tuple(GUIDES), choices=tuple(GUIDES))
     parser.add_argument("--report", type=Path, metavar="DIR")
     given = parser.parse_args()
     if given.report:
@@ -270,6 +272,7 @@ def main() -> None:
             ),
             until_s,
             given.workers,
+            given.guides,
         )
     report(given.out)
 

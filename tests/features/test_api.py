@@ -202,8 +202,10 @@ def test_a_module_takes_its_own_loss(verb, profile):
 
 def test_profile_reports_progress_and_keeps_observations(store, profile):
     reports = []
-    more = joulecast.profile(NET, points=21, store=store, on_progress=reports.append, **SMALL)
-    assert [report.points for report in reports] == [20, 21]
+    more = joulecast.profile(NET, points=24, store=store, on_progress=reports.append, **SMALL)
+    # A doubtful point may have been repeated.
+    counts = [report.points for report in reports]
+    assert counts == list(range(counts[0], 25)) and 20 <= counts[0] < 24
     assert more.observations[: len(profile.observations)] == profile.observations
     assert joulecast.load_profile("sim", store=store) == more
 

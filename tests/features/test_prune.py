@@ -386,7 +386,7 @@ def test_a_device_at_hand_verifies_each_choice(stored, surely_halved):
     assert seen["budget_probability"] == last["budget_probability"]
     assert last["share"] == pytest.approx(last["energy_j"] / seen["before"]["energy_j"])
     assert surely_halved["cost_after"] / surely_halved["cost_before"] < last["share"] <= 0.5
-    assert len(seen["rounds"]) <= 3 and last["share"] > 0.45
+    assert len(seen["rounds"]) <= 3 and last["share"] > 0.43
     unverified = stored.json("prune", *words, "--no-verify")
     assert "rounds" not in unverified and unverified["counts"] == surely_halved["counts"]
 

@@ -254,7 +254,7 @@ def test_other_files_are_refused(tmp_path, monkeypatch, content, reason):
 # -- the verb -----------------------------------------------------------------------------------
 
 
-PROFILED = ("lenet5:4,8,16,16", "--batch", "8")
+PROFILED = ("lenet5:6,16,120,84", "--batch", "8")
 RECORDED = ("--on", "simulated:7", "--meter", "later")
 
 
