@@ -93,6 +93,19 @@ def test_every_wait_is_counted_where_it_is(times: list[int]) -> None:
     assert bool(found) == any("waits" in note for note in list_reading_notes(network))
 
 
+@pytest.mark.parametrize(("times", "kernels"), [(0, 0), (1, 2), (3, 6)])
+def test_kernels_that_find_what_a_mask_selects_are_calls(times: int, kernels: int) -> None:
+    def forward(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(times):
+            x = x.index_select(0, x.sum(1).abs().ge(0).nonzero()[:, 0])
+        return net.layer(x)
+
+    totals = read_net(MadeNet(forward, layer=nn.Linear(8, 8)), X).totals
+    assert totals is not None
+    # Selecting a column of the places is one more.
+    assert totals.between == kernels + times
+
+
 def wait(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
     x.sum().item()
     return net.layer(x)

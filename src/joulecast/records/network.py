@@ -174,8 +174,8 @@ class StepTotals(Record):
         unattributed_flops_share: Share of ``flops`` that no layer accounts for; likewise the
             shares of bytes and of the parameters that the step uses.
         overcounted_flops_share: How much the layers count beyond ``flops``, as a share of it.
-        between: Function calls that forward makes between layers (views, masks, positions). They
-            cost host time and next to no device time.
+        between: Function calls that forward makes between layers (views, masks, positions), and
+            kernels that find what a mask selects. They cost host time and next to no device time.
         ops_without_rule: Names of operators whose FLOPs are unknown, with how often a step calls
             each.
         uncounted_bytes_share: Share of ``size_bytes`` that those operators move: a guess at how

@@ -38,11 +38,15 @@ _SCATTERS = {
     *("index_put_", "_index_put_impl_", "index_add_", "index_copy_"),
     *("scatter_", "scatter_add_", "scatter_reduce_"),
 }
-# Operators after which the host waits for a GPU, for a number or the size of their result.
+# Operators after which the host waits for a GPU, for a number or the size of their result, and how
+# many kernels more than one they launch there (H200: ``nonzero`` three, ``unique`` twelve).
 _WAITS = {
-    *("_local_scalar_dense", "nonzero", "masked_select", "equal", "allclose", "bincount"),
-    *("_unique2", "unique_dim", "unique_consecutive", "_linalg_check_errors"),
+    **dict.fromkeys(("_local_scalar_dense", "bincount", "_linalg_check_errors"), 0),
+    **dict.fromkeys(("nonzero", "equal", "allclose"), 2),
+    **dict.fromkeys(("masked_select", "repeat_interleave"), 3),
+    **dict.fromkeys(("_unique2", "unique_dim", "unique_consecutive"), 11),
 }
+_MASK_LAUNCHES = 3
 # Operators that first look for the elements that are true in each mask among their indices.
 _TAKES_MASKS = {
     *("index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_"),
@@ -91,18 +95,19 @@ def count_op_cost(
     return work, max(sizes, default=0) >= _FEW_ELEMENTS
 
 
-def count_op_waits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Return how often the host waits for a GPU in a dispatched operator."""
+def count_op_waits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+    """Return how often the host waits for a GPU in a dispatched operator, and its further launches.
+
+    Launches are further ones if ``count_op_cost`` does not count them.
+    """
     name = _op_name(func)
-    if name == "repeat_interleave":  # of how often to repeat each
-        given = {**dict(zip(("repeats", "output_size"), args, strict=False)), **kwargs}
-        return int(given.get("output_size") is None)
-    if name not in _TAKES_MASKS:
-        return int(name in _WAITS)
-    # A number is filled in where the mask is true, without looking for the places.
-    if "put" in name and args[2].dim() == 0:
-        return 0
-    return sum(t.dtype in (torch.bool, torch.uint8) for t in list_tensors(args[1]))
+    if name in _WAITS:
+        return int(kwargs.get("output_size") is None), _WAITS[name]
+    # A number is filled in where a mask is true, without looking for the places.
+    if name not in _TAKES_MASKS or ("put" in name and args[2].dim() == 0):
+        return 0, 0
+    masks = sum(t.dtype in (torch.bool, torch.uint8) for t in list_tensors(args[1]))
+    return masks, masks * _MASK_LAUNCHES
 
 
 def matmul_sizes(func: Any, args: tuple[Any, ...]) -> tuple[int, int, int, int]:

@@ -88,7 +88,7 @@ def read_net(
         totals,
         flops=totals.flops + per_sample.flops * (wanted - batch),
         size_bytes=totals.size_bytes + per_sample.size_bytes * (wanted - batch),
-        between=calls_between,
+        between=calls_between + trace.hidden_launches,
         notes=tuple(notes),
     )
     # A module that does more than its layers describe cannot be rebuilt from them.

@@ -188,6 +188,7 @@ class Trace:
         is_real: It ran on real tensors.
         forward_launches: Launches of the forward pass.
         waits: Of each time that the host waits for a GPU, how many launches stand before it.
+        hidden_launches: Kernels of such operators that the layers do not count.
     """
 
     params: dict[str, torch.Tensor]
@@ -202,6 +203,7 @@ class Trace:
     uncounted_bytes: float = 0.0
     forward_launches: int = 0
     waits: list[int] = field(default_factory=list)
+    hidden_launches: int = 0
 
 
 def sample_shape(shape: Sequence[int], batch: int) -> Shape:
@@ -429,7 +431,7 @@ class _Tracer:
         if self.in_operator:
             return func(*args, **kwargs)
         if copies_to_host(func, args, kwargs):
-            self._count_waits(1, args)
+            self._count_waits(1, 0, args)
         if self._is_ignored():
             return func(*args, **kwargs)
         if self.open_event is not None:
@@ -520,12 +522,14 @@ class _Tracer:
     def count_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Add the cost of a dispatched operator to the event that it belongs to."""
         work, lacks_rule = count_op_cost(func, args, kwargs, out)
-        if waits := count_op_waits(func, args, kwargs):
-            self._count_waits(waits, (args, kwargs))
+        waits, launches = count_op_waits(func, args, kwargs)
+        if waits:
+            self._count_waits(waits, launches, (args, kwargs))
         if not work.launches:
             return
         if self.limits is not None:
-            self.limits.spend(out)
+            # Of backward, only gradients of weights are kept.
+            self.limits.spend(() if self.in_loss else out)
         self.trace.total += work
         if lacks_rule:
             self.trace.ops_without_rule[func._schema.name] += 1
@@ -542,7 +546,7 @@ class _Tracer:
             if node is None and sizes[0]:
                 event.matmuls.append(sizes)
 
-    def _count_waits(self, count: int, values: Any) -> None:
+    def _count_waits(self, count: int, launches: int, values: Any) -> None:
         """Record that the host waits for values, unless they are made of constants alone.
 
         Constants stay on the CPU, such as random numbers that decide whether a layer is skipped.
@@ -553,6 +557,7 @@ class _Tracer:
         ids = [self.value_ids.get(id(tensor)) for tensor in list_tensors(values)]
         if not is_checked_on_cpu and any(one is None or one not in self.constants for one in ids):
             self.trace.waits += [self.trace.total.launches] * count
+            self.trace.hidden_launches += launches
 
     def _count_backward(self, sequence_number: int, work: Work) -> None:
         # A node created while an event was open has a number from its own to that of the next.
@@ -623,7 +628,7 @@ class TraceLimits:
             self.spend(list(net.parameters()))
 
     def spend(self, out: Any) -> None:
-        """Count an operator's result, which the trace keeps.
+        """Count an operator's result that the trace keeps, and the time.
 
         Raises:
             NetError: The trace takes too long, or too much memory.

@@ -18,6 +18,7 @@ import numpy as np
 
 from joulecast.estimators.additive.encode import OperatorEncoder, OperatorSums
 from joulecast.estimators.additive.host_time import (
+    ROUND_TRIP_S,
     HostTimeModel,
     WaitingStep,
     add_waits,
@@ -198,9 +199,10 @@ def predict_totals(
         steps_s, _, grads = combine_times(hosts_s, (busy_s + gaps_s)[:, None])
         for at, step in enumerate(waiting):
             if step is not None and not is_graph[at]:
-                batches = max(setups[at].accumulate, 1) if setups else 1
+                wait_s = ROUND_TRIP_S * times.pace * hosts_s[at] / host_s[at]
+                wait_s *= max(setups[at].accumulate, 1) if setups else 1
                 device_s = float(busy_s[at] + gaps_s[at])
-                steps_s[at], grads[at] = add_waits(step, hosts_s[at], device_s, batches)
+                steps_s[at], grads[at] = add_waits(step, hosts_s[at], device_s, wait_s)
         grad_device = grads @ weights
         paused_s, gap_sd_s = grad_device * gaps_s, grad_device * gap_sds_s
         ran_s = (busy_s + running * paused_s)[:, None]
