@@ -17,91 +17,6 @@ from benchmarks.anywhere.truth import TrainingExample
 Json = dict[str, Any]
 
 
-class MlpEnsemble(nn.Module):
-    """An ensemble of networks for tables as batched products, as TabM with packed members."""
-
-    def __init__(self, features: int, width: int, members: int, classes: int) -> None:
-        super().__init__()
-        sizes = [features, width, width, width]
-        self.weights = nn.ParameterList(
-            nn.Parameter(torch.randn(members, i, o) * i**-0.5) for i, o in pairwise(sizes)
-        )
-        self.biases = nn.ParameterList(
-            nn.Parameter(torch.zeros(members, 1, width)) for _ in range(3)
-        )
-        self.head = nn.Parameter(torch.randn(members, width, classes) * width**-0.5)
-        self.members = members
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.expand(self.members, *x.shape)
-        for weight, bias in zip(self.weights, self.biases, strict=True):
-            x = F.dropout(F.relu(torch.baddbmm(bias, x, weight)), 0.1, self.training)
-        return torch.bmm(x, self.head).transpose(0, 1)
-
-
-class GraphAttention(nn.Module):
-    """A graph attention network over edges: gather, softmax by target, scatter."""
-
-    def __init__(self, features: int, width: int, heads: int, depth: int, classes: int) -> None:
-        super().__init__()
-        self.embed = nn.Linear(features, width)
-        self.projections = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
-        self.scores = nn.ParameterList(
-            nn.Parameter(torch.randn(2, heads, width // heads) * 0.1) for _ in range(depth)
-        )
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
-        self.head, self.heads = nn.Linear(width, classes), heads
-
-    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        source, target = edges
-        x = self.embed(x)
-        for project, score, norm in zip(self.projections, self.scores, self.norms, strict=True):
-            h = project(x).view(len(x), self.heads, -1)
-            logits = (h * score[0]).sum(-1)[source] + (h * score[1]).sum(-1)[target]
-            weight = F.leaky_relu(logits, 0.2).exp()
-            total = torch.zeros(len(x), self.heads, device=x.device, dtype=weight.dtype).index_add(
-                0, target, weight
-            )
-            message = h[source] * (weight / (total[target] + 1e-6)).unsqueeze(-1)
-            out = torch.zeros_like(h).index_add(0, target, message.to(h.dtype))
-            x = norm(x + F.elu(out.flatten(1)))
-        return self.head(x)
-
-
-class EquivariantNet(nn.Module):
-    """Messages from distances that move points and features (EGNN), on batches of point sets."""
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-
-        def mlp(i: int, o: int) -> nn.Module:
-            return nn.Sequential(nn.Linear(i, width), nn.SiLU(), nn.Linear(width, o), nn.SiLU())
-
-        self.embed = nn.Linear(8, width)
-        self.messages = nn.ModuleList(mlp(2 * width + 1, width) for _ in range(depth))
-        self.moves = nn.ModuleList(nn.Linear(width, 1) for _ in range(depth))
-        self.updates = nn.ModuleList(mlp(2 * width, width) for _ in range(depth))
-        self.head = nn.Linear(width, 1)
-
-    def forward(self, h: Tensor, x: Tensor) -> Tensor:
-        h, n = self.embed(h), x.shape[1]
-        for message, move, update in zip(self.messages, self.moves, self.updates, strict=True):
-            offset = x.unsqueeze(2) - x.unsqueeze(1)
-            square = offset.square().sum(-1, keepdim=True)
-            pair = torch.cat(
-                [
-                    h.unsqueeze(2).expand(-1, -1, n, -1),
-                    h.unsqueeze(1).expand(-1, n, -1, -1),
-                    square,
-                ],
-                -1,
-            )
-            m = message(pair)
-            x = x + (offset * move(m)).mean(2)
-            h = h + update(torch.cat([h, m.sum(2)], -1))
-        return self.head(h.mean(1))
-
-
 class OdeClassifier(nn.Module):
     """A neural ODE: one convolutional field, integrated by Runge-Kutta steps."""
 
@@ -126,37 +41,6 @@ class OdeClassifier(nn.Module):
             d = self.field(x + dt * c)
             x = x + dt / 6 * (a + 2 * b + 2 * c + d)
         return self.head(x.mean((2, 3)))
-
-
-class ClickModel(nn.Module):
-    """A recommender in the manner of DLRM: embedding bags, products of pairs, two perceptrons."""
-
-    def __init__(self, tables: int, rows: int, width: int) -> None:
-        super().__init__()
-        self.bags = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(tables))
-        self.bottom = nn.Sequential(
-            nn.Linear(13, 512),
-            nn.ReLU(),
-            nn.Linear(512, 256),
-            nn.ReLU(),
-            nn.Linear(256, width),
-            nn.ReLU(),
-        )
-        pairs = (tables + 1) * tables // 2
-        self.top = nn.Sequential(
-            nn.Linear(pairs + width, 1024),
-            nn.ReLU(),
-            nn.Linear(1024, 512),
-            nn.ReLU(),
-            nn.Linear(512, 1),
-        )
-
-    def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
-        x = self.bottom(dense)
-        vectors = torch.stack([x, *(bag(sparse[:, at]) for at, bag in enumerate(self.bags))], 1)
-        products = torch.bmm(vectors, vectors.transpose(1, 2))
-        rows, columns = torch.tril_indices(vectors.shape[1], vectors.shape[1], -1, device=x.device)
-        return self.top(torch.cat([x, products[:, rows, columns]], 1)).squeeze(1)
 
 
 class StyleGenerator(nn.Module):
@@ -252,19 +136,6 @@ class LongConvolution(nn.Module):
         return self.head(x)
 
 
-class LowRank(nn.Module):
-    """A frozen linear layer with a low-rank update (LoRA)."""
-
-    def __init__(self, base: nn.Linear, rank: int = 16) -> None:
-        super().__init__()
-        self.base = base.requires_grad_(False)
-        self.a = nn.Linear(base.in_features, rank, bias=False)
-        self.b = nn.Linear(rank, base.out_features, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.base(x) + 2.0 * self.b(self.a(x))
-
-
 def square(output: Tensor) -> Tensor:
     """Return the mean square of an output."""
     return output.float().square().mean()
@@ -340,32 +211,6 @@ def images(size: int, classes: int) -> Callable[[int], Json]:
     return make
 
 
-def lora(batch: int) -> TrainingExample:
-    """Return a decoder of 1.1 billion weights with low-rank updates of all its projections."""
-    library: Any = import_module("transformers")
-    config = library.LlamaConfig(
-        vocab_size=32000,
-        hidden_size=2048,
-        intermediate_size=5632,
-        num_hidden_layers=22,
-        num_attention_heads=32,
-        num_key_value_heads=4,
-        use_cache=False,
-    )
-    net = library.LlamaForCausalLM(config).requires_grad_(False)
-    for module in list(net.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.Linear) and name.endswith("_proj"):
-                setattr(module, name, LowRank(child))
-    return TrainingExample(net, tokens(32000, 512)(batch), take)
-
-
-def graph(batch: int) -> tuple[Tensor, Tensor]:
-    """Return features and edges of a graph with 2,000 nodes for each of ``batch``."""
-    nodes = 2000 * batch
-    return torch.randn(nodes, 256), torch.randint(0, nodes, (2, 12 * nodes))
-
-
 def vlm(batch: int) -> TrainingExample:
     """Return a vision-language model (LLaVA) with a small tower and a small decoder."""
     library: Any = import_module("transformers")
@@ -407,144 +252,6 @@ def vlm(batch: int) -> TrainingExample:
 
 V, H = "torchvision", "transformers"
 FRESH: tuple[Network, ...] = (
-    Network(
-        "qwen3_0_6b",
-        "language",
-        hf(
-            "Qwen3ForCausalLM",
-            "Qwen3Config",
-            tokens(151936, 512),
-            vocab_size=151936,
-            hidden_size=1024,
-            intermediate_size=3072,
-            num_hidden_layers=28,
-            num_attention_heads=16,
-            num_key_value_heads=8,
-            head_dim=128,
-            tie_word_embeddings=True,
-            use_cache=False,
-        ),
-        8,
-        "bf16",
-        "adamw",
-        H,
-        1,
-    ),
-    Network("mobilenet_v3_large", "vision", vision("mobilenet_v3_large"), 256, "tf32", "sgd", V),
-    Network(
-        "tab_ensemble",
-        "tables",
-        plain(
-            MlpEnsemble,
-            lambda b: torch.randn(b, 128),
-            lambda out: F.cross_entropy(
-                out.flatten(0, 1),
-                torch.zeros(out.shape[0] * out.shape[1], dtype=torch.long, device=out.device),
-            ),
-            features=128,
-            width=512,
-            members=32,
-            classes=10,
-        ),
-        1024,
-        "tf32",
-        "adamw",
-    ),
-    Network(
-        "olmoe_small",
-        "language",
-        hf(
-            "OlmoeForCausalLM",
-            "OlmoeConfig",
-            tokens(50304, 512),
-            vocab_size=50304,
-            hidden_size=1024,
-            intermediate_size=512,
-            num_hidden_layers=8,
-            num_attention_heads=16,
-            num_key_value_heads=16,
-            num_experts=64,
-            num_experts_per_tok=8,
-            pad_token_id=1,
-            bos_token_id=None,
-            eos_token_id=2,
-            use_cache=False,
-        ),
-        8,
-        "bf16",
-        "adamw",
-        H,
-        1,
-    ),
-    Network(
-        "graph_attention",
-        "graphs",
-        plain(GraphAttention, graph, features=256, width=256, heads=8, depth=4, classes=40),
-        40,
-        "tf32",
-        "adam",
-        "",
-        1,
-    ),
-    Network("resnet152", "vision", vision("resnet152", channels_last=True), 128, "bf16", "sgd", V),
-    Network(
-        "ast",
-        "speech",
-        hf(
-            "ASTForAudioClassification",
-            "ASTConfig",
-            lambda b: {
-                "input_values": torch.randn(b, 1024, 128),
-                "labels": torch.randint(0, 527, (b,)),
-            },
-            num_labels=527,
-        ),
-        16,
-        "bf16",
-        "adamw",
-        H,
-        1,
-    ),
-    Network(
-        "egnn",
-        "graphs",
-        plain(
-            EquivariantNet,
-            lambda b: (torch.randn(b, 24, 8), torch.randn(b, 24, 3)),
-            square,
-            width=128,
-            depth=5,
-        ),
-        256,
-        "fp32",
-        "adam",
-    ),
-    Network("lora_1b", "language", lora, 8, "bf16", "adamw", H, 1),
-    Network(
-        "mvit_v2_s",
-        "video",
-        vision("mvit_v2_s", 3, 16, 224, 224, package="torchvision.models.video"),
-        16,
-        "bf16",
-        "adamw",
-        V,
-        1,
-    ),
-    Network(
-        "click_model",
-        "recommendation",
-        plain(
-            ClickModel,
-            lambda b: (torch.randn(b, 13), torch.randint(0, 200000, (b, 26, 4))),
-            lambda out: F.binary_cross_entropy_with_logits(out, torch.zeros_like(out)),
-            tables=26,
-            rows=200000,
-            width=64,
-        ),
-        4096,
-        "tf32",
-        "sgd",
-    ),
     Network(
         "neural_ode",
         "vision",

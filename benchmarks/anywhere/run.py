@@ -71,10 +71,19 @@ GOALS = (
     (SHIPPED, "median_width_percent", 0.0, 35.0),
     (PROBED, "mape_percent", 0.0, 4.0),
     (PROBED, "median_percent", 0.0, 2.5),
-    (REHEARSED, "mape_percent", 0.0, 2.5),
-    (REHEARSED, "worst_percent", 0.0, 8.0),
     *((method, "within_percent", 90.0, 99.0) for method in (SHIPPED, PROBED)),
     *((method, "rms_z", 0.8, 1.2) for method in (SHIPPED, PROBED)),
+)
+# Those of the fifth test.
+LATER_GOALS = (
+    (REHEARSED, "mape_percent", 0.0, 2.5),
+    (REHEARSED, "worst_percent", 0.0, 8.0),
+    (SHIPPED, "mape_percent", 0.0, 9.0),
+    (SHIPPED, "median_percent", 0.0, 6.0),
+    (SHIPPED, "worst_percent", 0.0, 40.0),
+    (SHIPPED, "duration_mape_percent", 0.0, 15.0),
+    (SHIPPED, "median_width_percent", 0.0, 40.0),
+    (SHIPPED, "within_percent", 90.0, 99.0),
 )
 
 
@@ -106,7 +115,8 @@ def main() -> None:
             judged = estimate_again(folder, test, profile, args.all)
         known = {name: one for name, one in judged.items() if "energy_j" in one.get("truth", {})}
         if known:
-            pages.append(f"## {test.capitalize()} test\n\n{make_page(judged, known)}")
+            goals = LATER_GOALS if test == "fifth" else GOALS
+            pages.append(f"## {test.capitalize()} test\n\n{make_page(judged, known, goals)}")
     if args.work == "report":
         (args.out / "table.md").write_text("# As judged\n\n" + "\n".join(pages))
     print("\n".join(pages))
@@ -284,12 +294,17 @@ def load_observations(store: Path) -> list[Observation]:
 # Tables
 
 
-def make_page(results: dict[str, Json], known: dict[str, Json]) -> str:
+def make_page(
+    results: dict[str, Json],
+    known: dict[str, Json],
+    goals: Sequence[tuple[str, str, float, float]],
+) -> str:
     """Return scores by method and group, goals, and every network of a test.
 
     Args:
         results: All networks.
         known: Those with a truth.
+        goals: Method, quantity and bounds of each goal.
     """
     groups = make_groups(known)
     rivals = dict.fromkeys(name for one in known.values() for name in one.get("rivals", {}))
@@ -303,12 +318,12 @@ def make_page(results: dict[str, Json], known: dict[str, Json]) -> str:
     titles = ["method", "group", "networks", "failed", "MAPE", "median", "worst", "bias"]
     titles += ["within 95 %", "rms z", "median width", "MAPE of seconds"]
     rows = [[*key, *map(show, score.values())] for key, score in scores.items()]
-    goals = []
-    for method, quantity, low, high in GOALS:
+    verdicts = []
+    for method, quantity, low, high in goals:
         if (score := scores.get((method, "all"))) and score[quantity] is not None:
             verdict = "met" if low <= abs(score[quantity]) <= high else "**missed**"
             bounds = f"{low:g} to {high:g}" if low else f"at most {high:g}"
-            goals.append([method, quantity, bounds, show(score[quantity]), verdict])
+            verdicts.append([method, quantity, bounds, show(score[quantity]), verdict])
     failures = [
         f"- {name}, {stage}: {one[stage]['error']}\n"
         for name, one in results.items()
@@ -319,7 +334,7 @@ def make_page(results: dict[str, Json], known: dict[str, Json]) -> str:
         [
             f"{head} Errors, coverage and widths in percent.",
             format_table(titles, rows),
-            format_table(("method", "goal", "bounds", "reached", ""), goals),
+            format_table(("method", "goal", "bounds", "reached", ""), verdicts),
             make_network_table(known),
             "".join(failures),
         ]

@@ -358,8 +358,10 @@ def set_up_layer(block: Block, setup: Setup) -> SetupLayer:
         # Grouped convolutions are bound by bytes.
         operator_class = f"grouped {operator_class}"
     padded_flops = sum(map(count_executed_flops, block.layers, works))
-    tile_flops = 0.0
-    if setup.precision in MATRIX_PRECISIONS:
+    precision, tile_flops = setup.precision, 0.0
+    if not is_block and uses_autocast(setup) and _multiplies_in_full(first):
+        precision = "fp32"
+    if precision in MATRIX_PRECISIONS:
         most = (LARGEST_TILE,) * len(works)
         tile_flops = sum(map(count_executed_flops, block.layers, works, most)) - padded_flops
     moved_alone = share_moved_alone(first, setup.phase == "train" and first.input_grad)
@@ -375,7 +377,7 @@ def set_up_layer(block: Block, setup: Setup) -> SetupLayer:
         kind=f"block:{stable_hash(signature)[:8]}" if is_block else _name_kind(block),
         regime=_name_regime(setup),
         phase=setup.phase,
-        precision=setup.precision,
+        precision=precision,
         operator_class=operator_class,
         structure=_hash((signature, *how)),
         flops=work.flops,
@@ -792,6 +794,12 @@ def find_point(block: Block, setup: Setup, work: Work, executed_flops: float) ->
         math.log((executed_flops + 1.0) / (work.flops + 1.0)),
         *window,
     )
+
+
+def _multiplies_in_full(layer: Layer) -> bool:
+    """Return whether autocast leaves the products of a layer in full precision."""
+    kind = find_kind(layer.kind)
+    return bool(kind.aligned_widths) and kind.autocast(layer.sizes) == "full"
 
 
 def _measure_alignment(block: Block, is_padded: bool, most: int) -> float:
