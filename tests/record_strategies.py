@@ -88,7 +88,9 @@ leaves = draw_record(
 layers = leaves | st.builds(
     Layer, kinds, sizes, parts=st.lists(leaves, max_size=2).map(tuple), name=names
 )
-inputs, totals = draw_record(Input), draw_record(StepTotals)
+inputs = draw_record(Input)
+waits = st.just(()) | st.lists(st.integers(0, 1000), min_size=20, max_size=20).map(tuple)
+totals = draw_record(StepTotals, waits=waits)
 
 
 @st.composite

@@ -7,9 +7,9 @@
 
 Ten seeds each. A walk removes random channels until the estimate is within the budget. The kept
 results took the best of random candidates instead (``random``), as Li et al. (CVPR 2022) do. The
-paper trains on CelebA's gender attribute;
-without its folder, faces are drawn. No network that is measured was seen by an estimator. A seed is
-written as soon as it is trained; the energies of its networks are observations like all others.
+paper trains on CelebA's gender attribute; without its folder, faces are drawn. No network that is
+measured was seen by an estimator. A seed is written as soon as it is trained; the energies of its
+networks are observations like all others.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.estimators import find_estimator, fit_profile
+from joulecast.estimators import find_estimator, fit_profile, update_estimate
 from joulecast.estimators.measured import REPEATED, UNIT_VARIATION, combine_steps
-from joulecast.records import OWN_NET, Device, Observation, Profile, Setup, Trial
+from joulecast.records import OWN_NET, Device, Observation, Profile, Setup, StepTotals, Trial
 from joulecast.testing.estimators import SETUP, draw_networks, make_observations
 
 NETWORK, OTHER = draw_networks(2, seed=11)
@@ -98,3 +98,21 @@ def test_other_setups_of_a_measured_network_are_estimated(profile):
     known = replace(profile, observations=(*profile.observations, step))
     fitted = fit_profile(known, accepts_old=True)
     assert not fitted.estimate([NETWORK], Setup(batch=SETUP.batch + 1))[0].is_measured
+
+
+def test_modules_of_the_same_layers_that_do_other_work_are_other_steps(profile):
+    """And of the one that was measured, notes do not say what its layers lack."""
+    totals = StepTotals(1e9, 1e9, 10**6, unattributed_flops_share=0.4, notes=("read so",))
+    step = replace(GPU, trial=Trial(replace(NETWORK, totals=totals), SETUP), provenance="simulated")
+    fitted = fit_profile(
+        replace(profile, observations=(*profile.observations, step)), accepts_old=True
+    )
+
+    def estimate(**changes):
+        return fitted.estimate([replace(NETWORK, totals=replace(totals, **changes))], SETUP)[0]
+
+    same, other = estimate(flops=1.01e9), estimate(flops=5e9)
+    assert (same.is_measured, other.is_measured) == (True, False)
+    assert same.notes == ("read so",) and any("belong to no layer" in note for note in other.notes)
+    # What is added to a measurement, or updates it, is none.
+    assert not update_estimate(same, 3.0, 10).is_measured

@@ -8,6 +8,7 @@ from joulecast.families import make_family
 from joulecast.features.measure import StepMeasurement
 from joulecast.features.nets import ResolvedNet
 from joulecast.records import Setup, StepTotals, Trial
+from joulecast.records.network import WAIT_BINS
 from joulecast.simulation import make_simulated_device
 from joulecast.testing.estimators import observe
 
@@ -22,7 +23,8 @@ from joulecast.testing.estimators import observe
     ],
 )
 def test_host_that_waits_does_not_limit_the_step(waits, issue_share, said, unsaid) -> None:
-    network = replace(make_family("lenet5"), totals=StepTotals(1.0, 1.0, 1, waits=waits))
+    every = (*waits, *[0] * (2 * WAIT_BINS - len(waits))) if waits else ()
+    network = replace(make_family("lenet5"), totals=StepTotals(1.0, 1.0, 1, waits=every))
     one = observe(make_simulated_device(1, noise=0.0), Trial(network, Setup()))
     assert one.duration_s
     one = replace(one, covers="gpu", issue_s=issue_share * one.duration_s)

@@ -45,7 +45,7 @@ def set_rows(x: torch.Tensor, mask: torch.Tensor, value: torch.Tensor | float) -
         (lambda net, x: x if x.sum() > 0 else -x, (1, 0)),
         (lambda net, x: x[: int(x.abs().sum()) * 0 + 2], (1, 0)),
         (lambda net, x: x * len(x.sum(1).tolist()), (1, 0)),
-        (lambda net, x: x * float(x.detach().cpu().numpy().sum()), (2, 0)),
+        (lambda net, x: x * float(x.detach().cpu().numpy().sum()), (1, 0)),
         (lambda net, x: x.to("cpu"), (1, 0)),
         (lambda net, x: x[x.sum(1).abs() >= 0], (1, 1)),
         (lambda net, x: x[torch.where(x.sum(1).abs() >= 0)[0]], (1, 0)),
@@ -123,3 +123,21 @@ def test_waits_change_no_key_and_are_optional() -> None:
     assert Trial(old, Setup()).key == Trial(waiting, Setup()).key
     assert "waits" not in plain.to_dict()["totals"]
     assert Network(totals=StepTotals(1.0, 1.0, 1)).wait_count == 0
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        lambda x: x.sum().cpu().item(),
+        lambda x: x.cpu().numpy(),
+        lambda x: x.to(torch.device("cpu")).sum().item(),
+        lambda x: x.cpu()[0, 0].item(),
+    ],
+)
+def test_what_is_on_the_host_is_not_waited_for_again(copy) -> None:
+    def forward(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = net.layer(x)
+        copy(y.detach() + 1)
+        return y
+
+    assert read_net(MadeNet(forward, layer=nn.Linear(8, 8)), X).wait_count == 1

@@ -178,6 +178,7 @@ def update_estimate(
         blocks=tuple(replace(one, energy_j=one.energy_j * factor) for one in estimate.blocks),
         device_energy_j=None if device_j is None else device_j * factor,
         uncertainty_sources={FIRST_STEPS: 1.0},
+        is_measured=False,
     )
 
 

@@ -123,7 +123,11 @@ class FitComponent(Record):
 
 
 class Fitted(Protocol):
-    """An estimator fitted to observations."""
+    """An estimator fitted to observations.
+
+    It may also have a method ``narrow(networks, setup)``, which returns the fit for many networks
+    like these: it predicts each of them in less time.
+    """
 
     @property
     def observation_count(self) -> int:

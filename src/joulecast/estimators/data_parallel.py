@@ -307,6 +307,7 @@ def replicate_step(
         device_energy_j=step.device_energy_j and gpus * step.device_energy_j + part.added_j,
         host_share=step.host_share and step.host_share * gpus * step.energy_j / energy_j,
         uncertainty_sources=sources,
+        is_measured=False,
         data_parallel=part,
     )
     notes = [note for note in step.notes if note not in explain_memory(step)]

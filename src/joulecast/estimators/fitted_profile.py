@@ -137,6 +137,7 @@ class FittedProfile:
                 f"{self.profile.device.name} has durations but no energies for this setup: attach "
                 "a power trace with `joulecast data attach`, or profile it with a meter"
             )
+        measured = [self._find_measured(*pair) for pair in zip(networks, setups, strict=True)]
         factors, estimates = [], []
         for at, (network, setup) in enumerate(zip(networks, setups, strict=True)):
             # Sources of error that multiply all of an energy, with their relative sds.
@@ -148,7 +149,11 @@ class FittedProfile:
             if details:
                 one = replace(one, peak_memory_bytes=peak_memory(network, setup))
                 own_notes = prediction.notes[at] if prediction.notes else ()
-                notes = list_estimate_notes(one, network, own_notes)
+                if measured[at] is not None:
+                    # What the model does not know was measured all the same.
+                    notes = *explain_memory(one), *(network.totals.notes if network.totals else ())
+                else:
+                    notes = list_estimate_notes(one, network, own_notes)
                 one = replace(one, blocks=estimate_blocks(network, one.layers), notes=notes)
             factors.append(own)
             estimates.append(one)
@@ -163,8 +168,7 @@ class FittedProfile:
                 products = prediction.energy_cov + np.outer(means, means)
                 cov = cov + np.outer(sds, sds) * products
         variance = variance + added
-        for at, (network, setup) in enumerate(zip(networks, setups, strict=True)):
-            step = self._find_measured(network, setup)
+        for at, step in enumerate(measured):
             if step is not None:
                 estimates[at] = answer_measured(estimates[at], step)
                 variance[at] = step.energy_sd_j**2

@@ -21,7 +21,7 @@ from statistics import fmean, variance
 
 from joulecast.estimators.base import UNIT_SD_SHARE
 from joulecast.gp.lognormal import lognormal_interval
-from joulecast.records import Estimate, Observation, weakest_provenance
+from joulecast.records import MEDIAN_SD_FACTOR, Estimate, Observation, weakest_provenance
 
 REPEATED = "the step measured again"
 UNIT_VARIATION = "unit-to-unit variation"
@@ -32,8 +32,6 @@ _ENERGY_SD, _DURATION_SD, _HOST_SD, _WAITING_SHARE = 0.01, 0.004, 0.11, 0.75
 # On another host; and on a processor, which is its own host (2 to 4 % with one thread).
 _OTHER_HOST_SD, _PROCESSOR_SD = 0.25, 0.05
 _HOST_EXPONENT = 12.0
-# Standard error of a median over that of a mean.
-_MEDIAN_FACTOR = 1.25
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,8 @@ def combine_steps(observations: Sequence[Observation], unit: str | None) -> Know
     """Return what observations of one step say of it on a unit of the device; None for any unit."""
     own = [one for one in observations if unit is not None and one.device.unit == unit]
     runs: dict[str, list[Observation]] = {}
-    for one in own or observations:
+    used = own or observations
+    for one in used:
         runs.setdefault(one.run, []).append(one)
     host_sd = _HOST_SD if own else _OTHER_HOST_SD
     variances = [_find_variances(one, host_sd) for same in runs.values() for one in same]
@@ -86,7 +85,7 @@ def combine_steps(observations: Sequence[Observation], unit: str | None) -> Know
         fmean(durations_s),
         math.sqrt(duration_var),
         sources,
-        weakest_provenance(one.provenance for one in observations),
+        weakest_provenance(one.provenance for one in used),
     )
 
 
@@ -127,7 +126,7 @@ def _find_variances(one: Observation, host_sd: float) -> tuple[float, float]:
     host_sd = host_sd if one.covers.startswith("gpu") else _PROCESSOR_SD
     host_sd *= ratio**_HOST_EXPONENT
     spreads = [
-        (_MEDIAN_FACTOR * sd / value) ** 2 / one.count if sd and one.count > 1 else 0.0
+        (MEDIAN_SD_FACTOR * sd / value) ** 2 / one.count if sd and one.count > 1 else 0.0
         for sd, value in ((one.energy_sd_j, one.energy_j), (one.duration_sd_s, one.duration_s))
     ]
     energy_var = _ENERGY_SD**2 + (_WAITING_SHARE * host_sd) ** 2 + spreads[0]

@@ -297,7 +297,8 @@ def choose_counts(problem: PruningProblem) -> tuple[PruningProblem, Counts]:
         # network is measured as well.
         return problem, counts
     optimism, log_sd = simulate_selection(problem, counts)
-    sd_factor = log_sd / problem.compute_log_sd(counts) if log_sd else 1.0
+    predicted_sd = problem.compute_log_sd(counts)
+    sd_factor = log_sd / predicted_sd if log_sd and predicted_sd else 1.0
     problem = replace(problem, optimism=optimism, sd_factor=sd_factor)
     _check_reachable(problem, step)
     return problem, search_counts(problem)

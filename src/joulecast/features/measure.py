@@ -169,16 +169,10 @@ def _measure_request(
 
 
 def measure_read(
-    read: Callable[[], tuple[ResolvedNet, Setup]],
-    options: MeasureOptions,
-    *,
-    allows_later: bool = True,
+    read: Callable[[], tuple[ResolvedNet, Setup]], options: MeasureOptions
 ) -> StepMeasurement:
     """Measure the step of a net that is read while the device is idle."""
-    with (
-        lock_device(options.on),
-        open_any_measurer(options, allows_later=allows_later) as measurer,
-    ):
+    with lock_device(options.on), open_any_measurer(options, allows_later=True) as measurer:
         return measure_opened(measurer, read, options.on)
 
 

@@ -139,6 +139,8 @@ def prune(
             f"{arg('verify')} measures energies on a device: name it with {arg('on')}, and leave "
             f"{arg('objective', 'flops')} out"
         )
+    if meter is not None and not verify:
+        raise ArgumentError(f"{arg('meter')} is for measuring: give {arg('on')} as well")
     if objective == "flops" and confidence != PruneOptions.confidence:
         raise ArgumentError(
             f"FLOPs are counted, not estimated: leave {arg('confidence')} out, or give "

@@ -139,6 +139,9 @@ class PruningResult(Record, Reportable):
             sentence = f"It stays within the budget with a probability of {probability}."
             blocks.append(Text(sentence, "lead"))
         if self.rounds:
+            if (self.budget_probability or 0.0) < self.confidence:
+                sentence = "No choice was measured within the budget: this one took least."
+                blocks.append(Text(sentence, "warning"))
             blocks.append(_tabulate_rounds(self.rounds))
         blocks.append(_tabulate_layers(_merge_layers(self.layers)))
         if after is not None and self.layers:

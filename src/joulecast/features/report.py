@@ -342,7 +342,7 @@ def _report_errors(profile: Profile) -> list[Block]:
     networks = [one.trial.network for one in chosen.values()]
     setups = [one.trial.setup for one in chosen.values()]
     try:
-        estimates = fit_profile(profile, AUTO).estimate(networks, setups, details=False)
+        estimates = fit_profile(profile, AUTO).model.estimate(networks, setups, details=False)
     except MissingError:
         return []
     rows = [

@@ -29,6 +29,7 @@ from joulecast.records.network import (
     name_layout,
 )
 from joulecast.records.observation import (
+    MEDIAN_SD_FACTOR,
     OWN_NET,
     PROVENANCES,
     Device,

@@ -100,8 +100,8 @@ class Estimate(Record):
         runtime: Framework and version that the profile was made with (``torch-2.11.0``).
         notes: What limits the estimate, in sentences: how the network was read, how far it reaches
             beyond what was measured, whether it fits.
-        is_measured: This very step was measured: energy and duration are what was measured, and the
-            model only says where they go.
+        is_measured: Whether this step was measured: energy and duration are then the measured ones,
+            and the model only divides the energy among the layers.
         data_parallel: What several GPUs add; None for one GPU. Energies are then those of all GPUs
             together, memory that of each.
     """

@@ -30,6 +30,7 @@ from joulecast.records.codec import (
     refuse_value,
     stable_hash,
 )
+from joulecast.system.errors import InputError
 from joulecast.system.units import format_share
 
 Size = int | float | str | tuple[int, ...]
@@ -199,6 +200,10 @@ class StepTotals(Record):
     uncounted_bytes_share: Share = omit_default(0.0)
     notes: Annotated[tuple[str, ...], MaxLength(1000)] = omit_default(())
     waits: Annotated[tuple[Count, ...], MaxLength(2 * WAIT_BINS)] = omit_default(())
+
+    def __post_init__(self) -> None:
+        if len(self.waits) not in (0, 2 * WAIT_BINS):
+            raise InputError(f"waits has {len(self.waits)} numbers: give {2 * WAIT_BINS} or none")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -26,7 +27,7 @@ from joulecast.records.codec import (
     stable_hash,
 )
 from joulecast.records.data_sheet import DataSheet
-from joulecast.records.network import Network
+from joulecast.records.network import Network, StepTotals
 from joulecast.records.trial import LOSSES, Setup, Trial, compute_power
 
 # From the strongest claim to the weakest; an estimate reports the weakest one it rests on.
@@ -38,6 +39,12 @@ MOST_LOAD_WINDOWS = 1000
 _POWER_LIMIT = re.compile(r"limit (\d+(?:\.\d+)?) ?W")
 OWN_NET = "own net"
 """Source of an observation of a user's own module: it may do more than its network says."""
+
+MEDIAN_SD_FACTOR = 1.25
+"""Standard error of a median over that of a mean."""
+
+# How much two counts of one step may differ.
+_SAME_WORK_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -226,18 +233,17 @@ class ObservationSummary(Record):
     reference: Trial | None = omit_default(None)
 
     def join(self, other: ObservationSummary) -> ObservationSummary:
-        """Return the summary of these observations and of others, of other runs."""
+        """Return the summary of shipped observations and of a user's own, of other runs."""
         is_known = self.steps is not None and other.steps is not None
-        latest = max(self, other, key=lambda one: one.latest_at_s)
         return ObservationSummary(
             self.count + other.count,
             dict(Counter(self.units) + Counter(other.units)),
             dict(Counter(self.runs) + Counter(other.runs)),
             tuple((Counter(dict(self.setups)) + Counter(dict(other.setups))).items()),
             self.device_time_s + other.device_time_s,
-            latest.latest_at_s,
+            max(self.latest_at_s, other.latest_at_s),
             tuple(sorted({*(self.steps or ()), *(other.steps or ())})) if is_known else None,
-            latest.latest_unit,
+            other.latest_unit if other.count else self.latest_unit,
             self.reference or other.reference,
         )
 
@@ -352,11 +358,23 @@ def find_steps(
 ) -> list[Observation]:
     """Return the observations of a whole step with energy.
 
-    Equal losses have equal names, but a user's own may be any.
+    Equal losses have equal names, but a user's own may be any. Modules of the same layers may do
+    different work outside them, which their totals show.
     """
     losses = LOSSES if setup.loss == "own" else (setup.loss, "own")
     keys = {Trial(network, replace(setup, loss=loss)).key for loss in losses}
-    return select_steps(observations, keys)
+    found = select_steps(observations, keys)
+    return [one for one in found if _has_same_work(one.trial.network.totals, network.totals)]
+
+
+def _has_same_work(one: StepTotals | None, other: StepTotals | None) -> bool:
+    if one is None or other is None:
+        return True
+    # Where control flow depends on values, two counts differ a little.
+    pairs = (one.flops, other.flops), (one.size_bytes, other.size_bytes)
+    return one.params == other.params and all(
+        math.isclose(*pair, rel_tol=_SAME_WORK_SHARE) for pair in pairs
+    )
 
 
 def select_steps(observations: Sequence[Observation], keys: Set[str]) -> list[Observation]:

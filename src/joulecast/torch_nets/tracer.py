@@ -362,6 +362,8 @@ class _Tracer:
         self.trace = Trace(params, list_tensors(inputs), is_real=limits is not None)
         self.state_names = {id(value): name for name, value in state.items()}
         self.value_ids = {id(t): INPUT - i for i, t in enumerate(self.trace.inputs)}
+        # Tensors that were copied to the CPU, by id, which they keep while they live.
+        self.on_host: dict[int, torch.Tensor] = {}
         self.constants: set[int] = set()
         # Holding the tensors keeps Python from reusing their id().
         self.alive: list[Any] = [*self.trace.inputs]
@@ -430,8 +432,15 @@ class _Tracer:
         """Run a function that the module calls, and record it as an event."""
         if self.in_operator:
             return func(*args, **kwargs)
-        if copies_to_host(func, args, kwargs):
+        given, copies = list_tensors((args, kwargs)), copies_to_host(func, args, kwargs)
+        if copies:
             self._count_waits(1, 0, args)
+        out = self._record_call(func, args, kwargs)
+        if copies or (given and all(id(tensor) in self.on_host for tensor in given)):
+            self.on_host |= {id(tensor): tensor for tensor in list_tensors(out)}
+        return out
+
+    def _record_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._is_ignored():
             return func(*args, **kwargs)
         if self.open_event is not None:
@@ -554,7 +563,8 @@ class _Tracer:
         code keeps on the CPU.
         """
         is_checked_on_cpu = self.open_event is not None and self.open_event.name == "one_hot"
-        ids = [self.value_ids.get(id(tensor)) for tensor in list_tensors(values)]
+        on_device = [one for one in list_tensors(values) if id(one) not in self.on_host]
+        ids = [self.value_ids.get(id(tensor)) for tensor in on_device]
         if not is_checked_on_cpu and any(one is None or one not in self.constants for one in ids):
             self.trace.waits += [self.trace.total.launches] * count
             self.trace.hidden_launches += launches
@@ -601,12 +611,14 @@ class _DispatchMode(TorchDispatchMode):
 
 
 def copies_to_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a function copies a tensor to the CPU, which PyTorch does not show of one that
-    is there already.
+    """Return whether a function copies a tensor to the CPU.
+
+    PyTorch dispatches nothing where it is there already, as in a trace.
     """
     name = getattr(func, "__name__", "")
     targets = (*args[1:2], kwargs.get("device")) if name == "to" else ()
-    return name in ("cpu", "tolist", "numpy") or "cpu" in (t for t in targets if type(t) is str)
+    devices = [str(one) for one in targets if isinstance(one, (str, torch.device))]
+    return name in ("cpu", "tolist", "numpy") or any(one.startswith("cpu") for one in devices)
 
 
 # ---------------------------------------------------------------------------------------------

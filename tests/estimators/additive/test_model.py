@@ -494,6 +494,18 @@ def test_few_steps_set_the_pace_of_another_host(host):
     assert fit_host([], start=found) == host.for_any_host()
 
 
+def test_calls_between_layers_and_batches_are_no_part_of_the_pace(host):
+    """They are predicted beside it, so that a user's own module does not count them twice."""
+    counts, known = {LAYERS[0]: 30.0}, (80.0, 3)
+    issue_s = host.predict_issue_time(counts, *known)[0]
+    plain = observe_host_bound(LAYERS[0], 30.0, issue_s, is_isolated=False)
+    step = replace(plain, between_calls=known[0], batches=known[1])
+    found = fit_host([step] * 40, start=host)
+    assert found.predict_issue_time(counts, *known)[0] == pytest.approx(issue_s, rel=0.02)
+    again = fit_host([*observe_all(noise=0.0), *[step] * 5])
+    assert again.predict_issue_time(counts, *known)[0] == pytest.approx(issue_s, rel=0.1)
+
+
 def test_slower_of_host_and_device_decides():
     host_s, device_s = np.array([1.0, 2.0, 1.0]), np.array([2.0, 1.0, 1.0])
     duration_s, grad_host, grad_device = combine_times(host_s, device_s)

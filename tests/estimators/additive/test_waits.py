@@ -18,6 +18,7 @@ from joulecast.estimators.additive.observations import decompose_observations
 from joulecast.families import make_family
 from joulecast.records import Setup, StepTotals, Trial
 from joulecast.records.network import WAIT_BINS
+from joulecast.system.errors import InputError
 
 SHARES = st.floats(0.01, 1.0)
 TIMES_S = st.floats(1e-4, 1.0)
@@ -72,7 +73,13 @@ def test_what_ends_a_step_is_not_hidden_behind_the_next():
 
 
 def make_waiting(*waits: int):
-    return replace(make_family("lenet5"), totals=StepTotals(1.0, 1.0, 1, waits=waits))
+    every = (*waits, *[0] * (2 * WAIT_BINS - len(waits))) if waits else ()
+    return replace(make_family("lenet5"), totals=StepTotals(1.0, 1.0, 1, waits=every))
+
+
+def test_waits_of_another_number_of_parts_are_refused():
+    with pytest.raises(InputError, match="3 numbers: give 20"):
+        StepTotals(1.0, 1.0, 1, waits=(1, 0, 1))
 
 
 def test_inference_waits_in_the_forward_pass_alone():

@@ -303,9 +303,11 @@ def find_busy_steps(
     """
     found = []
     for one, expected_s in zip(decomposed, device_s.tolist(), strict=True):
-        if mode != "graph" or one.mode != "eager" or one.is_isolated or not one.issue_s:
+        if mode != "graph" or one.mode != "eager" or one.is_isolated:
             continue
-        step_s, gaps_s = one.duration_s or 0.0, host.launch_gap_s * one.launches
+        if not one.issue_s or not one.duration_s:
+            continue
+        step_s, gaps_s = one.duration_s, host.launch_gap_s * one.launches
         is_early = one.issue_s <= LATE_SHARE * step_s
         is_as_expected = step_s <= BOUND_RATIO * (expected_s + gaps_s)
         is_full = (one.energy_j or 0.0) >= _FULL_SHARE * power_limit_w * step_s

@@ -57,6 +57,7 @@ from joulecast.gp.linalg import Floats
 from joulecast.operators import HOST_CALLS, network_work
 from joulecast.records import Network, Setup
 from joulecast.records.codec import Record
+from joulecast.records.network import WAIT_BINS
 
 # Of the smooth maximum of host and device time: at equal times a step takes 6 % more than either.
 EXPONENT = 12.0
@@ -198,7 +199,7 @@ def divide_waiting_step(network: Network, setup: Setup) -> WaitingStep | None:
     """Return the parts of a network's step between waits; None if it never waits."""
     if network.totals is None or not network.wait_count:
         return None
-    work, bins = network_work(network, setup), len(network.totals.waits) // 2
+    work, bins = network_work(network, setup), WAIT_BINS
     passes = work.forward, work.backward
     sizes = [one.flops + _FLOPS_PER_BYTE * one.size_bytes for one in (*passes, work.update)]
     launches = [float(one.launches) for one in passes]
@@ -324,7 +325,8 @@ def _find_steps(decomposed: Sequence[DecomposedObservation], device_s: Floats) -
 
 def _host_time_ratio(model: HostTimeModel, step: _TimedStep) -> float:
     """Return the host time of a step over that of the model."""
-    return step.host_s / model.predict_issue_time(step.observation.counts)[0]
+    one = step.observation
+    return step.host_s / model.predict_issue_time(one.counts, one.between_calls, one.batches)[0]
 
 
 def _find_sd_share(errors: Sequence[float]) -> float:
@@ -427,7 +429,14 @@ def _fit_call_durations(
             row[index[layer.structure, layer.host_calls]] += count
     calls = np.array([calls for _, calls in index]).reshape(len(index), types)
     structures = np.array([[float(own == name) for name in names] for own, _ in index])
-    overheads = np.array([float(trains(one.observation.counts)) for one in steps])
+    # What is in no layer: the overhead of each batch, and calls between layers.
+    overheads, between = np.zeros(len(steps)), np.zeros((len(steps), types))
+    for at, (step, _) in enumerate(steps):
+        is_training = trains(step.counts)
+        overheads[at] = step.batches * is_training
+        launch = HOST_CALLS.index("launches" if is_training else "inference launches")
+        share = 1.0 if is_training else _BETWEEN_SHARE
+        between[at, launch] = step.batches * share * step.between_calls
     log_times = np.log([one.host_s for one in steps])
     is_isolated = np.array([one.observation.is_isolated for one in steps])
     sds = np.where(is_isolated, _ISOLATED_TIMING_SD, _NETWORK_TIMING_SD)
@@ -442,22 +451,24 @@ def _fit_call_durations(
     log_sds = [_CALL_SD] * first + [_STRUCTURE_SD] * len(names) + [HOST_LOG_SD] * len(own_units)
     prior = 1.0 / np.array(log_sds)
 
-    def split_times(theta: Floats) -> tuple[Floats, Floats]:
-        """Return the overhead of each step, and the durations of the calls of each layer."""
-        own = np.exp(structures @ theta[first:last])
-        return math.exp(theta[0]) * overheads, calls * np.exp(theta[1:first]) * own[:, None]
+    def split_times(theta: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return overheads of steps, and durations of calls between layers and of each layer."""
+        own, call_s = np.exp(structures @ theta[first:last]), np.exp(theta[1:first])
+        return math.exp(theta[0]) * overheads, between * call_s, calls * call_s * own[:, None]
 
     def find_residuals(theta: Floats) -> Floats:
-        overhead_s, calls_s = split_times(theta)
-        logs = np.log(overhead_s + counts @ calls_s.sum(axis=1)) + hosts @ theta[last:]
+        overhead_s, between_s, calls_s = split_times(theta)
+        outside_s = overhead_s + between_s.sum(axis=1)
+        logs = np.log(outside_s + counts @ calls_s.sum(axis=1)) + hosts @ theta[last:]
         return np.hstack([(logs - log_times) / sds, prior * (theta - medians)])
 
     def find_jacobian(theta: Floats) -> Floats:
-        overhead_s, calls_s = split_times(theta)
+        overhead_s, between_s, calls_s = split_times(theta)
         layers_s = calls_s.sum(axis=1)
-        total_s = overhead_s + counts @ layers_s
+        total_s = overhead_s + between_s.sum(axis=1) + counts @ layers_s
         by_structure = (counts * layers_s) @ structures
-        gradients = np.hstack([overhead_s[:, None], counts @ calls_s, by_structure])
+        by_call = between_s + counts @ calls_s
+        gradients = np.hstack([overhead_s[:, None], by_call, by_structure])
         by_step = np.hstack([gradients / total_s[:, None], hosts])
         return np.vstack([by_step / sds[:, None], np.diag(prior)])
 

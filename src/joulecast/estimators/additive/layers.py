@@ -828,7 +828,7 @@ def find_loss_point(positions: float, channels: float, size_bytes: float) -> tup
 def count_executed_flops(layer: Layer, work: Work, most: int = TILE) -> float:
     """Return the FLOPs that run: narrow layers leave tiles empty, causal attention skips half.
 
-    Tiles have at most ``most`` channels, and no more than the layer, but for the smallest ones.
+    Tiles have at most ``most`` channels, and are no wider than the layer, but never below TILE.
     """
     sizes, flops = layer.sizes, work.flops
     if sizes.get("groups", 1) > 1:

@@ -29,7 +29,7 @@ from joulecast.estimators.base import (
     MIXED_TIME_SUM_ERROR_SD_SHARE,
     READ_MODULE_SUM_ERROR_SD_SHARE,
 )
-from joulecast.records import OWN_NET, Observation
+from joulecast.records import MEDIAN_SD_FACTOR, OWN_NET, Observation
 from joulecast.records.codec import Record, cache_on_record
 from joulecast.variants import read_isolated_block
 
@@ -37,8 +37,6 @@ from joulecast.variants import read_isolated_block
 _DEFAULT_SD_SHARE = 0.01
 # A host that issues a step in less than this share of its duration runs ahead of the device.
 _AHEAD_SHARE = 0.8
-# Standard error of a median over that of a mean.
-_MEDIAN_FACTOR = 1.25
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,8 @@ class DecomposedObservation:
         issue_s: Host time; None if unknown, or if the host waits for the device in between.
         is_isolated: It is one layer alone; otherwise a variant or a network.
         unit: The unit of the device that ran it; empty if unknown.
+        between_calls: Calls of a batch that are in no layer.
+        batches: Batches of a step, whose gradients are accumulated.
     """
 
     counts: Mapping[SetupLayer, float]
@@ -63,6 +63,8 @@ class DecomposedObservation:
     trial_key: str
     is_imported: bool = False
     unit: str = ""
+    between_calls: float = 0.0
+    batches: int = 1
 
     @property
     def launches(self) -> float:
@@ -153,13 +155,15 @@ def _decompose(observation: Observation) -> DecomposedObservation | None:
         trial_key=trial.key,
         is_imported=observation.provenance == "imported",
         unit=observation.device.unit,
+        between_calls=0.0 if totals is None else float(totals.between),
+        batches=max(trial.setup.accumulate, 1),
     )
 
 
 def _relative_var(value: float | None, sd: float | None, count: int) -> float:
     if not value or sd is None or count < 2:
         return _DEFAULT_SD_SHARE**2
-    return (_MEDIAN_FACTOR * sd / value / math.sqrt(count)) ** 2
+    return (MEDIAN_SD_FACTOR * sd / value / math.sqrt(count)) ** 2
 
 
 # Training and inference have models of their own if so many energies of each were measured. On two

@@ -45,7 +45,7 @@ from joulecast.estimators.base import Floats, Json, count_work, fit_work_rates, 
 from joulecast.estimators.subtractive.options import OURS, SubtractiveOptions
 from joulecast.gp.regression import GaussianProcess
 from joulecast.operators import layer_work
-from joulecast.records import Observation, Setup
+from joulecast.records import MEDIAN_SD_FACTOR, Observation, Setup
 from joulecast.records.codec import Record, always_stored
 from joulecast.variants import (
     REPEATED,
@@ -66,8 +66,6 @@ QUANTITIES = ("energy", "time")
 # Standard deviation of a single observation, which shows no spread, and the smallest of any.
 _SINGLE_SD_SHARE = 0.02
 _MIN_SD_SHARE = 0.005
-# The median of n readings has 1.25 times the standard deviation of their mean.
-_MEDIAN_FACTOR = 1.25
 # Work of a network that belongs to no layer: subtraction would attribute it to the wrong curve.
 _MAX_UNATTRIBUTED_SHARE = 0.01
 
@@ -193,7 +191,7 @@ def _per_step(seen: Observation, quantity: str) -> tuple[float | None, float]:
         return None, 0.0
     sd_share = _SINGLE_SD_SHARE
     if sd is not None and seen.count > 1 and value > 0:
-        sd_share = max(_MIN_SD_SHARE, _MEDIAN_FACTOR * sd / value / seen.count**0.5)
+        sd_share = max(_MIN_SD_SHARE, MEDIAN_SD_FACTOR * sd / value / seen.count**0.5)
     per_step = value / seen.trial.execution.steps
     return per_step, (sd_share * per_step) ** 2
 
