@@ -112,7 +112,7 @@ def test_anywhere_scores_errors_coverage_and_failures():
 def test_anywhere_page_has_the_published_figures():
     judged = records.RunFolder.open(records.RESULTS).judged["third"]
     known = {name: one for name, one in judged.items() if "energy_j" in one["truth"]}
-    page = anywhere.make_page(judged, known)
+    page = anywhere.make_page(judged, known, anywhere.GOALS)
     assert "| shipped | all | 25 | 1 | 16.8 | 7.6 | 14" in page
     assert "| probed | all | 9 | 0 | 8.6 | 5.0 |" in page
     assert "- text_recognizer, shipped: " in page

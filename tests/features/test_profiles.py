@@ -341,7 +341,8 @@ def test_profile_keeps_its_sources(place):
     options = {"on": "simulated:9", "store": place, "batch": 8}
     joulecast.profile(NET, from_="simulated-7", points=8, **options)
     profile = joulecast.profile(NET, points=12, **options)
-    estimate = joulecast.estimate(NET, device="simulated-9", store=place, batch=8)
+    # The reference network itself was measured.
+    estimate = joulecast.estimate("lenet5:3,9,24,24", device="simulated-9", store=place, batch=8)
     assert any(note.startswith("Transferred from simulated-7:") for note in estimate.notes)
     (source,) = make(place, profile).sources
     assert source.name == "simulated-7"

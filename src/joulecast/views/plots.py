@@ -80,7 +80,9 @@ def make_svg(plot: Plot) -> str:
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = svg.replace("<svg ", '<svg stroke-linejoin="round" stroke-linecap="butt" ', 1)
     svg = re.sub(r' style="([^"]*)"', _make_attributes, svg)
-    # Ids are unique in a page, which may show several plots.
+    # Ids are unique in a page, which may show several plots. Equal pictures, such as those of two
+    # colour bars, share theirs, which nothing refers to.
+    svg = re.sub(r'(<image [^>]*?) id="[^"]*"', r"\1", svg)
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{plot.name}-", svg)
     for colour, replacement in _PAGE_COLOURS.items():
         svg = re.sub(rf'(fill|stroke)="{colour}"', replacement, svg, flags=re.IGNORECASE)
