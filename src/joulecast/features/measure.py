@@ -208,15 +208,18 @@ class StepMeasurement(Reportable):
         setup, energy_j = one.trial.setup, one.energy_j
         power = format_optional(compute_power(energy_j, one.duration_s), format_power)
         energies = [format_optional(each, format_energy) for each in (energy_j, one.energy_sd_j)]
-        durations = (one.duration_s, one.duration_sd_s, one.issue_s)
+        # A processor issues to itself.
+        issue_s = one.issue_s if one.covers.startswith("gpu") else None
+        durations = (one.duration_s, one.duration_sd_s, issue_s)
         time_, spread, issue = (format_optional(each, format_duration) for each in durations)
         rows = [
             ("energy", *energies),
             ("latency" if is_inference(setup) else "time", time_, spread),
-            ("issue time", issue, ""),
             ("power", power, ""),
             ("peak memory", format_optional(one.peak_memory_bytes, format_bytes), ""),
         ]
+        if issue_s is not None:
+            rows.insert(2, ("issue time", issue, ""))
         if is_inference(setup) and energy_j is not None:
             rows.append((f"{INFERENCES:,} inferences", format_wh(INFERENCES * energy_j), ""))
         step = begin_sentence(setup).split(" ", 1)[1]
@@ -231,7 +234,6 @@ class StepMeasurement(Reportable):
                 f"{plural(one.measured_steps, name_step(setup))} measured in all, after "
                 f"{one.warmup_steps:,} to warm up."
             )
-        issue_s = one.issue_s if one.covers.startswith("gpu") else None
         if issue_s and one.trial.network.wait_count:
             lines.append(f"Issue time contains waiting: {describe_waits(one.trial.network)}")
         elif issue_s and one.duration_s and issue_s >= _HOST_SHARE * one.duration_s:
