@@ -45,10 +45,11 @@ from joulecast.features.evaluation import (
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.measurer import Measurer
 from joulecast.measurer.local_devices import open_local_measurer
-from joulecast.records import Observation, Profile, Setup, Trial
+from joulecast.records import Observation, Profile, Setup, Trial, weakest_provenance
 from joulecast.store import Store, open_store
 from joulecast.system.errors import JoulecastError, MeasurementError, MissingError, NetError
 from joulecast.variants import read_isolated_block
+from joulecast.views.words import label_provenance
 from papers.ampere.lab import Folder
 
 Json = dict[str, Any]
@@ -248,6 +249,7 @@ def score(setting: Setting, campaigns: dict[str, Campaign]) -> Json:
     return {
         "date": date,
         "nets": len(nets),
+        "provenance": weakest_provenance(one.provenance for one in log.observations),
         "noise_percent": compute_noise_percent(nets),
         "arms": arms,
     }
@@ -293,7 +295,9 @@ def draw(found: dict[str, Json], file: Path) -> None:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(ScalarFormatter())
             axis.minorticks_off()
-        axes.set_title(f"{setting}, {result['nets']} held-out networks", loc="left", fontsize=9)
+        label = label_provenance(result["provenance"])
+        title = f"{setting}{label}, {result['nets']} held-out networks"
+        axes.set_title(title, loc="left", fontsize=9)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, fontsize=7)
     figure.supxlabel("device time, s")
