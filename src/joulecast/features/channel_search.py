@@ -160,9 +160,8 @@ def prune_network(
         raise InputError(
             "the objective energy needs a device profile: give one, or use the objective flops"
         )
-    allowed, guide = list_allowed_counts(network, groups, options), fitted
-    if options.objective == "flops":
-        guide = None
+    allowed = list_allowed_counts(network, groups, options)
+    guide = None if options.objective == "flops" else fitted
     problem = PruningProblem(network, tuple(groups), allowed, setup, budget, options, guide)
     if guide is not None:
         ends = [problem.narrow_network(counts) for counts in (problem.full, problem.smallest)]
@@ -173,7 +172,7 @@ def prune_network(
     else:
         verified = verify_counts(problem, measure)
         counts = verified.counts
-    pruned = problem.narrow_network(counts)
+    pruned, probability = problem.narrow_network(counts), None
     before, after = (
         fitted.estimate([one], setup, options.level)[0] if fitted else None
         for one in (network, pruned)
@@ -181,16 +180,6 @@ def prune_network(
     if verified and before and after:
         before = answer_measured(before, verified.before)
         after = answer_measured(after, verified.after)
-    energies_j = [
-        [layer.energy_j for layer in one.layers] if one else [0.0] * len(network.layers)
-        for one in (before, after)
-    ]
-    changes = []
-    for old, new, *both_j in zip(network.layers, pruned.layers, *energies_j, strict=True):
-        channels = count_output_channels(old), count_output_channels(new)
-        changes.append(LayerChange(old.name or old.kind, old.kind, *channels, *both_j))
-    probability = None
-    if verified and before and after:
         cost_before, cost_after = before.energy_j, after.energy_j
         own = [one for one in verified.rounds if one.counts == counts]
         probability = own[0].budget_probability
@@ -200,6 +189,14 @@ def prune_network(
             # Of the energy, whatever was minimised.
             by_energy = problem if guide else replace(problem, fitted=fitted, known_costs={})
             probability = by_energy.compute_budget_probability(counts)
+    energies_j = [
+        [layer.energy_j for layer in one.layers] if one else [0.0] * len(network.layers)
+        for one in (before, after)
+    ]
+    changes = []
+    for old, new, *both_j in zip(network.layers, pruned.layers, *energies_j, strict=True):
+        channels = count_output_channels(old), count_output_channels(new)
+        changes.append(LayerChange(old.name or old.kind, old.kind, *channels, *both_j))
     return PruningResult(
         net=network.name,
         budget=budget.text or str(budget),
@@ -262,9 +259,9 @@ def list_allowed_counts(
     return allowed
 
 
-def _check_reachable(problem: PruningProblem, step: str) -> None:
-    """Raise InputError if even the smallest network exceeds the budget; a step is called so."""
-    smallest = problem.smallest
+def _check_reachable(problem: PruningProblem) -> None:
+    """Raise InputError if even the smallest network exceeds the budget."""
+    smallest, step = problem.smallest, name_step(problem.setup)
     full_cost, cost = problem.compute_costs([problem.full, smallest])
     if problem.is_within_budget(smallest):
         return
@@ -288,8 +285,7 @@ def _check_reachable(problem: PruningProblem, step: str) -> None:
 
 def choose_counts(problem: PruningProblem) -> tuple[PruningProblem, Counts]:
     """Return the counts of a strategy, and the problem with the optimism of choosing them."""
-    step = name_step(problem.setup)
-    _check_reachable(problem, step)
+    _check_reachable(problem)
     counts = search_counts(problem)
     is_near = problem.measured is not None and problem.measured.counts != problem.full
     if problem.options.strategy == "walk" or problem.fitted is None or is_near:
@@ -300,7 +296,7 @@ def choose_counts(problem: PruningProblem) -> tuple[PruningProblem, Counts]:
     predicted_sd = problem.compute_log_sd(counts)
     sd_factor = log_sd / predicted_sd if log_sd and predicted_sd else 1.0
     problem = replace(problem, optimism=optimism, sd_factor=sd_factor)
-    _check_reachable(problem, step)
+    _check_reachable(problem)
     return problem, search_counts(problem)
 
 
@@ -377,7 +373,7 @@ def verify_counts(problem: PruningProblem, measure: Measure) -> Verification:
     The result is the most valuable network that was measured within the budget. A choice that
     another may follow aims at the budget itself.
     """
-    options, seen, candidates = problem.options, list[_Measured](), 0
+    options, candidates = problem.options, 0
     before = combine_windows(measure(problem.full, problem.network))
     limit_j = problem.budget.limit(before.energy_j)
     # Measured again, a network at this energy is within the budget with the confidence. What drifts
@@ -387,14 +383,15 @@ def verify_counts(problem: PruningProblem, measure: Measure) -> Verification:
     # Closer to the goal is close enough: choices aim at the middle.
     enough_j, aim_j = goal_j * math.exp(-noise_sd), goal_j * math.exp(-0.5 * noise_sd)
     best = _Measured(problem.full, before, before.energy_j, 0.0)
+    seen: list[_Measured] = []
+    # Those within the budget with the confidence, and the others.
+    within, above = list[_Measured](), list[_Measured]()
     for number in range(1, _MAX_MEASURED + 1):
-        above = [one for one in seen if not one.is_met(options.confidence)]
-        is_met = len(above) < len(seen)
-        if is_met and above:
-            high = min(above, key=lambda one: one.step.energy_j)
-            counts, expected_j = _choose_between(problem, best, high, aim_j)
+        if within and above:
+            lowest = min(above, key=lambda one: one.step.energy_j)
+            counts, expected_j = _choose_between(problem, best, lowest, aim_j)
         else:
-            is_last = number == _MAX_MEASURED and not is_met
+            is_last = number == _MAX_MEASURED and not within
             # Other strategies go further, or less far, along the same candidates.
             is_continued = seen and options.strategy == "marginal"
             now = replace(
@@ -408,7 +405,7 @@ def verify_counts(problem: PruningProblem, measure: Measure) -> Verification:
             try:
                 aimed, counts = choose_counts(aimed)
             except InputError:
-                if not is_met:
+                if not within:
                     raise
                 break
             expected_j = aimed.compute_cost(counts) * factor * math.exp(aimed.optimism)
@@ -419,12 +416,13 @@ def verify_counts(problem: PruningProblem, measure: Measure) -> Verification:
         margin = math.log(limit_j / step.energy_j)
         probability = probability_below(margin, step.variance_share)
         seen.append(_Measured(counts, step, expected_j, probability))
-        met = [one for one in seen if one.is_met(options.confidence)]
-        best = min(seen, key=lambda one: one.step.energy_j)
-        if met:
-            best = max(met, key=lambda one: problem.compute_value(one.counts))
-            if best.step.energy_j >= enough_j:
-                break
+        (within if probability >= options.confidence else above).append(seen[-1])
+        if not within:
+            best = min(above, key=lambda one: one.step.energy_j)
+            continue
+        best = max(within, key=lambda one: problem.compute_value(one.counts))
+        if best.step.energy_j >= enough_j:
+            break
     rounds = tuple(
         PruningRound(
             one.counts,
@@ -448,9 +446,6 @@ class _Measured:
     step: KnownStep
     expected_j: float
     probability: float
-
-    def is_met(self, confidence: float) -> bool:
-        return self.probability >= confidence
 
 
 def _choose_between(

@@ -20,6 +20,7 @@ from joulecast.features.measurers import (
 from joulecast.features.nets import NetRequest, ResolvedNet
 from joulecast.records import (
     OWN_NET,
+    Json,
     Observation,
     Setup,
     Trial,
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from joulecast.meters import Meter, Reading
     from joulecast.records.runtime import Runtime
 
-Json = dict[str, Any]
 # Share of a step that issuing it takes where the host limits it.
 _HOST_SHARE = 0.95
 # Faults of the surroundings, after which the energy is still valid.
@@ -159,21 +159,15 @@ def _measure_request(
         from joulecast.store import check_place
 
         check_place(store)
-    measured = measure_read(request.resolve, options)
+    with lock_device(options.on), open_any_measurer(options, allows_later=True) as measurer:
+        # The net is read while the device is idle.
+        measured = measure_opened(measurer, request.resolve, options.on)
     try:
         place = save_observation(measured.observation, store) if saves else ""
         return replace(measured, place=place)
     except StoreError as error:
         # What was measured is shown all the same.
         return replace(measured, failure=error)
-
-
-def measure_read(
-    read: Callable[[], tuple[ResolvedNet, Setup]], options: MeasureOptions
-) -> StepMeasurement:
-    """Measure the step of a net that is read while the device is idle."""
-    with lock_device(options.on), open_any_measurer(options, allows_later=True) as measurer:
-        return measure_opened(measurer, read, options.on)
 
 
 @dataclass(frozen=True)
