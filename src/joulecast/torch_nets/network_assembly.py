@@ -243,33 +243,25 @@ def _is_costly_view(event: Event) -> bool:
 
 def _make_layer(op: Op, event: Event, operands: list[torch.Tensor]) -> Layer:
     """Return a layer without its tail and what it reads."""
+    weight = _find_computed_weight(event)
+    if weight is None:
+        trains = event.has_trainable_params or not event.param_names
+        input_grad = event.needs_input_grad
+    else:
+        # A computed weight gets a gradient if a parameter is behind it, and is not an input.
+        trains, input_grad = weight.requires_grad, bool(event.args[0].requires_grad)
     return Layer(
         op.kind,
         op.sizes,
-        trains=_is_trainable(event),
-        input_grad=_needs_input_grad(event),
-        tied=_find_computed_weight(event) is not None,
+        trains=trains,
+        input_grad=input_grad,
+        tied=weight is not None,
         channels_last=_reads_channels_last(op, event),
         channels_last_weights=_has_channels_last_weights(op, event),
         transposed=_find_transposed(op, operands),
         recomputed=event.is_recomputed,
         name=_name_layer(op, event),
     )
-
-
-def _is_trainable(event: Event) -> bool:
-    """Return whether its weights get a gradient, as parameters or as values computed from some."""
-    computed = _find_computed_weight(event)
-    if computed is not None:
-        return computed.requires_grad
-    return event.has_trainable_params or not event.param_names
-
-
-def _needs_input_grad(event: Event) -> bool:
-    """Return whether its input gets a gradient; a computed weight is not an input."""
-    if _find_computed_weight(event) is None:
-        return event.needs_input_grad
-    return bool(event.args[0].requires_grad)
 
 
 def _find_transposed(op: Op, operands: list[torch.Tensor]) -> tuple[int, ...]:
