@@ -112,7 +112,7 @@ def make_command(name: str, verb: Callable[..., Any], extras: VerbCommand) -> cl
             with _watch(extras, values):
                 result = _call(verb, values, context)
             if result is None:
-                # A service has told what there is to tell.
+                # A service has printed all it has to say.
                 return 0
         except JoulecastError as error:
             message = error.describe(make_mention(declared))
@@ -311,7 +311,7 @@ class DeclaredType(ParamType):
         one = self.declaration
         try:
             if one.about.parse is None and isinstance(value, str) and one.type in (int, float):
-                # The declaration says what is wrong with a text that is no number.
+                # The declaration says what is wrong with a text that is not a number.
                 with suppress(ValueError):
                     value = one.type(value)
             return one.convert(value)

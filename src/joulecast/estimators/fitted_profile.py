@@ -150,7 +150,7 @@ class FittedProfile:
                 one = replace(one, peak_memory_bytes=peak_memory(network, setup))
                 own_notes = prediction.notes[at] if prediction.notes else ()
                 if measured[at] is not None:
-                    # What the model does not know was measured all the same.
+                    # What the model does not know was measured, too.
                     notes = *explain_memory(one), *(network.totals.notes if network.totals else ())
                 else:
                     notes = list_estimate_notes(one, network, own_notes)
@@ -451,7 +451,7 @@ def find_starting_sheet(profile: Profile) -> DataSheet | None:
         return profile.data_sheet
     is_small = len(profile.observations) < _MIN_OWN_OBSERVATIONS
     is_like_sheet = profile.provenance in _PROVENANCES and profile.runtime.startswith(_RUNTIMES)
-    # Fits of large profiles, and damaged ones that nobody asked for, are not decoded here.
+    # Fits of large profiles, and damaged ones that were not asked for, are not decoded here.
     if not (is_small and is_like_sheet):
         return None
     stored = profile.fits.get(STARTS_FROM_SHEETS[0]) or {}

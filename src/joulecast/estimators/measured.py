@@ -90,7 +90,7 @@ def combine_steps(observations: Sequence[Observation], unit: str | None) -> Know
 
 
 def answer_measured(estimate: Estimate, step: KnownStep) -> Estimate:
-    """Return the estimate of a step with what was measured of it; its layers are scaled."""
+    """Return an estimate with what was measured of its step; its layers are scaled."""
     factor, total = step.energy_j / estimate.energy_j, step.variance_share
     device_j = estimate.device_energy_j
     duration_var_s2 = (step.duration_sd_share * step.duration_s) ** 2

@@ -303,8 +303,8 @@ def choose_counts(problem: PruningProblem) -> tuple[PruningProblem, Counts]:
 def simulate_selection(problem: PruningProblem, counts: Counts) -> tuple[float, float]:
     """Return by how much ln(estimate) of a chosen candidate is too low: its mean and its sd.
 
-    The candidates are those that it visited. Those that certainly meet the budget and are worth
-    less than another such one are never chosen.
+    The candidates are those that the search visited. One that is worth less than another that
+    certainly meets the budget is never chosen.
     """
     target, reach = problem.compute_cost_target(counts), _REACH * problem.compute_log_sd(counts)
     names, lowest, highest = list(counts), target * math.exp(-reach), target * math.exp(reach)
@@ -370,14 +370,14 @@ class Verification:
 def verify_counts(problem: PruningProblem, measure: Measure) -> Verification:
     """Choose counts, measure that network, and choose again next to it, at most three times.
 
-    The result is the most valuable network that was measured within the budget. A choice that
-    another may follow aims at the budget itself.
+    The result is the most valuable network that was measured within the budget. Choices that
+    another may follow meet it with a probability of one half.
     """
     options, candidates = problem.options, 0
     before = combine_windows(measure(problem.full, problem.network))
     limit_j = problem.budget.limit(before.energy_j)
-    # Measured again, a network at this energy is within the budget with the confidence. What drifts
-    # from hour to hour, both measurements of a share have in common.
+    # Measured again, a network at this energy is within the budget with the confidence. Both
+    # measurements of a share have in common what drifts from hour to hour.
     noise_sd = math.sqrt(before.variance_share)
     goal_j = lognormal_quantile(limit_j, noise_sd, 1.0 - options.confidence)
     # Closer to the goal is close enough: choices aim at the middle.

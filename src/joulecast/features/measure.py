@@ -166,7 +166,7 @@ def _measure_request(
         place = save_observation(measured.observation, store) if saves else ""
         return replace(measured, place=place)
     except StoreError as error:
-        # What was measured is shown all the same.
+        # What was measured is still shown.
         return replace(measured, failure=error)
 
 

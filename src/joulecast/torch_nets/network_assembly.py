@@ -56,9 +56,9 @@ class _TraceAssembler(LayerAssembler):
         super().__init__([INPUT - i for i in range(len(trace.inputs))], trace.output_id, readers)
         self.params = dict(trace.params)
         self.params_of_view: dict[int, tuple[str, ...]] = {}
-        # Of each stack of weights that is taken one by one: the index of its layer.
+        # The index of the layer of each stack of weights that are taken one by one.
         self.stacks: dict[str, int] = {}
-        # Of each layer: the calling module, and the number of layers before it in that call.
+        # For each layer, the calling module and the number of layers before it in that call.
         self.positions: list[tuple[str, int]] = []
         self.layers_of_call: dict[tuple[str, int], int] = Counter()
         self.costly_views = _find_costly_views(trace)
@@ -164,7 +164,7 @@ class _TraceAssembler(LayerAssembler):
         self.params_of_view[event.output_ids[0]] = (name,)
 
     def _name_views_of_params(self, event: Event) -> None:
-        """Keep the names of what a view selects: a part of a parameter is one by itself."""
+        """Keep the names of what a view selects: a part of a parameter counts as a parameter."""
         names = event.param_names
         for value, view in zip(event.output_ids, event.outputs, strict=True) if names else ():
             self.params_of_view[value] = names
@@ -214,7 +214,7 @@ class _TraceAssembler(LayerAssembler):
 
 
 def _fits_in_tail(op: Op, event: Event, layer: Layer) -> bool:
-    """Return whether a layer may end with an operator; a norm must be frozen or not as it is."""
+    """Return whether a layer may end with an operator; a norm must train only if the layer does."""
     kind = find_kind(op.kind)
     if not event.param_names:
         return kind.can_be_in_tail
@@ -233,7 +233,7 @@ def _find_costly_views(trace: Trace) -> set[str]:
 
 
 def _is_costly_view(event: Event) -> bool:
-    """Return whether its gradient is no view: it is padded with zeros, concatenated or copied.
+    """Return whether its gradient is not a view: it is padded with zeros, concatenated or copied.
 
     A view of a parameter is a weight of the layer that reads it.
     """
@@ -393,6 +393,6 @@ def _is_plain(event: Event) -> bool:
         return False
     name = event.function_name
     kind = KINDS.get(name)
-    # A convolution with a fixed kernel, such as a blur, is fused all the same.
+    # A convolution with a fixed kernel, such as a blur, is fused as well.
     is_layer = kind is not None and not kind.can_be_in_tail and not kind.is_convolution
     return not is_layer and name != PACKED_SDPA and "attention" not in name

@@ -357,7 +357,7 @@ class TorchStep:
         Raises:
             NotTrainingError: With the reason and the name of the weight.
         """
-        if not self.is_training or self.is_forward_only:
+        if self.is_forward_only:
             with apply_settings(self.setup, self.device):
                 self._infer()
             return
@@ -448,12 +448,13 @@ class TorchStep:
 
     @property
     def is_forward_only(self) -> bool:
-        """Whether it is a frozen layer alone, without a gradient of its input."""
-        return self.execution.upstream == "random" and not self.weights and not self.grad_inputs
+        """Whether it is inference, or a frozen layer alone without a gradient of its input."""
+        is_frozen_layer = self.execution.upstream == "random" and not self.weights
+        return not self.is_training or (is_frozen_layer and not self.grad_inputs)
 
     def _choose_stage(self) -> Callable[[], Any]:
         stage = self.execution.stage
-        if not self.is_training or self.is_forward_only:
+        if self.is_forward_only:
             if stage not in ("step", "forward"):
                 what = "a frozen layer" if self.is_training else "inference"
                 raise InputError(f"{what} has no stage {stage!r}: use step or forward")

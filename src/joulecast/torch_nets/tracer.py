@@ -187,7 +187,7 @@ class Trace:
         uncounted_bytes: Bytes that those operators moved.
         is_real: It ran on real tensors.
         forward_launches: Launches of the forward pass.
-        waits: Of each time that the host waits for a GPU, how many launches stand before it.
+        waits: The number of launches before each wait of the host for a GPU.
         hidden_launches: Kernels of such operators that the layers do not count.
     """
 
@@ -476,7 +476,7 @@ class _Tracer:
         if not self.runs or self.runs[-1][0] != number:
             self.runs.append((number, []))
         self.runs[-1][1].append(event)
-        # Its inputs are values that the trace does not know; parameters and buffers are none.
+        # Its inputs are the values that the trace does not know, besides parameters and buffers.
         event.needs_input_grad = any(
             value.requires_grad
             for value in list_tensors((event.args, event.kwargs))
