@@ -461,10 +461,7 @@ def _choose_between(
     chosen, chosen_j = low.counts, low.step.energy_j
     for at in range(1, _BETWEEN):
         part = at / _BETWEEN
-        counts = {
-            name: problem.round_up(name, count + part * (high.counts[name] - count))
-            for name, count in low.counts.items()
-        }
+        counts = problem.interpolate_counts(low.counts, high.counts, part)
         error = error_low + part * (error_high - error_low)
         expected_j = problem.compute_cost(counts) * math.exp(error)
         is_better = problem.compute_value(counts) > problem.compute_value(chosen)
@@ -552,6 +549,10 @@ class PruningProblem:
     def round_up(self, name: str, count: float) -> int:
         """Return the smallest allowed count of at least ``count`` channels."""
         return next((one for one in self.allowed[name] if one >= count), self.allowed[name][-1])
+
+    def interpolate_counts(self, low: Counts, high: Counts, part: float) -> Counts:
+        """Return the counts at a part of the way between two candidates, rounded up."""
+        return {n: self.round_up(n, count + part * (high[n] - count)) for n, count in low.items()}
 
     def narrow_network(self, counts: Counts) -> Network:
         """Return the network with these channel counts."""
@@ -662,11 +663,9 @@ ListCounts = Callable[[PruningProblem, str, int], Iterable[int]]
 
 def choose_uniform(problem: PruningProblem) -> Counts:
     """Prune the same share of every group: the smallest that meets the budget."""
-    low, full, candidates = problem.smallest, problem.full, []
-    for at in range(_UNIFORM_LEVELS - 1, -1, -1):
-        level = at / (_UNIFORM_LEVELS - 1)
-        counts = {n: problem.round_up(n, low[n] + level * (full[n] - low[n])) for n in full}
-        candidates.append(counts)
+    levels = [at / (_UNIFORM_LEVELS - 1) for at in range(_UNIFORM_LEVELS - 1, -1, -1)]
+    low, high = problem.smallest, problem.full
+    candidates = [problem.interpolate_counts(low, high, level) for level in levels]
     return _find_first_within(problem, candidates)
 
 

@@ -197,19 +197,17 @@ class _TraceAssembler(LayerAssembler):
         self.newest = [self.newest[index] for index in kept]
 
     def _find_block(self, index: int) -> int:
-        for block, call in enumerate(self.blocks):
-            if call.start <= index < call.stop:
-                return block
-        return -1
+        found = (at for at, call in enumerate(self.blocks) if call.start <= index < call.stop)
+        return next(found, -1)
 
     def _make_input(self) -> Input:
         first = self.trace.inputs[0]
-        vocabulary = 0
-        if not first.is_floating_point():
-            for layer, call in zip(self.layers, self.calls, strict=True):
-                if find_kind(layer.kind).reads_tokens and INPUT in dict(call.inputs):
-                    vocabulary = layer.sizes["vocabulary"]
-                    break
+        vocabularies = (
+            layer.sizes["vocabulary"]
+            for layer, call in zip(self.layers, self.calls, strict=True)
+            if find_kind(layer.kind).reads_tokens and INPUT in dict(call.inputs)
+        )
+        vocabulary = 0 if first.is_floating_point() else next(vocabularies, 0)
         return Input(tuple(int(size) for size in first.shape[1:]), vocabulary)
 
 
@@ -282,7 +280,7 @@ def _reads_channels_last(op: Op, event: Event) -> bool:
 def _has_channels_last_weights(op: Op, event: Event) -> bool:
     if not find_kind(op.kind).is_convolution:
         return False
-    weight = event.kwargs.get("weight", event.args[1] if len(event.args) > 1 else None)
+    weight = event.bind("input", "weight").get("weight")
     return isinstance(weight, torch.Tensor) and is_channels_last(weight)
 
 
