@@ -204,8 +204,8 @@ class StepMeasurement(Reportable):
         energies = [format_optional(each, format_energy) for each in (energy_j, one.energy_sd_j)]
         # A processor issues to itself.
         issue_s = one.issue_s if one.covers.startswith("gpu") else None
-        durations = (one.duration_s, one.duration_sd_s, issue_s)
-        time_, spread, issue = (format_optional(each, format_duration) for each in durations)
+        durations = (one.duration_s, one.duration_sd_s)
+        time_, spread = (format_optional(each, format_duration) for each in durations)
         rows = [
             ("energy", *energies),
             ("latency" if is_inference(setup) else "time", time_, spread),
@@ -213,7 +213,7 @@ class StepMeasurement(Reportable):
             ("peak memory", format_optional(one.peak_memory_bytes, format_bytes), ""),
         ]
         if issue_s is not None:
-            rows.insert(2, ("issue time", issue, ""))
+            rows.insert(2, ("issue time", format_duration(issue_s), ""))
         if is_inference(setup) and energy_j is not None:
             rows.append((f"{INFERENCES:,} inferences", format_wh(INFERENCES * energy_j), ""))
         step = begin_sentence(setup).split(" ", 1)[1]
