@@ -307,12 +307,11 @@ def simulate_selection(problem: PruningProblem, counts: Counts) -> tuple[float, 
     certainly meets the budget is never chosen.
     """
     target, reach = problem.compute_cost_target(counts), _REACH * problem.compute_log_sd(counts)
-    names, lowest, highest = list(counts), target * math.exp(-reach), target * math.exp(reach)
-    visited = [
-        (problem.compute_value(one), cost, one)
-        for key, cost in problem.known_costs.items()
-        for one in [dict(zip(names, key, strict=True))]
-    ]
+    lowest, highest = target * math.exp(-reach), target * math.exp(reach)
+    visited = []
+    for key, cost in problem.known_costs.items():
+        one = dict(zip(counts, key, strict=True))
+        visited.append((problem.compute_value(one), cost, one))
     least = max((value for value, cost, _ in visited if cost <= lowest), default=-math.inf)
     near = sorted(
         (one for one in visited if one[0] >= least and one[1] <= highest), key=lambda one: one[:2]
@@ -765,7 +764,8 @@ def _move(
         if left <= target:
             break
     if len(chosen) > 1 and problem.compute_cost({**counts, **chosen}) >= now:
-        chosen = dict([ranked[0][:2]])
+        name, count, _ = ranked[0]
+        chosen = {name: count}
     return {**counts, **chosen}
 
 
@@ -831,5 +831,5 @@ def _list_larger(problem: PruningProblem, name: str, count: int) -> list[int]:
     """Return larger counts to try: nearby ones, the next multiple of eight, and the full count."""
     larger = [one for one in problem.allowed[name] if one > count]
     near = [larger[at - 1] for at in _OFFSETS if at <= len(larger)]
-    multiple = -(-(count + 1) // _CHANNEL_MULTIPLE) * _CHANNEL_MULTIPLE
+    multiple = (count // _CHANNEL_MULTIPLE + 1) * _CHANNEL_MULTIPLE
     return sorted({*near, *larger[-1:], *(one for one in larger if one == multiple)})
