@@ -181,8 +181,8 @@ def prune_network(
         before = answer_measured(before, verified.before)
         after = answer_measured(after, verified.after)
         cost_before, cost_after = before.energy_j, after.energy_j
-        own = [one for one in verified.rounds if one.counts == counts]
-        probability = own[0].budget_probability
+        chosen = next(one for one in verified.rounds if one.counts == counts)
+        probability = chosen.budget_probability
     else:
         cost_before, cost_after = problem.compute_costs([problem.full, counts])
         if fitted is not None:

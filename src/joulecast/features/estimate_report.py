@@ -389,7 +389,7 @@ def describe_nearest(setup: Setup, known: Sequence[Setup]) -> str:
     nearest = sorted(known, key=distance)[:_MAX_SETUPS]
     more = len(known) - len(nearest)
     text = "; ".join(map(describe_setup, nearest))
-    return f"{text}; and {more} more setup{'s' if more > 1 else ''}" if more else text
+    return f"{text}; and {plural(more, 'more setup')}" if more else text
 
 
 # ---------------------------------------------------------------------------------------------
