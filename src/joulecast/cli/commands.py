@@ -112,7 +112,7 @@ def make_command(name: str, verb: Callable[..., Any], extras: VerbCommand) -> cl
             with _watch(extras, values):
                 result = _call(verb, values, context)
             if result is None:
-                # A service has told what there is to tell.
+                # A service has printed all it has to say.
                 return 0
         except JoulecastError as error:
             message = error.describe(make_mention(declared))
@@ -153,9 +153,8 @@ def make_mention(arguments: Sequence[Declaration]) -> Callable[[str, str | None]
             return f"--{name.replace('_', '-')}" + ("" if value is None else f" {value}")
         if _is_positional(known):
             return name.upper()
-        is_flag = known.type is bool or (known.about.flag_value and not known.about.choices)
         is_usual = value in (None, "True", str(known.about.flag_value))
-        return f"--{known.option}" + ("" if is_usual or is_flag else f" {value}")
+        return f"--{known.option}" + ("" if is_usual or _is_flag(known) else f" {value}")
 
     return mention
 
@@ -219,6 +218,11 @@ def _is_positional(one: Declaration) -> bool:
     return one.about.is_positional or (one.is_required and one.is_positional)
 
 
+def _is_flag(one: Declaration) -> bool:
+    """Return whether its option takes no value; one with choices may also be given alone."""
+    return one.type is bool or (one.about.flag_value is not None and not one.about.choices)
+
+
 def _make_option(one: Declaration) -> click.Parameter:
     about, is_several = one.about, get_origin(one.type) is tuple
     if _is_positional(one):
@@ -232,11 +236,15 @@ def _make_option(one: Declaration) -> click.Parameter:
     text = about.help + (f"  [default: {default}]" if default and not one.is_required else "")
     negated = f"/--no-{one.option}" if about.is_negatable else ""
     names = [f"--{one.option}{negated}", one.setting]
-    if one.type is bool or (about.flag_value is not None and not about.choices):
+    if _is_flag(one):
         value = True if about.flag_value is None else about.flag_value
         option = DeclaredOption(names, is_flag=True, flag_value=value, default=None, help=text)
     else:
         metavar = about.metavar or (f"[{'|'.join(about.choices)}]" if about.choices else None)
+        alone: dict[str, Any] = {}
+        if about.flag_value is not None:
+            # The value of the option alone: --probe.
+            alone = {"is_flag": False, "flag_value": about.flag_value}
         option = DeclaredOption(
             names,
             type=DeclaredType(one),
@@ -244,12 +252,7 @@ def _make_option(one: Declaration) -> click.Parameter:
             required=one.is_required,
             multiple=about.is_repeated or about.is_joined,
             help=text,
-            # The value of the option alone: --probe.
-            **(
-                {}
-                if about.flag_value is None
-                else {"is_flag": False, "flag_value": about.flag_value}
-            ),
+            **alone,
         )
     option.about = about
     option.envvar = f"JOULECAST_{one.setting.rstrip('_').upper()}"
@@ -278,12 +281,12 @@ class DeclaredOption(click.Option):
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         if self.is_flag:
-            # Settings say true or false, whatever the flag stands for.
             if value is None:
                 return None
-            is_off = str(value).lower() in ("false", "0", "no", "off", "")
-            off = False if self.about.is_negatable else None
-            return off if is_off else self.flag_value
+            # Settings say true or false, whatever the flag stands for.
+            if str(value).lower() in ("false", "0", "no", "off", ""):
+                return False if self.about.is_negatable else None
+            return self.flag_value
         if value is None or value == () or not self.multiple:
             return None if value == () else super().type_cast_value(ctx, value)
         texts = [value] if isinstance(value, str) else list(value)
@@ -308,7 +311,7 @@ class DeclaredType(ParamType):
         one = self.declaration
         try:
             if one.about.parse is None and isinstance(value, str) and one.type in (int, float):
-                # The declaration says what is wrong with a text that is no number.
+                # The declaration says what is wrong with a text that is not a number.
                 with suppress(ValueError):
                     value = one.type(value)
             return one.convert(value)

@@ -115,31 +115,29 @@ def fit_profile(
     """
     name = choose_estimator(estimator, profile.runtime)
     sheet = find_starting_sheet(profile)
-    if sheet is None or (name not in STARTS_FROM_SHEETS and profile.observations):
-        method = find_estimator(name)
-        stored = load_fit(profile, method)
-        if stored is not None:
-            count = find_fit_count(profile.fits, method.name)
-            is_current = accepts_old or count == len(profile.observations)
-            if not is_current:
-                # Without that number, or where it counts a store's own observations alone, they
-                # must be parsed.
-                count = sum(map(method.uses, drop_contradicted(profile.observations)))
-                is_current = count in (0, stored.observation_count)
-            if is_current:
-                return FittedProfile(profile, method, stored)
-        if not any(map(method.uses, profile.observations)):
-            raise MissingError(
-                f"the profile of {profile.device.name} holds nothing that {name} can learn from: "
-                "run `joulecast profile NET` on that device first"
-            )
-        return FittedProfile(
-            profile, method, method.fit(drop_contradicted(profile.observations), stored)
+    if sheet is not None and (name in STARTS_FROM_SHEETS or not profile.observations):
+        method = make_starting_estimator(name, sheet)
+        fitted = method.fit(drop_contradicted(profile.observations))
+        return FittedProfile(profile, method, fitted, sheet)
+    method = find_estimator(name)
+    stored = load_fit(profile, method)
+    if stored is not None:
+        count = find_fit_count(profile.fits, method.name)
+        is_current = accepts_old or count == len(profile.observations)
+        if not is_current:
+            # Without that number, or where it counts a store's own observations alone, they must
+            # be parsed.
+            count = sum(map(method.uses, drop_contradicted(profile.observations)))
+            is_current = count in (0, stored.observation_count)
+        if is_current:
+            return FittedProfile(profile, method, stored)
+    if not any(map(method.uses, profile.observations)):
+        raise MissingError(
+            f"the profile of {profile.device.name} holds nothing that {name} can learn from: "
+            "run `joulecast profile NET` on that device first"
         )
-    method = make_starting_estimator(name, sheet)
-    return FittedProfile(
-        profile, method, method.fit(drop_contradicted(profile.observations)), sheet
-    )
+    fitted = method.fit(drop_contradicted(profile.observations), stored)
+    return FittedProfile(profile, method, fitted)
 
 
 def describe_fits(profile: Profile) -> dict[str, tuple[FitComponent, ...]]:

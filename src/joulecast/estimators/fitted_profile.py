@@ -20,7 +20,7 @@ the last digit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import overload
@@ -150,7 +150,7 @@ class FittedProfile:
                 one = replace(one, peak_memory_bytes=peak_memory(network, setup))
                 own_notes = prediction.notes[at] if prediction.notes else ()
                 if measured[at] is not None:
-                    # What the model does not know was measured all the same.
+                    # What the model does not know was measured, too.
                     notes = *explain_memory(one), *(network.totals.notes if network.totals else ())
                 else:
                     notes = list_estimate_notes(one, network, own_notes)
@@ -158,16 +158,13 @@ class FittedProfile:
             factors.append(own)
             estimates.append(one)
         variance, means = prediction.energy_sd_j**2, prediction.energy_j
-        added, cov = np.zeros(len(networks)), prediction.energy_cov
-        for name in dict.fromkeys(name for own in factors for name in own):
-            sds = np.array([own.get(name, 0.0) for own in factors])
-            added += sds**2 * (variance + means**2)
-            if prediction.energy_cov is not None and cov is not None:
-                # One factor for all: they run on one unit, and variants of a network lack the same
-                # operators.
-                products = prediction.energy_cov + np.outer(means, means)
-                cov = cov + np.outer(sds, sds) * products
-        variance = variance + added
+        cov, names = prediction.energy_cov, dict.fromkeys(name for own in factors for name in own)
+        sds = np.array([[own.get(name, 0.0) for name in names] for own in factors])
+        variance = variance + (sds**2).sum(axis=1) * (variance + means**2)
+        if cov is not None:
+            # One factor for all: they run on one unit, and variants of a network lack the same
+            # operators.
+            cov = cov + (sds @ sds.T) * (cov + np.outer(means, means))
         for at, step in enumerate(measured):
             if step is not None:
                 estimates[at] = answer_measured(estimates[at], step)
@@ -267,9 +264,6 @@ class Estimates(Sequence[Estimate]):
     def __getitem__(self, index: slice) -> Sequence[Estimate]: ...
     def __getitem__(self, index: int | slice) -> Estimate | Sequence[Estimate]:
         return self.estimates[index]
-
-    def __iter__(self) -> Iterator[Estimate]:
-        return iter(self.estimates)
 
     @property
     def energy_j(self) -> Floats:
@@ -457,7 +451,7 @@ def find_starting_sheet(profile: Profile) -> DataSheet | None:
         return profile.data_sheet
     is_small = len(profile.observations) < _MIN_OWN_OBSERVATIONS
     is_like_sheet = profile.provenance in _PROVENANCES and profile.runtime.startswith(_RUNTIMES)
-    # Fits of large profiles, and damaged ones that nobody asked for, are not decoded here.
+    # Fits of large profiles, and damaged ones that were not asked for, are not decoded here.
     if not (is_small and is_like_sheet):
         return None
     stored = profile.fits.get(STARTS_FROM_SHEETS[0]) or {}

@@ -67,8 +67,8 @@ def combine_steps(observations: Sequence[Observation], unit: str | None) -> Know
     for one in used:
         runs.setdefault(one.run, []).append(one)
     host_sd = _HOST_SD if own else _OTHER_HOST_SD
-    variances = [_find_variances(one, host_sd) for same in runs.values() for one in same]
-    expected = [fmean(column) for column in zip(*variances, strict=True)]
+    variances = [_find_variances(one, host_sd) for one in used]
+    expected = map(fmean, zip(*variances, strict=True))
     energies_j = [fmean(map(_energy_j, same)) for same in runs.values()]
     durations_s = [fmean(map(_duration_s, same)) for same in runs.values()]
     # Runs may differ by more than one shows: by clocks, drivers or other programs.
@@ -90,7 +90,7 @@ def combine_steps(observations: Sequence[Observation], unit: str | None) -> Know
 
 
 def answer_measured(estimate: Estimate, step: KnownStep) -> Estimate:
-    """Return the estimate of a step with what was measured of it; its layers are scaled."""
+    """Return an estimate with what was measured of its step; its layers are scaled."""
     factor, total = step.energy_j / estimate.energy_j, step.variance_share
     device_j = estimate.device_energy_j
     duration_var_s2 = (step.duration_sd_share * step.duration_s) ** 2

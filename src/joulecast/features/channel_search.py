@@ -160,9 +160,8 @@ def prune_network(
         raise InputError(
             "the objective energy needs a device profile: give one, or use the objective flops"
         )
-    allowed, guide = list_allowed_counts(network, groups, options), fitted
-    if options.objective == "flops":
-        guide = None
+    allowed = list_allowed_counts(network, groups, options)
+    guide = None if options.objective == "flops" else fitted
     problem = PruningProblem(network, tuple(groups), allowed, setup, budget, options, guide)
     if guide is not None:
         ends = [problem.narrow_network(counts) for counts in (problem.full, problem.smallest)]
@@ -173,7 +172,7 @@ def prune_network(
     else:
         verified = verify_counts(problem, measure)
         counts = verified.counts
-    pruned = problem.narrow_network(counts)
+    pruned, probability = problem.narrow_network(counts), None
     before, after = (
         fitted.estimate([one], setup, options.level)[0] if fitted else None
         for one in (network, pruned)
@@ -181,6 +180,15 @@ def prune_network(
     if verified and before and after:
         before = answer_measured(before, verified.before)
         after = answer_measured(after, verified.after)
+        cost_before, cost_after = before.energy_j, after.energy_j
+        chosen = next(one for one in verified.rounds if one.counts == counts)
+        probability = chosen.budget_probability
+    else:
+        cost_before, cost_after = problem.compute_costs([problem.full, counts])
+        if fitted is not None:
+            # Of the energy, whatever was minimised.
+            by_energy = problem if guide else replace(problem, fitted=fitted, known_costs={})
+            probability = by_energy.compute_budget_probability(counts)
     energies_j = [
         [layer.energy_j for layer in one.layers] if one else [0.0] * len(network.layers)
         for one in (before, after)
@@ -189,17 +197,6 @@ def prune_network(
     for old, new, *both_j in zip(network.layers, pruned.layers, *energies_j, strict=True):
         channels = count_output_channels(old), count_output_channels(new)
         changes.append(LayerChange(old.name or old.kind, old.kind, *channels, *both_j))
-    probability = None
-    if verified and before and after:
-        cost_before, cost_after = before.energy_j, after.energy_j
-        own = [one for one in verified.rounds if one.counts == counts]
-        probability = own[0].budget_probability
-    else:
-        cost_before, cost_after = problem.compute_costs([problem.full, counts])
-        if fitted is not None:
-            # Of the energy, whatever was minimised.
-            by_energy = problem if guide else replace(problem, fitted=fitted, known_costs={})
-            probability = by_energy.compute_budget_probability(counts)
     return PruningResult(
         net=network.name,
         budget=budget.text or str(budget),
@@ -262,9 +259,9 @@ def list_allowed_counts(
     return allowed
 
 
-def _check_reachable(problem: PruningProblem, step: str) -> None:
-    """Raise InputError if even the smallest network exceeds the budget; a step is called so."""
-    smallest = problem.smallest
+def _check_reachable(problem: PruningProblem) -> None:
+    """Raise InputError if even the smallest network exceeds the budget."""
+    smallest, step = problem.smallest, name_step(problem.setup)
     full_cost, cost = problem.compute_costs([problem.full, smallest])
     if problem.is_within_budget(smallest):
         return
@@ -288,8 +285,7 @@ def _check_reachable(problem: PruningProblem, step: str) -> None:
 
 def choose_counts(problem: PruningProblem) -> tuple[PruningProblem, Counts]:
     """Return the counts of a strategy, and the problem with the optimism of choosing them."""
-    step = name_step(problem.setup)
-    _check_reachable(problem, step)
+    _check_reachable(problem)
     counts = search_counts(problem)
     is_near = problem.measured is not None and problem.measured.counts != problem.full
     if problem.options.strategy == "walk" or problem.fitted is None or is_near:
@@ -300,23 +296,22 @@ def choose_counts(problem: PruningProblem) -> tuple[PruningProblem, Counts]:
     predicted_sd = problem.compute_log_sd(counts)
     sd_factor = log_sd / predicted_sd if log_sd and predicted_sd else 1.0
     problem = replace(problem, optimism=optimism, sd_factor=sd_factor)
-    _check_reachable(problem, step)
+    _check_reachable(problem)
     return problem, search_counts(problem)
 
 
 def simulate_selection(problem: PruningProblem, counts: Counts) -> tuple[float, float]:
     """Return by how much ln(estimate) of a chosen candidate is too low: its mean and its sd.
 
-    The candidates are those that it visited. Those that certainly meet the budget and are worth
-    less than another such one are never chosen.
+    The candidates are those that the search visited. One that is worth less than another that
+    certainly meets the budget is never chosen.
     """
     target, reach = problem.compute_cost_target(counts), _REACH * problem.compute_log_sd(counts)
-    names, lowest, highest = list(counts), target * math.exp(-reach), target * math.exp(reach)
-    visited = [
-        (problem.compute_value(one), cost, one)
-        for key, cost in problem.known_costs.items()
-        for one in [dict(zip(names, key, strict=True))]
-    ]
+    lowest, highest = target * math.exp(-reach), target * math.exp(reach)
+    visited = []
+    for key, cost in problem.known_costs.items():
+        one = dict(zip(counts, key, strict=True))
+        visited.append((problem.compute_value(one), cost, one))
     least = max((value for value, cost, _ in visited if cost <= lowest), default=-math.inf)
     near = sorted(
         (one for one in visited if one[0] >= least and one[1] <= highest), key=lambda one: one[:2]
@@ -374,27 +369,28 @@ class Verification:
 def verify_counts(problem: PruningProblem, measure: Measure) -> Verification:
     """Choose counts, measure that network, and choose again next to it, at most three times.
 
-    The result is the most valuable network that was measured within the budget. A choice that
-    another may follow aims at the budget itself.
+    The result is the most valuable network that was measured within the budget. Choices that
+    another may follow meet it with a probability of one half.
     """
-    options, seen, candidates = problem.options, list[_Measured](), 0
+    options, candidates = problem.options, 0
     before = combine_windows(measure(problem.full, problem.network))
     limit_j = problem.budget.limit(before.energy_j)
-    # Measured again, a network at this energy is within the budget with the confidence. What drifts
-    # from hour to hour, both measurements of a share have in common.
+    # Measured again, a network at this energy is within the budget with the confidence. Both
+    # measurements of a share have in common what drifts from hour to hour.
     noise_sd = math.sqrt(before.variance_share)
     goal_j = lognormal_quantile(limit_j, noise_sd, 1.0 - options.confidence)
     # Closer to the goal is close enough: choices aim at the middle.
     enough_j, aim_j = goal_j * math.exp(-noise_sd), goal_j * math.exp(-0.5 * noise_sd)
     best = _Measured(problem.full, before, before.energy_j, 0.0)
+    seen: list[_Measured] = []
+    # Those within the budget with the confidence, and the others.
+    within, above = list[_Measured](), list[_Measured]()
     for number in range(1, _MAX_MEASURED + 1):
-        above = [one for one in seen if not one.is_met(options.confidence)]
-        is_met = len(above) < len(seen)
-        if is_met and above:
-            high = min(above, key=lambda one: one.step.energy_j)
-            counts, expected_j = _choose_between(problem, best, high, aim_j)
+        if within and above:
+            lowest = min(above, key=lambda one: one.step.energy_j)
+            counts, expected_j = _choose_between(problem, best, lowest, aim_j)
         else:
-            is_last = number == _MAX_MEASURED and not is_met
+            is_last = number == _MAX_MEASURED and not within
             # Other strategies go further, or less far, along the same candidates.
             is_continued = seen and options.strategy == "marginal"
             now = replace(
@@ -408,7 +404,7 @@ def verify_counts(problem: PruningProblem, measure: Measure) -> Verification:
             try:
                 aimed, counts = choose_counts(aimed)
             except InputError:
-                if not is_met:
+                if not within:
                     raise
                 break
             expected_j = aimed.compute_cost(counts) * factor * math.exp(aimed.optimism)
@@ -419,12 +415,13 @@ def verify_counts(problem: PruningProblem, measure: Measure) -> Verification:
         margin = math.log(limit_j / step.energy_j)
         probability = probability_below(margin, step.variance_share)
         seen.append(_Measured(counts, step, expected_j, probability))
-        met = [one for one in seen if one.is_met(options.confidence)]
-        best = min(seen, key=lambda one: one.step.energy_j)
-        if met:
-            best = max(met, key=lambda one: problem.compute_value(one.counts))
-            if best.step.energy_j >= enough_j:
-                break
+        (within if probability >= options.confidence else above).append(seen[-1])
+        if not within:
+            best = min(above, key=lambda one: one.step.energy_j)
+            continue
+        best = max(within, key=lambda one: problem.compute_value(one.counts))
+        if best.step.energy_j >= enough_j:
+            break
     rounds = tuple(
         PruningRound(
             one.counts,
@@ -449,9 +446,6 @@ class _Measured:
     expected_j: float
     probability: float
 
-    def is_met(self, confidence: float) -> bool:
-        return self.probability >= confidence
-
 
 def _choose_between(
     problem: PruningProblem, low: _Measured, high: _Measured, aim_j: float
@@ -466,10 +460,7 @@ def _choose_between(
     chosen, chosen_j = low.counts, low.step.energy_j
     for at in range(1, _BETWEEN):
         part = at / _BETWEEN
-        counts = {
-            name: problem.round_up(name, count + part * (high.counts[name] - count))
-            for name, count in low.counts.items()
-        }
+        counts = problem.interpolate_counts(low.counts, high.counts, part)
         error = error_low + part * (error_high - error_low)
         expected_j = problem.compute_cost(counts) * math.exp(error)
         is_better = problem.compute_value(counts) > problem.compute_value(chosen)
@@ -557,6 +548,10 @@ class PruningProblem:
     def round_up(self, name: str, count: float) -> int:
         """Return the smallest allowed count of at least ``count`` channels."""
         return next((one for one in self.allowed[name] if one >= count), self.allowed[name][-1])
+
+    def interpolate_counts(self, low: Counts, high: Counts, part: float) -> Counts:
+        """Return the counts at a part of the way between two candidates, rounded up."""
+        return {n: self.round_up(n, count + part * (high[n] - count)) for n, count in low.items()}
 
     def narrow_network(self, counts: Counts) -> Network:
         """Return the network with these channel counts."""
@@ -667,11 +662,9 @@ ListCounts = Callable[[PruningProblem, str, int], Iterable[int]]
 
 def choose_uniform(problem: PruningProblem) -> Counts:
     """Prune the same share of every group: the smallest that meets the budget."""
-    low, full, candidates = problem.smallest, problem.full, []
-    for at in range(_UNIFORM_LEVELS - 1, -1, -1):
-        level = at / (_UNIFORM_LEVELS - 1)
-        counts = {n: problem.round_up(n, low[n] + level * (full[n] - low[n])) for n in full}
-        candidates.append(counts)
+    levels = [at / (_UNIFORM_LEVELS - 1) for at in range(_UNIFORM_LEVELS - 1, -1, -1)]
+    low, high = problem.smallest, problem.full
+    candidates = [problem.interpolate_counts(low, high, level) for level in levels]
     return _find_first_within(problem, candidates)
 
 
@@ -771,7 +764,8 @@ def _move(
         if left <= target:
             break
     if len(chosen) > 1 and problem.compute_cost({**counts, **chosen}) >= now:
-        chosen = dict([ranked[0][:2]])
+        name, count, _ = ranked[0]
+        chosen = {name: count}
     return {**counts, **chosen}
 
 
@@ -837,5 +831,5 @@ def _list_larger(problem: PruningProblem, name: str, count: int) -> list[int]:
     """Return larger counts to try: nearby ones, the next multiple of eight, and the full count."""
     larger = [one for one in problem.allowed[name] if one > count]
     near = [larger[at - 1] for at in _OFFSETS if at <= len(larger)]
-    multiple = -(-(count + 1) // _CHANNEL_MULTIPLE) * _CHANNEL_MULTIPLE
+    multiple = (count // _CHANNEL_MULTIPLE + 1) * _CHANNEL_MULTIPLE
     return sorted({*near, *larger[-1:], *(one for one in larger if one == multiple)})

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from joulecast.features import arguments as given
 from joulecast.features.arguments import MESSAGES, Argument, list_arguments, verb
 from joulecast.features.estimate_report import RunEstimate
-from joulecast.features.measurers import MeasureOptions
+from joulecast.features.measurers import MeasureOptions, lock_device, open_any_measurer
 from joulecast.features.nets import NetRequest, ResolvedNet, require_torch
 from joulecast.features.profiles import load_profile
 from joulecast.features.run import (
@@ -301,11 +301,11 @@ def find_source(
     request: NetRequest,
     estimator: str,
     store: str | None,
-    device: Any = "",
-    on: str | None = None,
-    meter: str | None = None,
-    probe: Any = False,
-    probe_seconds: float | None = None,
+    device: Any,
+    on: str | None,
+    meter: str | None,
+    probe: Any,
+    probe_seconds: float | None,
     length: RunLength | None = None,
     group: ParallelOptions | None = None,
 ) -> tuple[FittedProfile, Network, Setup]:
@@ -368,7 +368,6 @@ def rehearse_step(
     """
     from joulecast.estimators import fit_profile
     from joulecast.features.measure import measure_opened
-    from joulecast.features.measurers import lock_device, open_any_measurer
     from joulecast.store import check_place, open_store, profile_key
 
     check_place(store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from joulecast.features.arguments import Argument
 from joulecast.features.run import EVALUATION, WAITING, RunCost, RunPart, average_step, list_totals
@@ -13,6 +13,7 @@ from joulecast.records import (
     BlockEstimate,
     DataParallel,
     Estimate,
+    Json,
     LayerEstimate,
     Network,
     Profile,
@@ -55,8 +56,6 @@ from joulecast.views.words import (
 if TYPE_CHECKING:
     from joulecast.estimators.forecast import BatteryForecast
 
-
-Json = dict[str, Any]
 EveryLayer = Annotated[bool, Argument("Print every layer, in call order.")]
 
 # Shares above which a note is worth printing.
@@ -390,7 +389,7 @@ def describe_nearest(setup: Setup, known: Sequence[Setup]) -> str:
     nearest = sorted(known, key=distance)[:_MAX_SETUPS]
     more = len(known) - len(nearest)
     text = "; ".join(map(describe_setup, nearest))
-    return f"{text}; and {more} more setup{'s' if more > 1 else ''}" if more else text
+    return f"{text}; and {plural(more, 'more setup')}" if more else text
 
 
 # ---------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from joulecast.features.measurers import (
 from joulecast.features.nets import NetRequest, ResolvedNet
 from joulecast.records import (
     OWN_NET,
+    Json,
     Observation,
     Setup,
     Trial,
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from joulecast.meters import Meter, Reading
     from joulecast.records.runtime import Runtime
 
-Json = dict[str, Any]
 # Share of a step that issuing it takes where the host limits it.
 _HOST_SHARE = 0.95
 # Faults of the surroundings, after which the energy is still valid.
@@ -159,21 +159,15 @@ def _measure_request(
         from joulecast.store import check_place
 
         check_place(store)
-    measured = measure_read(request.resolve, options)
+    with lock_device(options.on), open_any_measurer(options, allows_later=True) as measurer:
+        # The net is read while the device is idle.
+        measured = measure_opened(measurer, request.resolve, options.on)
     try:
         place = save_observation(measured.observation, store) if saves else ""
         return replace(measured, place=place)
     except StoreError as error:
-        # What was measured is shown all the same.
+        # What was measured is still shown.
         return replace(measured, failure=error)
-
-
-def measure_read(
-    read: Callable[[], tuple[ResolvedNet, Setup]], options: MeasureOptions
-) -> StepMeasurement:
-    """Measure the step of a net that is read while the device is idle."""
-    with lock_device(options.on), open_any_measurer(options, allows_later=True) as measurer:
-        return measure_opened(measurer, read, options.on)
 
 
 @dataclass(frozen=True)
@@ -210,8 +204,8 @@ class StepMeasurement(Reportable):
         energies = [format_optional(each, format_energy) for each in (energy_j, one.energy_sd_j)]
         # A processor issues to itself.
         issue_s = one.issue_s if one.covers.startswith("gpu") else None
-        durations = (one.duration_s, one.duration_sd_s, issue_s)
-        time_, spread, issue = (format_optional(each, format_duration) for each in durations)
+        durations = (one.duration_s, one.duration_sd_s)
+        time_, spread = (format_optional(each, format_duration) for each in durations)
         rows = [
             ("energy", *energies),
             ("latency" if is_inference(setup) else "time", time_, spread),
@@ -219,7 +213,7 @@ class StepMeasurement(Reportable):
             ("peak memory", format_optional(one.peak_memory_bytes, format_bytes), ""),
         ]
         if issue_s is not None:
-            rows.insert(2, ("issue time", issue, ""))
+            rows.insert(2, ("issue time", format_duration(issue_s), ""))
         if is_inference(setup) and energy_j is not None:
             rows.append((f"{INFERENCES:,} inferences", format_wh(INFERENCES * energy_j), ""))
         step = begin_sentence(setup).split(" ", 1)[1]

@@ -30,9 +30,6 @@ from joulecast.records import Network, Setup
 from joulecast.system.errors import InputError, MissingError, NetError, arg
 from joulecast.system.units import format_shape
 
-DEFAULT_BATCH = 32
-INFERENCE_BATCH = 1
-"""Batch size of inference, unless the user or the inputs of the net say otherwise."""
 # Random narrower members that a campaign for a family also targets.
 _MEMBER_COUNT = 24
 
@@ -294,9 +291,9 @@ def _read_module(request: NetRequest, loss: Any, batch: int | None) -> ResolvedN
     return ResolvedNet(network, loaded.batch, load)
 
 
-def choose_batch(phase: str, trained: int = DEFAULT_BATCH) -> int:
+def choose_batch(phase: str, trained: int = Setup.batch) -> int:
     """Return the usual batch size of a phase: inference answers one request at a time."""
-    return INFERENCE_BATCH if phase == "inference" else trained
+    return 1 if phase == "inference" else trained
 
 
 def _check_input(network: Network, input_shape: Shape | None, hint: str = "") -> None:

@@ -25,7 +25,7 @@ DEFAULT_PROFILE_SECONDS = 600.0
 DEFAULT_ATLAS_SECONDS = 1800.0
 # One round of each trial of a list: more trials tell more than more rounds.
 _LIST_ROUNDS, _ROUNDS = 1, 3
-# What a campaign of its own list of trials takes, and why it takes no more.
+# The arguments of a campaign that has a list of trials, and why it takes no others.
 _MEASURING = {"on", "meter", "rounds", "device_name", "warmup", "runs", "store", "on_progress"}
 _LIMITS = {"points", "seconds", "retry_refused", "from_", "phase", "estimator"}
 _USED = {

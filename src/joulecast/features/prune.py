@@ -171,8 +171,8 @@ def prune(
         )
     source = (request.name or "a module that was handed over") if resolved.load else ""
     steps = length.count_steps(setup.samples_per_step) if length.is_run else None
-    result = replace(pruned.pruning, steps=steps, is_built=not source)
-    pruned = replace(pruned, pruning=replace(result, saved=save or None), source=source)
+    pruning = replace(pruned.pruning, steps=steps, is_built=not source, saved=save or None)
+    pruned = replace(pruned, pruning=pruning, source=source)
     if save:
         pruned.save(save)
     return pruned

@@ -45,7 +45,7 @@ from joulecast.torch_nets.inputs import call_net
 from joulecast.torch_nets.load import LoadedNet, read_loaded_net
 from joulecast.torch_nets.losses import LossFunction
 from joulecast.torch_nets.modules import PackedSdpa
-from joulecast.torch_nets.tracer import kept_training_modes
+from joulecast.torch_nets.tracer import kept_state
 
 # Sizes that the layer which computes a group's channels has.
 _OUTPUT_SIZES = ("cout", "width", "heads")
@@ -411,7 +411,7 @@ def _merge_by_sdpa(
 
 
 def _runs(net: nn.Module, inputs: Any) -> bool:
-    with kept_training_modes(net), torch.no_grad():
+    with kept_state(net), torch.no_grad():
         try:
             call_net(net.eval(), inputs)
             return True

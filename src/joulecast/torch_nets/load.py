@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from joulecast.records import Network, Trial
+from joulecast.records import Network, Setup, Trial
 from joulecast.records.runtime import Step
 from joulecast.system.errors import InputError, NetError, arg
 from joulecast.system.units import format_bytes
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 
 RETURNS_NET = "returns a module"
-_DEFAULT_BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def load_net(
         )
     net, inputs, loss = (*parts, None, None)[:3]
     if input_shape is not None:
-        inputs = torch.zeros(batch or _DEFAULT_BATCH, *input_shape)
+        inputs = torch.zeros(batch or Setup.batch, *input_shape)
     elif inputs is None:
         raise NetError(
             f"{name} returns no example inputs: give {arg('input_shape')} (such as 3x96x96), "

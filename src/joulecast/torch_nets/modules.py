@@ -663,16 +663,15 @@ class _CopiedGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        flat = grads[0].flatten(1)
-        size = math.prod(ctx.shape[1:])
-        if flat.shape[1] > size:
-            times = flat.shape[1] // size
-            return flat[:, : times * size].view(len(flat), size, times).sum(-1).view(
-                ctx.shape
-            ), None
+        flat, size = grads[0].flatten(1), math.prod(ctx.shape[1:])
         times, rest = divmod(size, flat.shape[1])
-        parts = [flat] * times + ([flat[:, :rest]] if rest else [])
-        whole = torch.cat(parts, dim=1) if len(parts) > 1 else flat.clone()
+        if not times:
+            copies = flat.shape[1] // size
+            whole = flat[:, : copies * size].view(len(flat), size, copies).sum(-1)
+        elif times == 1 and not rest:
+            whole = flat.clone()
+        else:
+            whole = torch.cat([flat] * times + ([flat[:, :rest]] if rest else []), dim=1)
         return whole.view(ctx.shape), None
 
 

@@ -64,9 +64,7 @@ def read_net(
     notes = list_module_notes(net)
     net = unwrap_compiled(net)
     check_trainable_types(net)
-    with warnings.catch_warnings(), run_uncompiled():
-        # Warnings about the user's module do not concern the reader of its layers.
-        warnings.simplefilter("ignore")
+    with _run_quietly():
         trace = _trace_net(net, inputs, loss or mean_square_loss)
         per_sample = _trace_one_sample(net, inputs, loss or mean_square_loss, trace)
     batch, wanted = find_batch(trace.inputs), find_batch(inputs)
@@ -112,8 +110,7 @@ def find_block_modules(
     Raises:
         NetError: Forward or backward fails.
     """
-    with warnings.catch_warnings(), run_uncompiled():
-        warnings.simplefilter("ignore")
+    with _run_quietly():
         trace = _trace_net(unwrap_compiled(net), inputs, loss or mean_square_loss)
     calls = find_blocks(trace, fuse_plain_modules(trace))
     paths = list(dict.fromkeys(call.path for call in calls))
@@ -249,13 +246,14 @@ def unwrap_compiled(net: nn.Module) -> nn.Module:
 
 
 @contextlib.contextmanager
-def run_uncompiled() -> Iterator[None]:
-    """Run compiled modules and functions as they are written."""
-    # Importing the compiler takes seconds, and without it nothing can have been compiled.
-    if "torch._dynamo" not in sys.modules:
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
+def _run_quietly() -> Iterator[None]:
+    """Run modules and functions as they are written, uncompiled and without their warnings."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        # Importing the compiler takes seconds, and without it nothing can have been compiled.
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
 
 

@@ -56,9 +56,9 @@ class _TraceAssembler(LayerAssembler):
         super().__init__([INPUT - i for i in range(len(trace.inputs))], trace.output_id, readers)
         self.params = dict(trace.params)
         self.params_of_view: dict[int, tuple[str, ...]] = {}
-        # Of each stack of weights that is taken one by one: the index of its layer.
+        # The index of the layer of each stack of weights that are taken one by one.
         self.stacks: dict[str, int] = {}
-        # Of each layer: the calling module, and the number of layers before it in that call.
+        # For each layer, the calling module and the number of layers before it in that call.
         self.positions: list[tuple[str, int]] = []
         self.layers_of_call: dict[tuple[str, int], int] = Counter()
         self.costly_views = _find_costly_views(trace)
@@ -164,7 +164,7 @@ class _TraceAssembler(LayerAssembler):
         self.params_of_view[event.output_ids[0]] = (name,)
 
     def _name_views_of_params(self, event: Event) -> None:
-        """Keep the names of what a view selects: a part of a parameter is one by itself."""
+        """Keep the names of what a view selects: a part of a parameter counts as a parameter."""
         names = event.param_names
         for value, view in zip(event.output_ids, event.outputs, strict=True) if names else ():
             self.params_of_view[value] = names
@@ -197,24 +197,22 @@ class _TraceAssembler(LayerAssembler):
         self.newest = [self.newest[index] for index in kept]
 
     def _find_block(self, index: int) -> int:
-        for block, call in enumerate(self.blocks):
-            if call.start <= index < call.stop:
-                return block
-        return -1
+        found = (at for at, call in enumerate(self.blocks) if call.start <= index < call.stop)
+        return next(found, -1)
 
     def _make_input(self) -> Input:
         first = self.trace.inputs[0]
-        vocabulary = 0
-        if not first.is_floating_point():
-            for layer, call in zip(self.layers, self.calls, strict=True):
-                if find_kind(layer.kind).reads_tokens and INPUT in dict(call.inputs):
-                    vocabulary = layer.sizes["vocabulary"]
-                    break
+        vocabularies = (
+            layer.sizes["vocabulary"]
+            for layer, call in zip(self.layers, self.calls, strict=True)
+            if find_kind(layer.kind).reads_tokens and INPUT in dict(call.inputs)
+        )
+        vocabulary = 0 if first.is_floating_point() else next(vocabularies, 0)
         return Input(tuple(int(size) for size in first.shape[1:]), vocabulary)
 
 
 def _fits_in_tail(op: Op, event: Event, layer: Layer) -> bool:
-    """Return whether a layer may end with an operator; a norm must be frozen or not as it is."""
+    """Return whether a layer may end with an operator; a norm must train only if the layer does."""
     kind = find_kind(op.kind)
     if not event.param_names:
         return kind.can_be_in_tail
@@ -233,7 +231,7 @@ def _find_costly_views(trace: Trace) -> set[str]:
 
 
 def _is_costly_view(event: Event) -> bool:
-    """Return whether its gradient is no view: it is padded with zeros, concatenated or copied.
+    """Return whether its gradient is not a view: it is padded with zeros, concatenated or copied.
 
     A view of a parameter is a weight of the layer that reads it.
     """
@@ -243,33 +241,25 @@ def _is_costly_view(event: Event) -> bool:
 
 def _make_layer(op: Op, event: Event, operands: list[torch.Tensor]) -> Layer:
     """Return a layer without its tail and what it reads."""
+    weight = _find_computed_weight(event)
+    if weight is None:
+        trains = event.has_trainable_params or not event.param_names
+        input_grad = event.needs_input_grad
+    else:
+        # A computed weight gets a gradient if a parameter is behind it, and is not an input.
+        trains, input_grad = weight.requires_grad, bool(event.args[0].requires_grad)
     return Layer(
         op.kind,
         op.sizes,
-        trains=_is_trainable(event),
-        input_grad=_needs_input_grad(event),
-        tied=_find_computed_weight(event) is not None,
+        trains=trains,
+        input_grad=input_grad,
+        tied=weight is not None,
         channels_last=_reads_channels_last(op, event),
         channels_last_weights=_has_channels_last_weights(op, event),
         transposed=_find_transposed(op, operands),
         recomputed=event.is_recomputed,
         name=_name_layer(op, event),
     )
-
-
-def _is_trainable(event: Event) -> bool:
-    """Return whether its weights get a gradient, as parameters or as values computed from some."""
-    computed = _find_computed_weight(event)
-    if computed is not None:
-        return computed.requires_grad
-    return event.has_trainable_params or not event.param_names
-
-
-def _needs_input_grad(event: Event) -> bool:
-    """Return whether its input gets a gradient; a computed weight is not an input."""
-    if _find_computed_weight(event) is None:
-        return event.needs_input_grad
-    return bool(event.args[0].requires_grad)
 
 
 def _find_transposed(op: Op, operands: list[torch.Tensor]) -> tuple[int, ...]:
@@ -290,7 +280,7 @@ def _reads_channels_last(op: Op, event: Event) -> bool:
 def _has_channels_last_weights(op: Op, event: Event) -> bool:
     if not find_kind(op.kind).is_convolution:
         return False
-    weight = event.kwargs.get("weight", event.args[1] if len(event.args) > 1 else None)
+    weight = event.bind("input", "weight").get("weight")
     return isinstance(weight, torch.Tensor) and is_channels_last(weight)
 
 
@@ -401,6 +391,6 @@ def _is_plain(event: Event) -> bool:
         return False
     name = event.function_name
     kind = KINDS.get(name)
-    # A convolution with a fixed kernel, such as a blur, is fused all the same.
+    # A convolution with a fixed kernel, such as a blur, is fused as well.
     is_layer = kind is not None and not kind.can_be_in_tail and not kind.is_convolution
     return not is_layer and name != PACKED_SDPA and "attention" not in name

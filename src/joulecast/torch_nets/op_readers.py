@@ -63,9 +63,8 @@ def find_shared_operand(event: Event) -> torch.Tensor | None:
 
 
 def read_costly_view(event: Event, batch: int) -> Op:
-    """Read a view whose gradient is not one: of some elements it is padded with zeros."""
-    shape = event.input_shape(batch) or (1,)
-    out = _out_shape(event, batch)
+    """Read a view whose gradient is not a view: that of a part is padded with zeros."""
+    shape, out = event.input_shape(batch) or (1,), _out_shape(event, batch)
     if len(event.outputs) == 1 and math.prod(out) < math.prod(shape):
         return make_op("slice", out=out, shape=shape)
     return make_op("gradient_copy", out=out, shape=shape)
@@ -286,8 +285,7 @@ def _read_pool(event: Event, batch: int) -> Op:
         return make_op("pool", fn=fn, kernel=tuple(event.outputs[0].shape[2:]), shape=shape)
     # Max pooling has a dilation before its ceil_mode, average pooling has none.
     dilation = ("dilation",) if fn == "max" else ()
-    names = ("input", "kernel_size", "stride", "padding", *dilation, "ceil_mode")
-    given = event.bind(*names)
+    given = event.bind("input", "kernel_size", "stride", "padding", *dilation, "ceil_mode")
     stride = given.get("stride")
     kernel = _expand_size(given["kernel_size"], dims)
     return make_op(

@@ -53,6 +53,7 @@ from joulecast.system.user_errors import describe_user_error
 from joulecast.torch_nets.build import build_net
 from joulecast.torch_nets.inputs import call_net, format_input, list_tensors
 from joulecast.torch_nets.losses import LossFunction, first_float_tensor, make_loss
+from joulecast.torch_nets.tracer import kept_state
 
 _MAX_SEEDS = 5
 HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -98,11 +99,9 @@ class TorchRuntime:
         self._check_setup(setup)
         generator = torch.Generator().manual_seed(0)
         with contextlib.ExitStack() as stack:
-            stack.callback(keep_module(net, self.torch_device))
+            stack.enter_context(keep_module(net, self.torch_device))
             replicas = [self._make_replica(net, inputs, loss, setup, generator)]
             with one_line_errors(self.torch_device):
-                if setup.compiled:
-                    replicas = compile_replicas(replicas, setup)
                 step = prepare_step(
                     replicas, setup, execution, self.torch_device, is_users_net=True
                 )
@@ -131,8 +130,6 @@ class TorchRuntime:
                     net = build_net(trial.network)
                     inputs = draw_inputs(trial.network, trial.setup, generator)
                 replicas.append(self._make_replica(net, inputs, None, trial.setup, generator))
-        if trial.setup.compiled:
-            replicas = compile_replicas(replicas, trial.setup)
         return prepare_step(replicas, trial.setup, trial.execution, device)
 
     def _make_replica(
@@ -154,30 +151,24 @@ class TorchRuntime:
         return Replica(net, inputs, loss)
 
 
-def keep_module(net: nn.Module, device: torch.device) -> Callable[[], None]:
-    """Let a module be moved, converted and trained; return what puts everything back.
+@contextlib.contextmanager
+def keep_module(net: nn.Module, device: torch.device) -> Iterator[None]:
+    """Let a module be moved, converted and trained; put everything back afterwards.
 
     Weights are copied only if they are on the device already: moving them makes copies anyway.
     """
-    modules = [
-        (one, dict(one._parameters), dict(one._buffers), one.training) for one in net.modules()
-    ]
     tensors = list(dict.fromkeys((*net.parameters(), *net.buffers())))
     contents = [(one, one.data, one.grad) for one in tensors]
-    for one in tensors:
-        one.grad = None
-        if one.device == device:
-            one.data = one.data.clone()
-
-    def restore() -> None:
-        for module, parameters, buffers, is_training in modules:
-            module._parameters.update(parameters)
-            module._buffers.update(buffers)
-            module.training = is_training
-        for tensor, data, grad in contents:
-            tensor.data, tensor.grad = data, grad
-
-    return restore
+    with kept_state(net):
+        for one in tensors:
+            one.grad = None
+            if one.device == device:
+                one.data = one.data.clone()
+        try:
+            yield
+        finally:
+            for tensor, data, grad in contents:
+                tensor.data, tensor.grad = data, grad
 
 
 def find_torch_device(on: str) -> torch.device:
@@ -245,6 +236,8 @@ def prepare_step(
 ) -> TorchStep:
     """Return a checked step, ready to be repeated; errors of a user's net name a line of its code.
 
+    Modules are compiled first if the setup says so.
+
     Raises:
         NetError: The step cannot be captured as a CUDA graph.
         NotTrainingError: The step does not train.
@@ -254,6 +247,8 @@ def prepare_step(
         raise InputError(f"CUDA graphs need a CUDA device, not {device}: run it eagerly")
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+    if setup.compiled:
+        replicas = compile_replicas(replicas, setup)
     step = None
     try:
         step = TorchStep(replicas, setup, execution, device, is_users_net)
@@ -362,7 +357,7 @@ class TorchStep:
         Raises:
             NotTrainingError: With the reason and the name of the weight.
         """
-        if not self.is_training or self.is_forward_only:
+        if self.is_forward_only:
             with apply_settings(self.setup, self.device):
                 self._infer()
             return
@@ -453,12 +448,13 @@ class TorchStep:
 
     @property
     def is_forward_only(self) -> bool:
-        """Whether it is a frozen layer alone, without a gradient of its input."""
-        return self.execution.upstream == "random" and not self.weights and not self.grad_inputs
+        """Whether it is inference, or a frozen layer alone without a gradient of its input."""
+        is_frozen_layer = self.execution.upstream == "random" and not self.weights
+        return not self.is_training or (is_frozen_layer and not self.grad_inputs)
 
     def _choose_stage(self) -> Callable[[], Any]:
         stage = self.execution.stage
-        if not self.is_training or self.is_forward_only:
+        if self.is_forward_only:
             if stage not in ("step", "forward"):
                 what = "a frozen layer" if self.is_training else "inference"
                 raise InputError(f"{what} has no stage {stage!r}: use step or forward")

@@ -187,7 +187,7 @@ class Trace:
         uncounted_bytes: Bytes that those operators moved.
         is_real: It ran on real tensors.
         forward_launches: Launches of the forward pass.
-        waits: Of each time that the host waits for a GPU, how many launches stand before it.
+        waits: The number of launches before each wait of the host for a GPU.
         hidden_launches: Kernels of such operators that the layers do not count.
     """
 
@@ -273,30 +273,25 @@ def trace_on_real_tensors(
 
 
 @contextlib.contextmanager
-def kept_training_modes(net: nn.Module) -> Iterator[None]:
-    """Restore the training mode of every module afterwards."""
-    modes = [(module, module.training) for module in net.modules()]
+def kept_state(net: nn.Module) -> Iterator[None]:
+    """Restore training modes, parameters and buffers afterwards.
+
+    PyTorch's ``functional_call`` does not restore those of shared modules.
+    """
+    before = [
+        (one, dict(one._parameters), dict(one._buffers), one.training) for one in net.modules()
+    ]
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module, parameters, buffers, is_training in before:
+            module._parameters.update(parameters)
+            module._buffers.update(buffers)
+            module.training = is_training
 
 
 def _named_state(net: nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(net.named_parameters()), **dict(net.named_buffers())}
-
-
-@contextlib.contextmanager
-def _restored_state(net: nn.Module) -> Iterator[None]:
-    """Restore parameters and buffers afterwards, which PyTorch does not do in shared modules."""
-    before = [(one, dict(one._parameters), dict(one._buffers)) for one in net.modules()]
-    try:
-        yield
-    finally:
-        for module, parameters, buffers in before:
-            module._parameters.update(parameters)
-            module._buffers.update(buffers)
 
 
 def _trace(
@@ -309,7 +304,7 @@ def _trace(
 ) -> Trace:
     tracer = _Tracer(net, state, inputs, name_leaf, limits)
     values = {f"net.{name}": value for name, value in state.items()}
-    with kept_training_modes(net), tracer.installed(), _restored_state(net):
+    with kept_state(net), tracer.installed():
         net.train()
         torch.func.functional_call(_TracedStep(net, tracer, loss), values, (inputs,))
     tracer.assign_runs()
@@ -481,7 +476,7 @@ class _Tracer:
         if not self.runs or self.runs[-1][0] != number:
             self.runs.append((number, []))
         self.runs[-1][1].append(event)
-        # Its inputs are values that the trace does not know; parameters and buffers are none.
+        # Its inputs are the values that the trace does not know, besides parameters and buffers.
         event.needs_input_grad = any(
             value.requires_grad
             for value in list_tensors((event.args, event.kwargs))
