@@ -30,3 +30,21 @@ def test_host_that_waits_does_not_limit_the_step(waits, issue_share, said, unsai
     one = replace(one, covers="gpu", issue_s=issue_share * one.duration_s)
     report = str(StepMeasurement(ResolvedNet(network, 32), Setup(), one))
     assert said in report and unsaid not in report
+
+
+@pytest.mark.parametrize(
+    ("covers", "is_shown"),
+    [
+        ("gpu", True),
+        ("cpu+gpu", True),
+        ("board by jtop", True),
+        ("cpu", False),
+        ("cpu+dram", False),
+    ],
+)
+def test_issue_time_is_not_shown_for_a_processor(covers, is_shown) -> None:
+    network = make_family("lenet5")
+    one = observe(make_simulated_device(1, noise=0.0), Trial(network, Setup()))
+    one = replace(one, covers=covers, issue_s=1e-4)
+    report = str(StepMeasurement(ResolvedNet(network, 32), Setup(), one))
+    assert ("issue time" in report) == is_shown

@@ -65,8 +65,6 @@ _MIN_SOURCE_SHARE = 0.05
 _MIN_HALF_SHARE = 0.1
 _NEARLY_CERTAIN = 0.999
 _MAX_SETUPS = 3
-# Level of the interval of the energy that a run needs from a battery.
-_FINISH_LEVEL = 0.95
 # Answers by the smallest probability they stand for.
 _FINISHES = {
     f"Almost certainly (above {format_share(_NEARLY_CERTAIN)})": _NEARLY_CERTAIN,
@@ -196,7 +194,7 @@ class RunEstimate(Reportable):
         answer = next(text for text, least in _FINISHES.items() if finish.probability >= least)
         answer = answer.format(share=f"{100 * finish.probability:.1f} %")
         interval = format_interval(finish.interval_j, format_energy)
-        needed = f"{format_energy(finish.needed_j)} ({format_level(_FINISH_LEVEL)} {interval})"
+        needed = f"{format_energy(finish.needed_j)} ({format_level(self.step.level)} {interval})"
         return (
             f"Will it finish on this charge? {answer}: it needs {needed} of {available}, which is "
             f"{enough}.{caveat}"

@@ -202,8 +202,9 @@ class StepMeasurement(Reportable):
         setup, energy_j = one.trial.setup, one.energy_j
         power = format_optional(compute_power(energy_j, one.duration_s), format_power)
         energies = [format_optional(each, format_energy) for each in (energy_j, one.energy_sd_j)]
-        # A processor issues to itself.
-        issue_s = one.issue_s if one.covers.startswith("gpu") else None
+        # A processor issues to itself. A meter of a board does not say which of them ran it.
+        is_gpu, is_processor = "gpu" in one.covers, one.covers.startswith("cpu")
+        issue_s = one.issue_s if is_gpu or not is_processor else None
         durations = (one.duration_s, one.duration_sd_s)
         time_, spread = (format_optional(each, format_duration) for each in durations)
         rows = [
@@ -228,9 +229,9 @@ class StepMeasurement(Reportable):
                 f"{plural(one.measured_steps, name_step(setup))} measured in all, after "
                 f"{one.warmup_steps:,} to warm up."
             )
-        if issue_s and one.trial.network.wait_count:
+        if is_gpu and issue_s and one.trial.network.wait_count:
             lines.append(f"Issue time contains waiting: {describe_waits(one.trial.network)}")
-        elif issue_s and one.duration_s and issue_s >= _HOST_SHARE * one.duration_s:
+        elif is_gpu and issue_s and one.duration_s and issue_s >= _HOST_SHARE * one.duration_s:
             lines.append(f"The host limits this {name_step(setup)}: issuing it takes as long.")
         if self.disturbances:
             faults = (f"{name} ({count} times)" for name, count in self.disturbances.items())
