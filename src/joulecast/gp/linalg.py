@@ -22,7 +22,6 @@ from joulecast.records.codec import add_codec
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 T = TypeVar("T")
 
 # Arrays of records are lists in JSON.
@@ -89,6 +88,13 @@ def iterate_strips(rows: int, columns: int) -> Iterator[slice]:
     step = max(1, _STRIP_SIZE // max(1, columns))
     for start in range(0, rows, step):
         yield slice(start, min(rows, start + step))
+
+
+def expand_ranges(starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
+    """Return the members of ranges of integers, one range after another, after their ranges."""
+    number = np.repeat(np.arange(len(starts)), lengths)
+    before = np.cumsum(lengths) - lengths
+    return number, np.arange(len(number)) + (starts - before)[number]
 
 
 def _solve_with_jitter(solve: Callable[[Floats], T], matrix: Floats) -> T:
@@ -158,8 +164,7 @@ class WeightedSums:
         """Return some of the sums."""
         starts = np.searchsorted(self.row, index)
         lengths = np.searchsorted(self.row, index, side="right") - starts
-        row = np.repeat(np.arange(len(index)), lengths)
-        entries = np.arange(len(row)) + (starts - np.cumsum(lengths) + lengths)[row]
+        row, entries = expand_ranges(starts, lengths)
         return WeightedSums(len(index), row, self.column[entries], self.weight[entries])
 
     def append(self, other: WeightedSums) -> WeightedSums:

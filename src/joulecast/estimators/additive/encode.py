@@ -44,9 +44,10 @@ import numpy as np
 from joulecast.estimators.additive.layers import AXES, OVERHEAD, Counts, SetupLayer, split_passes
 from joulecast.estimators.additive.roofline import LEVEL_LOG_SD, Hardware, Roofline
 from joulecast.gp.linalg import Floats, Ints, WeightedSums
+from joulecast.gp.lognormal import Prior
 from joulecast.gp.logsums.inputs import ALL_INPUTS, NO_GROUP, LogInputs, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums, sum_by_input
-from joulecast.gp.logsums.prior import KernelTerm, LogSumPrior, LogSumProcess, Prior
+from joulecast.gp.logsums.prior import KernelTerm, LogSumPrior, LogSumProcess
 from joulecast.gp.logsums.stored import PackedArray
 from joulecast.records import FLOAT_PRECISIONS
 from joulecast.records.codec import Record, omit_default

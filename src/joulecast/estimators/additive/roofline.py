@@ -51,7 +51,7 @@ import numpy as np
 from joulecast.estimators.additive.layers import AXES, OVERHEAD
 from joulecast.estimators.additive.observations import DecomposedObservation
 from joulecast.gp.linalg import Floats
-from joulecast.gp.logsums.prior import Prior
+from joulecast.gp.lognormal import Prior
 from joulecast.records import FLOAT_PRECISIONS, DataSheet
 from joulecast.records.codec import Record, omit_default
 
