@@ -22,7 +22,7 @@ from functools import cached_property
 
 import numpy as np
 
-from joulecast.gp.kernels import matern52, scale_points
+from joulecast.gp.kernels import factor_squared_distances, matern52, scale_points
 from joulecast.gp.linalg import Floats, Ints, WeightedSums, expand_ranges, iterate_strips, matvec
 from joulecast.gp.lognormal import Prior
 from joulecast.gp.logsums.inputs import ALL_INPUTS, NO_GROUP, LogInputs, LogSums
@@ -271,11 +271,7 @@ def _iterate_kernel(
     """Yield rows, columns, and Matern 5/2 times the variance of a term, group by group."""
     if not term.axes:
         return
-    # Two matrices whose product is the squared distances.
-    points, others = term.scale(left), term.scale(right)
-    squares, other_squares = (np.einsum("ij,ij->i", one, one) for one in (points, others))
-    one = np.column_stack([-2.0 * points, squares, np.ones(len(points))])
-    two = np.vstack([others.T, np.ones(len(others)), other_squares])
+    one, two = factor_squared_distances(term.scale(left), term.scale(right))
     groups = left.group_column(term.group), right.group_column(term.group)
     shared = np.setdiff1d(np.intersect1d(*groups), [NO_GROUP])
     members = []
