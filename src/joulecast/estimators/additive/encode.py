@@ -23,7 +23,7 @@ Where sources are unlike the device its own observations make a_s small, and the
 without them. The prior of δ is as wide as without sources, so that own observations always outweigh
 them.
 
-**Its data sheet** (``hardware``, see ``data_sheets``). Operators of several devices are inputs of
+**Its data sheet** (``hardware``, see ``fit``). Operators of several devices are inputs of
 one process: basis functions are relative to what the data sheet says, points have the figures that
 efficiency depends on, and groups tell devices and makers apart.
 
@@ -197,8 +197,7 @@ class OperatorEncoder(Record):
         operators: dict[SetupLayer, int] = {}
         layers: dict[SetupLayer, int] = {}
         passes: dict[SetupLayer, Counts] = {}
-        row, operator_at, layer_at, count, names = [], [], [], [], []
-        families = []
+        row, operator_at, layer_at, count, names, families = [], [], [], [], [], []
         flags = [True] * len(counts) if is_network is None else is_network
         for at, (own, in_network) in enumerate(zip(counts, flags, strict=True)):
             parts = sorted(f"{layer.key} {times}" for layer, times in own.items())
@@ -510,10 +509,7 @@ def define_powers(
     coefficients = ((static_w, _STATIC_LOG_SD), busy) + (peak,) * rates
     coefficients += ((overhead_w, _PEAK_LOG_SD),) * len(encoder.overheads)
     coefficients += _divide_share(_POWER_SHARE, len(encoder.sources))
-    terms = (
-        KernelTerm(ALL_INPUTS, shared_sd=(0.1, 0.5)),
-        *_POWER_TERMS,
-    )
+    terms = (KernelTerm(ALL_INPUTS, shared_sd=(0.1, 0.5)), *_POWER_TERMS)
     return _make_power_process(coefficients, terms, (0.05, 0.5) if is_imported else _POWER_NOISE)
 
 

@@ -94,8 +94,8 @@ from joulecast.variants import (
 OVERHEAD_PREFIX = "overhead of "
 OVERHEAD = "overhead"
 """Operator class of what an imported run pays once."""
-# FLOPs that take as long as moving a byte, about: weighs an update against a layer's cost.
-_FLOPS_PER_BYTE = 100.0
+# FLOPs that take as long as moving a byte, about: weighs parts of a step that have both.
+FLOPS_PER_BYTE = 100.0
 _UPDATE = "update"
 # Bytes beyond those of forward and backward that are worth a pass.
 _MIN_UPDATE_SHARE = 0.01
@@ -119,7 +119,7 @@ NORM_PASSES = 8
 # (benchmarks/real_runs).
 _COMPILED_SHARES = {"convolution": 0.6, "grouped convolution": 0.6}
 _COMPILED_SHARE = 0.79
-# Slices and concatenations become block of what reads them.
+# Slices and concatenations become part of the kernel that reads them.
 _COPY_SHARE = 0.25
 
 
@@ -213,11 +213,10 @@ class SetupLayer:
         """Its operators; compiled ones count less, because they share work."""
         if not self.is_compiled:
             return self.operators or ((self, 1.0),)
-        found = []
-        for one, count in self.operators:
-            share = _COMPILED_SHARES.get(one.operator_class, _COMPILED_SHARE)
-            found.append((one, count * share))
-        return tuple(found)
+        return tuple(
+            (one, count * _COMPILED_SHARES.get(one.operator_class, _COMPILED_SHARE))
+            for one, count in self.operators
+        )
 
     @property
     def operators_alone(self) -> Counts:
@@ -367,12 +366,7 @@ def set_up_layer(block: Block, setup: Setup) -> SetupLayer:
     moved_alone = share_moved_alone(first, setup.phase == "train" and first.input_grad)
     return SetupLayer(
         key=stable_hash(
-            [
-                [layer.to_dict() for layer in block.layers],
-                has_loss,
-                block.half_input,
-                settings,
-            ]
+            [[layer.to_dict() for layer in block.layers], has_loss, block.half_input, settings]
         ),
         kind=f"block:{stable_hash(signature)[:8]}" if is_block else _name_kind(block),
         regime=_name_regime(setup),
@@ -452,7 +446,7 @@ def _place_layers(blocks: Iterable[PlacedBlock], setup: Setup) -> Iterator[Place
         count, repeats = float(one.calls), one.calls - 1 + any(each.tied for each in one.layers)
         if repeats:
             work = layer_work(one.block.layers[0], setup)
-            cost = work.total.size_bytes + work.total.flops / _FLOPS_PER_BYTE
+            cost = work.total.size_bytes + work.total.flops / FLOPS_PER_BYTE
             count -= repeats * work.update.size_bytes / max(cost, 1.0)
         yield PlacedLayer(layer, one, setup, count)
 
@@ -475,8 +469,7 @@ def _split_layer(block: Block, setup: Setup) -> Counts:
     is_single = not has_tail and not find_kind(first.kind).operators(first.sizes)
     if is_single and len(block.layers) == 1 and not has_loss and not setup.compiled:
         return ()
-    found = []
-    half = block.half_input
+    found, half = [], block.half_input
     for layer in block.layers:
         previous = None
         for operator, half_input in list_operators(layer, half):
@@ -651,14 +644,9 @@ def list_operators(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
     """
     bare, kind = replace(layer, tail=()), find_kind(layer.kind)
     plain = Layer(
-        layer.kind,
-        Sizes({}),
-        trains=layer.trains,
-        tied=layer.tied,
-        recomputed=layer.recomputed,
+        layer.kind, Sizes({}), trains=layer.trains, tied=layer.tied, recomputed=layer.recomputed
     )
-    operators = kind.operators(layer.sizes)
-    inside = half
+    operators, inside = kind.operators(layer.sizes), half
     if not operators:
         yield bare, half
     for number, (name, sizes) in enumerate(operators):
