@@ -47,10 +47,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.resources import files
 from itertools import chain, islice
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from joulecast.campaign.anchors import (
     GIB,
@@ -73,6 +71,7 @@ from joulecast.campaign.trial_log import (
 )
 from joulecast.estimators.additive.layers import FLOPS_PER_BYTE, SetupLayer, set_up_layer
 from joulecast.estimators.additive.observations import find_idle_power
+from joulecast.gp.linalg import Floats, Ints
 from joulecast.measurer import TrialMeasurer
 from joulecast.operators import Work, layer_work, output_shape, peak_memory
 from joulecast.records import Layer, Network, Observation, Setup, Trial
@@ -85,8 +84,6 @@ from joulecast.variants import (
     split_blocks,
     split_network,
 )
-
-Floats = npt.NDArray[np.floating[Any]]
 
 MOST_TRIALS = 5000
 FIRST_DISTANCE = 15.0
@@ -316,11 +313,11 @@ def order_points(
     return [(index, rank) for _, index, rank in merged]
 
 
-def _order_label(x: Floats, weights: Floats) -> tuple[npt.NDArray[np.int_], Floats]:
+def _order_label(x: Floats, weights: Floats) -> tuple[Ints, Floats]:
     """Return the order of one label's points, and what each was worth when it was taken."""
     mass = (weights / max(float(weights.max()), 1e-300)) ** _POINT_POWER
     centre = np.average(x, axis=0, weights=np.maximum(weights, 1e-300))
-    order = np.empty(len(x), dtype=int)
+    order = np.empty(len(x), np.int64)
     gains = np.empty(len(x))
     distance = np.full(len(x), np.inf)
     is_taken = np.zeros(len(x), dtype=bool)

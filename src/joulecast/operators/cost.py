@@ -105,7 +105,9 @@ def _count_layer_work(layer: Layer, setup: Setup, half_input: bool | None) -> St
     if layer.recomputed and training:
         work = _recompute(work)
     if layer.calls > 1:
-        work = _repeat(work, layer.calls)
+        # Weights are updated once.
+        forward, backward = work.forward.times(layer.calls), work.backward.times(layer.calls)
+        work = replace(work, forward=forward, backward=backward)
     return work if setup.accumulate == 1 else _accumulate(work, setup)
 
 
@@ -204,11 +206,6 @@ def _weight_bytes(setup: Setup) -> int:
     if setup.precision in INT8_PRECISIONS:
         return 1
     return 2 if is_half_precision(setup) and not uses_autocast(setup) else WEIGHT_BYTES
-
-
-def _repeat(work: StepWork, calls: int) -> StepWork:
-    """Return the work of several calls; weights are updated once."""
-    return replace(work, forward=work.forward.times(calls), backward=work.backward.times(calls))
 
 
 def _recompute(work: StepWork) -> StepWork:
