@@ -132,7 +132,7 @@ def assume_scale(is_gpu: bool, memory_bytes: int, *, has_bf16: bool = True) -> D
     Args:
         is_gpu: Whether it is a GPU.
         memory_bytes: Its memory.
-        has_bf16: Whether a processor multiplies bf16; if not, nobody trains with it.
+        has_bf16: Whether a processor multiplies bf16; if not, bf16 is not measured.
     """
     # Some memory belongs to the driver, to the framework, or to other programs.
     usable_bytes = int(memory_bytes * (0.9 if is_gpu else 0.5))

@@ -55,7 +55,7 @@ MOST_REPEATED = 20
 """How many doubtful trials a campaign measures again at most."""
 # Windows of one measurement that differ by more than this share disagree.
 _WIDE_SHARE = 0.25
-# Trials may take milliseconds, and nobody watches more closely.
+# Progress is stored at most this often: trials may take milliseconds.
 _LEAST_PAUSE_S = 0.5
 # How often a trial that contradicts an earlier observation is repeated at most.
 _MOST_REPEATS = 2

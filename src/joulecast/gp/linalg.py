@@ -22,6 +22,7 @@ from joulecast.records.codec import add_codec
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 T = TypeVar("T")
 
 # Arrays of records are lists in JSON.

@@ -346,15 +346,10 @@ def _scale_totals(plain: Network, network: Network) -> Network:
     """Return the network with totals that include what is run again."""
     if plain.totals is None:
         return network
-    before, after = (network_work(one, _ANY) for one in (plain, network))
-    flops, moved = (
-        getattr(after.total, name) / max(getattr(before.total, name), 1.0)
-        for name in ("flops", "size_bytes")
-    )
-    totals = replace(
-        plain.totals, flops=plain.totals.flops * flops, size_bytes=plain.totals.size_bytes * moved
-    )
-    return replace(network, totals=totals)
+    before, after = (network_work(one, _ANY).total for one in (plain, network))
+    flops = plain.totals.flops * (after.flops / max(before.flops, 1.0))
+    size_bytes = plain.totals.size_bytes * (after.size_bytes / max(before.size_bytes, 1.0))
+    return replace(network, totals=replace(plain.totals, flops=flops, size_bytes=size_bytes))
 
 
 # ---------------------------------------------------------------------------------------------

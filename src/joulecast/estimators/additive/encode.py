@@ -43,7 +43,7 @@ import numpy as np
 
 from joulecast.estimators.additive.layers import AXES, OVERHEAD, Counts, SetupLayer, split_passes
 from joulecast.estimators.additive.roofline import LEVEL_LOG_SD, Hardware, Roofline
-from joulecast.gp.linalg import Floats, Ints, WeightedSums
+from joulecast.gp.linalg import Bools, Floats, Ints, WeightedSums
 from joulecast.gp.lognormal import Prior
 from joulecast.gp.logsums.inputs import ALL_INPUTS, NO_GROUP, LogInputs, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums, sum_by_input
@@ -354,7 +354,7 @@ class OperatorSums:
     layer: Ints
     count: Floats
     identities: Ints
-    is_network: Floats
+    is_network: Bools
     families: tuple[tuple[str, str], ...]
     passes: Mapping[SetupLayer, Counts]
 
@@ -409,7 +409,7 @@ class OperatorSums:
 
 
 def _name_family(counts: Mapping[SetupLayer, float]) -> tuple[str, str]:
-    """Return what networks of the same operators have in common, in any regime and in theirs."""
+    """Return the name of a network's family, and of its family in its regime."""
     operators = [
         one for layer in counts for one, _ in layer.own_operators if one.operator_class != OVERHEAD
     ]

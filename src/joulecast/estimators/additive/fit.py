@@ -300,7 +300,7 @@ def find_busy_steps(
     host: HostTimeModel,
     power_limit_w: float,
 ) -> list[DecomposedObservation]:
-    """Return the eager steps of networks that show the time of the device, with that alone.
+    """Return the eager steps of networks that show the device time, as observations of that.
 
     Where the device limits a step, T = (H^q + (D + gaps)^q)^(1/q) is solved for D, its own time;
     any other step is at least as long as that. Where layers are eager too, durations are those of
@@ -368,7 +368,7 @@ def find_powers(
 def fit_pause_share(
     process: FittedLogSums, powers: Sequence[ObservedPower], idle_w: float, gap_s: float
 ) -> float:
-    """Return how far power stays up in pauses: eager steps, given the layers measured alone.
+    """Fit the share of its power that a device keeps in pauses to steps, given isolated layers.
 
     With prior share s₀, residuals r of the log powers of steps around what layers predict, their
     joint covariance C, and x = ∂r/∂s:  s = s₀ - xᵀC⁻¹r / (xᵀC⁻¹x + σ⁻²).

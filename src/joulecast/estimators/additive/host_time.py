@@ -298,7 +298,7 @@ def fit_host_time(
     ]
     model = replace(model, sd_share=_find_sd_share(errors), network_count=len(errors))
     if paces.keys() == {unit}:
-        # What is fitted is this host: there is no other one to tell it from.
+        # All steps are of this host: its pace is part of what was fitted.
         return replace(model, pace_log_sd=0.0)
     own = [at for at, one in enumerate(decomposed) if one.unit == unit]
     return set_pace(model, [decomposed[at] for at in own], device_s[own])

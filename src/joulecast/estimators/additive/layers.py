@@ -300,8 +300,8 @@ def set_up_layer(block: Block, setup: Setup) -> SetupLayer:
     is_block, has_loss = block.role == REPEATED, block.role == "output"
     if is_block:
         block = replace(block, layers=order_branches(block.layers))
-    first = block.layers[0]
-    works = []
+    first, works = block.layers[0], []
+    kind = find_kind(first.kind)
     for layer in block.layers:
         counted = layer_work(layer, setup, block.half_input)
         # One update of all weights together launches next to nothing.
@@ -352,13 +352,15 @@ def set_up_layer(block: Block, setup: Setup) -> SetupLayer:
         setup.phase,
         *([FUSED] if setup.compiled else []),
     )
-    operator_class = REPEATED if is_block else find_kind(first.kind).operator_class
+    operator_class = REPEATED if is_block else kind.operator_class
     if not is_block and _name_groups(first):
         # Grouped convolutions are bound by bytes.
         operator_class = f"grouped {operator_class}"
     padded_flops = sum(map(count_executed_flops, block.layers, works))
     precision, tile_flops = setup.precision, 0.0
-    if not is_block and uses_autocast(setup) and _multiplies_in_full(first):
+    is_exact = bool(kind.aligned_widths) and kind.autocast(first.sizes) == "full"
+    if not is_block and uses_autocast(setup) and is_exact:
+        # Autocast leaves these products in full precision.
         precision = "fp32"
     if precision in MATRIX_PRECISIONS:
         most = (LARGEST_TILE,) * len(works)
@@ -782,12 +784,6 @@ def find_point(block: Block, setup: Setup, work: Work, executed_flops: float) ->
         math.log((executed_flops + 1.0) / (work.flops + 1.0)),
         *window,
     )
-
-
-def _multiplies_in_full(layer: Layer) -> bool:
-    """Return whether autocast leaves the products of a layer in full precision."""
-    kind = find_kind(layer.kind)
-    return bool(kind.aligned_widths) and kind.autocast(layer.sizes) == "full"
 
 
 def _measure_alignment(block: Block, is_padded: bool, most: int) -> float:

@@ -18,7 +18,7 @@ NO_GROUP = -(2**63)
 
 @dataclass(frozen=True)
 class Rows:
-    """Arrays with a row for each of something; None instead of one that is not needed."""
+    """Arrays with equally many rows; None in place of one that is not needed."""
 
     def take(self, index: Ints) -> Self:
         """Return some of the rows."""
