@@ -98,6 +98,17 @@ def expand_ranges(starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
     return number, np.arange(len(number)) + (starts - before)[number]
 
 
+def group_rows(table: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct rows of a table, sorted, and for each row the place of its equal."""
+    # Several times as fast as numpy.unique along an axis, which compares rows as structures.
+    order = np.lexsort(table.T[::-1])
+    is_first = np.ones(len(table), bool)
+    is_first[1:] = (table[order[1:]] != table[order[:-1]]).any(axis=1)
+    place = np.empty(len(table), np.int64)
+    place[order] = np.cumsum(is_first) - 1
+    return table[order[is_first]], place
+
+
 def _solve_with_jitter(solve: Callable[[Floats], T], matrix: Floats) -> T:
     """Return what ``solve`` returns, with as little jitter as makes the matrix definite."""
     diagonal = np.diag(matrix).copy()

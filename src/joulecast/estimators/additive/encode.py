@@ -43,7 +43,7 @@ import numpy as np
 
 from joulecast.estimators.additive.layers import AXES, OVERHEAD, Counts, SetupLayer, split_passes
 from joulecast.estimators.additive.roofline import LEVEL_LOG_SD, Hardware, Roofline
-from joulecast.gp.linalg import Bools, Floats, Ints, WeightedSums
+from joulecast.gp.linalg import Bools, Floats, Ints, WeightedSums, group_rows
 from joulecast.gp.lognormal import Prior
 from joulecast.gp.logsums.inputs import ALL_INPUTS, NO_GROUP, LogInputs, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums, sum_by_input
@@ -426,13 +426,10 @@ def number_name(name: str) -> int:
 
 def _merge_entries(size: int, row: Ints, column: Ints, weight: Floats) -> WeightedSums:
     """Return sums in which each row has at most one entry of a column."""
-    order = np.lexsort((column, row))
-    row, column, weight = row[order], column[order], weight[order]
-    is_first = np.ones(len(row), bool)
-    is_first[1:] = (row[1:] != row[:-1]) | (column[1:] != column[:-1])
-    group = np.cumsum(is_first) - 1
-    merged = np.asarray(np.bincount(group, weight, int(is_first.sum())), float)
-    return WeightedSums(size, row[is_first], column[is_first], merged)
+    entries, place = group_rows(np.column_stack([row, column]))
+    merged = np.asarray(np.bincount(place, weight, len(entries)), float)
+    row, column = np.ascontiguousarray(entries.T)
+    return WeightedSums(size, row, column, merged)
 
 
 # The discrepancy of a block or network is one of its structures: sums have no other.
