@@ -132,7 +132,7 @@ def assume_scale(is_gpu: bool, memory_bytes: int, *, has_bf16: bool = True) -> D
     Args:
         is_gpu: Whether it is a GPU.
         memory_bytes: Its memory.
-        has_bf16: Whether a processor multiplies bf16; if not, nobody trains with it.
+        has_bf16: Whether a processor multiplies bf16; if not, bf16 is not measured.
     """
     # Some memory belongs to the driver, to the framework, or to other programs.
     usable_bytes = int(memory_bytes * (0.9 if is_gpu else 0.5))
@@ -157,21 +157,18 @@ def make_anchor_trials(
         modes: Modes of the runtime; graphs are preferred, since they hide the host.
         phase: ``train``, or ``inference`` for runtimes that do not train.
     """
-    trials = []
+    cases = []
     for precision in scale.flops_per_s:
         width = _find_width(scale, precision)
-        setup = Setup(width, phase=phase, precision=precision)
-        trials.append(
-            _isolate(make_layer("linear", cin=width, cout=width, bias=0), setup, modes, scale)
-        )
+        product = make_layer("linear", cin=width, cout=width, bias=0)
+        cases.append((product, Setup(width, phase=phase, precision=precision)))
     wanted = scale.bytes_per_s * TARGET_S / _COPY_BYTES
     most = scale.memory_bytes * _MEMORY_SHARE / _COPY_BYTES
     elements = max(1, int(min(wanted, most)) // _COPY_BATCH)
     copy = make_layer("elementwise", fn="copy", shape=(elements,))
     tiny = make_layer("linear", cin=_TINY_WIDTH, cout=_TINY_WIDTH)
-    trials.append(_isolate(copy, Setup(_COPY_BATCH, phase=phase), modes, scale))
-    trials.append(_isolate(tiny, Setup(1, phase=phase), modes, scale))
-    return tuple(trials)
+    cases += [(copy, Setup(_COPY_BATCH, phase=phase)), (tiny, Setup(1, phase=phase))]
+    return tuple(_isolate(layer, setup, modes, scale) for layer, setup in cases)
 
 
 def make_shape_trials(scale: DeviceScale, modes: tuple[str, ...]) -> tuple[Trial, ...]:
@@ -305,8 +302,7 @@ def read_peaks(
         elif one.trial.setup.batch == 1:
             launch_s = min(launch_s or duration_s, duration_s / max(1.0, work.launches))
         else:
-            rate = max(flops_per_s.get(precision, 0.0), work.flops / duration_s)
-            flops_per_s[precision] = rate
+            flops_per_s[precision] = max(flops_per_s.get(precision, 0.0), work.flops / duration_s)
     return MeasuredPeaks(flops_per_s, bytes_per_s, launch_s)
 
 

@@ -47,11 +47,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.resources import files
 from itertools import chain, islice
-from statistics import median
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from joulecast.campaign.anchors import (
     GIB,
@@ -72,7 +69,9 @@ from joulecast.campaign.trial_log import (
     find_profile_key,
     repeat_doubtful,
 )
-from joulecast.estimators.additive.layers import SetupLayer, set_up_layer
+from joulecast.estimators.additive.layers import FLOPS_PER_BYTE, SetupLayer, set_up_layer
+from joulecast.estimators.additive.observations import find_idle_power
+from joulecast.gp.linalg import Floats, Ints
 from joulecast.measurer import TrialMeasurer
 from joulecast.operators import Work, layer_work, output_shape, peak_memory
 from joulecast.records import Layer, Network, Observation, Setup, Trial
@@ -85,8 +84,6 @@ from joulecast.variants import (
     split_blocks,
     split_network,
 )
-
-Floats = npt.NDArray[np.floating[Any]]
 
 MOST_TRIALS = 5000
 FIRST_DISTANCE = 15.0
@@ -117,8 +114,6 @@ _IMAGE_OUTPUTS = ("gan generator", "diffusion unet")
 # A label has at least this many points in every precision, copied from another one if need be.
 _FEWEST = 4
 _COPY_SHARE = 0.3
-# FLOPs that take as long as moving a byte, about.
-_FLOPS_PER_BYTE = 100.0
 # Bytes that take as long to move as a launch, about: inference is often nothing but launches.
 _LAUNCH_BYTES = 5e6
 # Peak memory is counted without workspaces and what an allocator keeps.
@@ -318,11 +313,11 @@ def order_points(
     return [(index, rank) for _, index, rank in merged]
 
 
-def _order_label(x: Floats, weights: Floats) -> tuple[npt.NDArray[np.int_], Floats]:
+def _order_label(x: Floats, weights: Floats) -> tuple[Ints, Floats]:
     """Return the order of one label's points, and what each was worth when it was taken."""
     mass = (weights / max(float(weights.max()), 1e-300)) ** _POINT_POWER
     centre = np.average(x, axis=0, weights=np.maximum(weights, 1e-300))
-    order = np.empty(len(x), dtype=int)
+    order = np.empty(len(x), np.int64)
     gains = np.empty(len(x))
     distance = np.full(len(x), np.inf)
     is_taken = np.zeros(len(x), dtype=bool)
@@ -359,7 +354,7 @@ def _weigh(block: Block, setup: Setup) -> float:
     """Return the work of a layer or block, in bytes."""
     work = set_up_layer(block, setup)
     launched_bytes = _LAUNCH_BYTES * work.launches if setup.phase == "inference" else 0.0
-    return work.size_bytes + work.flops / _FLOPS_PER_BYTE + launched_bytes
+    return work.size_bytes + work.flops / FLOPS_PER_BYTE + launched_bytes
 
 
 def _add_missing_precisions(found: dict[str, AtlasBlock], precisions: Sequence[str]) -> None:
@@ -632,13 +627,8 @@ def summarise_atlas(observations: Sequence[Observation], peaks: MeasuredPeaks) -
     metered = {one.trial for one in observations if one.energy_j and one.trial.network.layers}
     refusals = {one.trial: _shorten(one.refusal) for one in observations if one.refusal}
     reasons = Counter(reason for trial, reason in refusals.items() if trial not in measured)
-    idle_w = [
-        one.energy_j / one.duration_s
-        for one in observations
-        if not one.trial.network.layers and one.energy_j is not None and one.duration_s
-    ]
-    power_w = median(idle_w) if idle_w else None
-    return AtlasSummary(len(measured), len(metered), dict(reasons.most_common()), power_w, peaks)
+    idle_w = find_idle_power(observations)
+    return AtlasSummary(len(measured), len(metered), dict(reasons.most_common()), idle_w, peaks)
 
 
 def _shorten(reason: str) -> str:

@@ -22,6 +22,7 @@ import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Protocol
 
 from joulecast.estimators.base import Json
@@ -54,7 +55,7 @@ MOST_REPEATED = 20
 """How many doubtful trials a campaign measures again at most."""
 # Windows of one measurement that differ by more than this share disagree.
 _WIDE_SHARE = 0.25
-# Trials may take milliseconds, and nobody watches more closely.
+# Progress is stored at most this often: trials may take milliseconds.
 _LEAST_PAUSE_S = 0.5
 # How often a trial that contradicts an earlier observation is repeated at most.
 _MOST_REPEATS = 2
@@ -248,8 +249,8 @@ class TrialLog:
         self._remember(observation)
         if is_repeat and observation.trial.network.layers:
             same = self._by_key[make_quick_key(observation.trial)]
-            others = set(map(id, self.believed)) - set(map(id, same))
-            self.believed = [one for one in self.believed if id(one) in others]
+            own = set(map(id, same))
+            self.believed = [one for one in self.believed if id(one) not in own]
             self.believed.extend(drop_contradicted(same))
         else:
             self.believed.append(observation)
@@ -403,10 +404,7 @@ def repeat_doubtful(
 def _is_settled(one: Observation, own: Sequence[Observation]) -> bool:
     """Return whether the trial was measured often enough to know which observation is right."""
     same = [other for other in own if other.trial == one.trial]
-    return (
-        any(agree(same[at], same[other]) for at in range(len(same)) for other in range(at))
-        or len(same) > 3
-    )
+    return len(same) > 3 or any(agree(*pair) for pair in combinations(same, 2))
 
 
 def drop_energy(observation: Observation) -> Observation:

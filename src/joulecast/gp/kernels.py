@@ -45,7 +45,8 @@ def matern52_with_gradient(points: Floats, workspace: Floats) -> tuple[Floats, F
     Both are written into ``workspace``, 2 x P x P: reusing memory is faster than allocating it.
     """
     size = len(points)
-    one, two = _factor_squared_distances(points)
+    centered = points - points.mean(axis=0)
+    one, two = factor_squared_distances(centered, centered)
     kernel, gradient = workspace
     for rows in iterate_strips(size, size):
         squares = one[rows] @ two[:, rows.start :]
@@ -64,8 +65,8 @@ def matern52_with_gradient(points: Floats, workspace: Floats) -> tuple[Floats, F
     return kernel, gradient
 
 
-def _factor_squared_distances(points: Floats) -> tuple[Floats, Floats]:
-    """Return two matrices whose product is the squared distances among points."""
-    centered = points - points.mean(axis=0)
-    squares, ones = (centered**2).sum(axis=1), np.ones(len(points))
-    return np.column_stack([-2.0 * centered, squares, ones]), np.vstack([centered.T, ones, squares])
+def factor_squared_distances(left: Floats, right: Floats) -> tuple[Floats, Floats]:
+    """Return two matrices whose product is the squared distances between two sets of points."""
+    left_squares, right_squares = ((points**2).sum(axis=1) for points in (left, right))
+    one = np.column_stack([-2.0 * left, left_squares, np.ones(len(left))])
+    return one, np.vstack([right.T, np.ones(len(right)), right_squares])

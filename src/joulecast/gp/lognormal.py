@@ -1,4 +1,4 @@
-"""Log-normal intervals and probabilities of positive quantities.
+"""Log-normal intervals, probabilities and priors of positive quantities.
 
     m, v          mean and variance of a quantity X > 0
     ln X          ~ N(ln m, s²),  s² = ln(1 + v / m²)
@@ -17,6 +17,9 @@ from typing import overload
 import numpy as np
 
 from joulecast.gp.linalg import Floats
+
+Prior = tuple[float, float]
+"""Median and log standard deviation of a log-normal prior."""
 
 # Relative covariances lie above -1 where both quantities are positive; rounding may pass it.
 _MIN_RELATIVE_COVARIANCE = -0.9

@@ -29,11 +29,10 @@ import numpy as np
 
 from joulecast.gp.kernels import matern52
 from joulecast.gp.linalg import Floats, cholesky_with_inverse, invert_covariance
+from joulecast.gp.lognormal import Prior
 from joulecast.records.codec import Record, omit_default
 from joulecast.system.errors import InputError
 
-Prior = tuple[float, float]
-"""Median and log standard deviation of a log-normal prior."""
 KERNELS = ("matern", "rbf")
 
 # Priors of curves, in units of scaled values and points. A handful of points says little about how

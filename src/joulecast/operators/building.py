@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from joulecast.operators import check_chain, find_kind, input_shape
+from joulecast.operators import Shape, check_chain, find_kind, input_shape
 from joulecast.records import Layer, Network, Op, Sizes
 from joulecast.system.errors import InputError, NetError
-
-Shape = tuple[int, ...]
 
 
 class InputFit(Enum):

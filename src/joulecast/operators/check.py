@@ -23,17 +23,8 @@ from joulecast.system.errors import InputError
 IMAGE_AXES = (3, 4)
 """Axes of a sample that can be channels last: an image or a volume with its channels."""
 
-_FLAGS = {
-    "across",
-    "affine",
-    "bias",
-    "bidirectional",
-    "causal",
-    "ceil",
-    "copies",
-    "half",
-    "spelled",
-}
+_FLAGS = {"across", "affine", "bias", "bidirectional", "causal", "ceil", "copies", "half"}
+_FLAGS |= {"spelled"}
 _LISTS = {"axes", "dilation", "kernel", "lead", "order", "out", "output_padding", "padding"}
 _LISTS |= {"shape", "source", "space", "stride"}
 _FROM_ZERO = {"axes", "order", "output_padding", "padding", "params"}

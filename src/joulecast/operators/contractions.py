@@ -104,9 +104,6 @@ def define_linear() -> Kind:
         weight = s["cin"] * s["cout"]
         return (weight, s["cout"]) if s["bias"] else (weight,)
 
-    def flops(weight: int, in_shape: Shape, out_shape: Shape) -> float:
-        return 2.0 * math.prod(in_shape) * float(out_shape[-1])
-
     def copy_transposed(s: Sizes, shape: Shape, c: WorkContext) -> Work:
         # The bias is not fused with the product of a copy: it takes one more pass.
         outputs = 2.0 * c.batch * math.prod(out_shape(s, shape)) * c.item_bytes
@@ -120,7 +117,7 @@ def define_linear() -> Kind:
             ("weight", {"lead": (cout,), "cin": rows, "cout": cin, "bias": 0}),
         )
 
-    forward, backward = make_contraction_rules(flops, out_shape, params)
+    forward, backward = make_contraction_rules(_count_row_products, out_shape, params)
     return Kind(
         {"cin": REQUIRED, "cout": REQUIRED, "lead": (), "bias": 1},
         lambda s: (*s["lead"], s["cin"]),
@@ -152,10 +149,7 @@ def define_grouped_linear() -> Kind:
     def params(s: Sizes, shape: Shape) -> tuple[int, ...]:
         return (s["experts"] * s["cin"] * s["cout"],)
 
-    def flops(weight: int, in_shape: Shape, out_shape: Shape) -> float:
-        return 2.0 * math.prod(in_shape) * float(out_shape[-1])
-
-    forward, backward = make_contraction_rules(flops, linear.out_shape, params)
+    forward, backward = make_contraction_rules(_count_row_products, linear.out_shape, params)
     sizes = {"cin": REQUIRED, "cout": REQUIRED, "lead": REQUIRED, "experts": REQUIRED, "half": 0}
     return replace(
         linear,
@@ -217,13 +211,15 @@ def define_matmul() -> Kind:
     )
 
 
+def _count_row_products(weight: int, in_shape: Shape, out_shape: Shape) -> float:
+    """Return the FLOPs of products of rows by matrices, whichever matrix each row meets."""
+    return 2.0 * math.prod(in_shape) * float(out_shape[-1])
+
+
 def _spread_over_axes(dims: int, sizes: dict[str, Any]) -> dict[str, Any]:
     """Return sizes in which one integer for all spatial axes is repeated for each of them."""
     integers = {name: sizes[name] for name in CONVOLUTION_AXES if isinstance(sizes.get(name), int)}
     return {**sizes, **{name: (size,) * dims for name, size in integers.items()}}
-
-
-_RECURRENT_DEFAULTS = {"depth": 1, "bidirectional": 0, "bias": 1}
 
 
 # PyTorch sorts the tokens of an embedding's gradient if they are more than this, by 24 kernels on
@@ -315,8 +311,9 @@ def define_recurrent(gates: int) -> Kind:
         weights = flops(s) if c.trains else 0.0
         return Work(c.batch * (flops(s) + weights), 2 * moved_bytes(s, c), 2 * launches(s))
 
+    required = dict.fromkeys(("cin", "hidden", "tokens"), REQUIRED)
     return Kind(
-        {**dict.fromkeys(("cin", "hidden", "tokens"), REQUIRED), **_RECURRENT_DEFAULTS},
+        {**required, "depth": 1, "bidirectional": 0, "bias": 1},
         lambda s: (s["tokens"], s["cin"]),
         lambda s, shape: (s["tokens"], s["hidden"] * (1 + s["bidirectional"])),
         forward,

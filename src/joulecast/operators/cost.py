@@ -105,7 +105,9 @@ def _count_layer_work(layer: Layer, setup: Setup, half_input: bool | None) -> St
     if layer.recomputed and training:
         work = _recompute(work)
     if layer.calls > 1:
-        work = _repeat(work, layer.calls)
+        # Weights are updated once.
+        forward, backward = work.forward.times(layer.calls), work.backward.times(layer.calls)
+        work = replace(work, forward=forward, backward=backward)
     return work if setup.accumulate == 1 else _accumulate(work, setup)
 
 
@@ -204,11 +206,6 @@ def _weight_bytes(setup: Setup) -> int:
     if setup.precision in INT8_PRECISIONS:
         return 1
     return 2 if is_half_precision(setup) and not uses_autocast(setup) else WEIGHT_BYTES
-
-
-def _repeat(work: StepWork, calls: int) -> StepWork:
-    """Return the work of several calls; weights are updated once."""
-    return replace(work, forward=work.forward.times(calls), backward=work.backward.times(calls))
 
 
 def _recompute(work: StepWork) -> StepWork:
@@ -349,15 +346,10 @@ def _scale_totals(plain: Network, network: Network) -> Network:
     """Return the network with totals that include what is run again."""
     if plain.totals is None:
         return network
-    before, after = (network_work(one, _ANY) for one in (plain, network))
-    flops, moved = (
-        getattr(after.total, name) / max(getattr(before.total, name), 1.0)
-        for name in ("flops", "size_bytes")
-    )
-    totals = replace(
-        plain.totals, flops=plain.totals.flops * flops, size_bytes=plain.totals.size_bytes * moved
-    )
-    return replace(network, totals=totals)
+    before, after = (network_work(one, _ANY).total for one in (plain, network))
+    flops = plain.totals.flops * (after.flops / max(before.flops, 1.0))
+    size_bytes = plain.totals.size_bytes * (after.size_bytes / max(before.size_bytes, 1.0))
+    return replace(network, totals=replace(plain.totals, flops=flops, size_bytes=size_bytes))
 
 
 # ---------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from joulecast.operators.kind import (
     Shape,
     Work,
     WorkContext,
+    WorkRule,
     copy_input,
     do_no_work,
     gives_full,
@@ -149,7 +150,9 @@ def _reduce_shape(s: Sizes, shape: Shape) -> Shape:
 
 def _count_function(s: Sizes, shape: Shape, c: WorkContext) -> Work:
     if s["fn"] == "cross_entropy":
-        return _count_loss_forward(shape, c)
+        # Log-probabilities, of which one per row is selected.
+        size = float(c.batch * math.prod(shape) * c.item_bytes)
+        return Work(0.0, 2.0 * size, 2, size)
     inputs = c.batch * math.prod(shape) * s["inputs"]
     outputs = c.batch * math.prod(_reduce_shape(s, shape))
     # All that was cached before is copied too.
@@ -178,12 +181,6 @@ def _count_function_gradients(s: Sizes, shape: Shape, c: WorkContext) -> Work:
     moved = float(c.batch * math.prod(_reduce_shape(s, shape)) * c.item_bytes)
     moved += size if fn in _COPIES or fn.startswith("concat") else 2 * count * size
     return work + Work(0.0, moved * s["passes"], s["passes"])
-
-
-def _count_loss_forward(shape: Shape, c: WorkContext) -> Work:
-    """Return the work of log-probabilities, of which one per row is selected."""
-    size = float(c.batch * math.prod(shape) * c.item_bytes)
-    return Work(0.0, 2.0 * size, 2, size)
 
 
 def define_pool() -> Kind:
@@ -357,16 +354,9 @@ def define_index() -> Kind:
         launches = _INDEX_BACKWARD_LAUNCHES if s["axes"] else 2
         return Work(0.0, zeros + 3.0 * selected + index_elements(s, c) * _INDEX_BYTES, launches)
 
-    return Kind(
-        {"fn": REQUIRED, "out": REQUIRED, "axes": (), "across": 0, "params": 0},
-        read_shape,
-        lambda s, shape: tuple(s["out"]),
-        forward,
-        backward,
-        lambda s, shape: (s["params"],) if s["params"] else (),
-        channel_axis=-1,
-        is_function=True,
-    )
+    sizes = {"fn": REQUIRED, "out": REQUIRED, "axes": (), "across": 0, "params": 0}
+    kind = _define_move(sizes, forward, backward)
+    return replace(kind, params=lambda s, shape: (s["params"],) if s["params"] else ())
 
 
 def define_scatter() -> Kind:
@@ -383,15 +373,8 @@ def define_scatter() -> Kind:
     def backward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
         return Work(0.0, moved_bytes(s, c), 1) if c.input_grad else NO_WORK
 
-    return Kind(
-        {"fn": REQUIRED, "source": REQUIRED, "copies": 0},
-        read_shape,
-        lambda s, shape: shape,
-        forward,
-        backward,
-        channel_axis=-1,
-        is_function=True,
-    )
+    kind = _define_move({"fn": REQUIRED, "source": REQUIRED, "copies": 0}, forward, backward)
+    return replace(kind, out_shape=lambda s, shape: shape)
 
 
 def define_sort() -> Kind:
@@ -410,15 +393,7 @@ def define_sort() -> Kind:
         moved = (elements + 3 * kept) * c.item_bytes + kept * _INDEX_BYTES
         return Work(0.0, float(moved), 2)
 
-    return Kind(
-        {"fn": REQUIRED, "out": REQUIRED},
-        read_shape,
-        lambda s, shape: tuple(s["out"]),
-        forward,
-        backward,
-        channel_axis=-1,
-        is_function=True,
-    )
+    return _define_move({"fn": REQUIRED, "out": REQUIRED}, forward, backward)
 
 
 def define_slice() -> Kind:
@@ -461,11 +436,16 @@ def _define_costly_view(count_moved: Callable[[int, int], int], launches: int) -
         moved = count_moved(math.prod(shape), math.prod(s["out"]))
         return Work(0.0, float(c.batch * moved * c.item_bytes), launches)
 
+    return _define_move({"out": REQUIRED}, do_no_work, backward)
+
+
+def _define_move(sizes: Mapping[str, Any], forward: WorkRule, backward: WorkRule) -> Kind:
+    """Return the row of a function that moves elements to a tensor of the shape ``out``."""
     return Kind(
-        {"out": REQUIRED},
+        sizes,
         read_shape,
         lambda s, shape: tuple(s["out"]),
-        lambda s, shape, c: NO_WORK,
+        forward,
         backward,
         channel_axis=-1,
         is_function=True,

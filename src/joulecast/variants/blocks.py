@@ -260,12 +260,12 @@ def find_scale_step(layers: tuple[Layer, ...]) -> int:
 
 def find_least_scale(layers: tuple[Layer, ...], scale: int) -> int:
     """Return the smallest scale at which all operators still depend on their input."""
-    needs = [
-        (max(find_kind(op.kind).least_width for op in (layer, *layer.tail)), units)
-        for layer in layers
-        for units in [min(get_width(layer, name) for name in _list_widths(layer)) // scale]
-    ]
-    return max(-(-least // units) for least, units in needs)
+    scales = []
+    for layer in layers:
+        least = max(find_kind(op.kind).least_width for op in (layer, *layer.tail))
+        units = min(get_width(layer, name) for name in _list_widths(layer)) // scale
+        scales.append(-(-least // units))
+    return max(scales)
 
 
 def _list_widths(layer: Layer) -> tuple[str, ...]:

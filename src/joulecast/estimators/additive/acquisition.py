@@ -19,7 +19,7 @@ shows in eager steps of whole networks and, where those cannot be built or may n
 layers, one of each structure.
 
 The variance that a measurement would leave needs no measurement, only its covariance with the
-totals (``gp.logsums.totals``). This beats the paper's rule, the layer with the largest standard
+totals (``gp.logsums.posterior``). This beats the paper's rule, the layer with the largest standard
 deviation, from about 12 points on and is unsafe below, hence 1 and 2 (H200). The paper's rule is
 also available. Profiling stops when the totals are known within the target's share, or when nothing
 that can be measured would help.

@@ -23,7 +23,7 @@ Where sources are unlike the device its own observations make a_s small, and the
 without them. The prior of δ is as wide as without sources, so that own observations always outweigh
 them.
 
-**Its data sheet** (``hardware``, see ``data_sheets``). Operators of several devices are inputs of
+**Its data sheet** (``hardware``, see ``fit``). Operators of several devices are inputs of
 one process: basis functions are relative to what the data sheet says, points have the figures that
 efficiency depends on, and groups tell devices and makers apart.
 
@@ -43,10 +43,11 @@ import numpy as np
 
 from joulecast.estimators.additive.layers import AXES, OVERHEAD, Counts, SetupLayer, split_passes
 from joulecast.estimators.additive.roofline import LEVEL_LOG_SD, Hardware, Roofline
-from joulecast.gp.linalg import Floats, Ints, WeightedSums
+from joulecast.gp.linalg import Bools, Floats, Ints, WeightedSums, group_rows
+from joulecast.gp.lognormal import Prior
 from joulecast.gp.logsums.inputs import ALL_INPUTS, NO_GROUP, LogInputs, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums, sum_by_input
-from joulecast.gp.logsums.prior import KernelTerm, LogSumPrior, LogSumProcess, Prior
+from joulecast.gp.logsums.prior import KernelTerm, LogSumPrior, LogSumProcess
 from joulecast.gp.logsums.stored import PackedArray
 from joulecast.records import FLOAT_PRECISIONS
 from joulecast.records.codec import Record, omit_default
@@ -196,8 +197,7 @@ class OperatorEncoder(Record):
         operators: dict[SetupLayer, int] = {}
         layers: dict[SetupLayer, int] = {}
         passes: dict[SetupLayer, Counts] = {}
-        row, operator_at, layer_at, count, names = [], [], [], [], []
-        families = []
+        row, operator_at, layer_at, count, names, families = [], [], [], [], [], []
         flags = [True] * len(counts) if is_network is None else is_network
         for at, (own, in_network) in enumerate(zip(counts, flags, strict=True)):
             parts = sorted(f"{layer.key} {times}" for layer, times in own.items())
@@ -354,7 +354,7 @@ class OperatorSums:
     layer: Ints
     count: Floats
     identities: Ints
-    is_network: Floats
+    is_network: Bools
     families: tuple[tuple[str, str], ...]
     passes: Mapping[SetupLayer, Counts]
 
@@ -409,7 +409,7 @@ class OperatorSums:
 
 
 def _name_family(counts: Mapping[SetupLayer, float]) -> tuple[str, str]:
-    """Return what networks of the same operators have in common, in any regime and in theirs."""
+    """Return the name of a network's family, and of its family in its regime."""
     operators = [
         one for layer in counts for one, _ in layer.own_operators if one.operator_class != OVERHEAD
     ]
@@ -426,13 +426,10 @@ def number_name(name: str) -> int:
 
 def _merge_entries(size: int, row: Ints, column: Ints, weight: Floats) -> WeightedSums:
     """Return sums in which each row has at most one entry of a column."""
-    order = np.lexsort((column, row))
-    row, column, weight = row[order], column[order], weight[order]
-    is_first = np.ones(len(row), bool)
-    is_first[1:] = (row[1:] != row[:-1]) | (column[1:] != column[:-1])
-    group = np.cumsum(is_first) - 1
-    merged = np.asarray(np.bincount(group, weight, int(is_first.sum())), float)
-    return WeightedSums(size, row[is_first], column[is_first], merged)
+    entries, place = group_rows(np.column_stack([row, column]))
+    merged = np.asarray(np.bincount(place, weight, len(entries)), float)
+    row, column = np.ascontiguousarray(entries.T)
+    return WeightedSums(size, row, column, merged)
 
 
 # The discrepancy of a block or network is one of its structures: sums have no other.
@@ -509,10 +506,7 @@ def define_powers(
     coefficients = ((static_w, _STATIC_LOG_SD), busy) + (peak,) * rates
     coefficients += ((overhead_w, _PEAK_LOG_SD),) * len(encoder.overheads)
     coefficients += _divide_share(_POWER_SHARE, len(encoder.sources))
-    terms = (
-        KernelTerm(ALL_INPUTS, shared_sd=(0.1, 0.5)),
-        *_POWER_TERMS,
-    )
+    terms = (KernelTerm(ALL_INPUTS, shared_sd=(0.1, 0.5)), *_POWER_TERMS)
     return _make_power_process(coefficients, terms, (0.05, 0.5) if is_imported else _POWER_NOISE)
 
 

@@ -144,11 +144,9 @@ class AdditiveEstimator:
 
         identities = identify_observations(observations)
         sources = self.sources or (earlier.sources if earlier is not None else ())
-        if earlier is not None and earlier.sources != sources:
-            earlier = None
-        if earlier is not None and np.array_equal(identities, earlier.known):
-            return earlier
-        if earlier is not None:
+        if earlier is not None and earlier.sources == sources:
+            if np.array_equal(identities, earlier.known):
+                return earlier
             # A new observation may contradict old ones, which are then dropped. Of a large profile,
             # a few that stay in the fit do less harm than minutes of fitting it again.
             dropped = np.count_nonzero(~np.isin(earlier.known, identities))
@@ -259,7 +257,10 @@ class FittedAdditive(AdditiveModel, Record):
         if cov is not None:
             pairs = list(zip(networks, setups, strict=True))
             cov = cov + equicorrelated_covariance(pairs, sum_errors * totals.energy_j)
-        shares = {name: part / variance for name, part in totals.variance_by_source.items()}
+        shares = [
+            {name: float(part[at] / total) for name, part in totals.variance_by_source.items()}
+            for at, total in enumerate(variance)
+        ]
         rows: tuple[tuple[LayerEstimate, ...], ...] = ((),) * len(networks)
         notes: tuple[tuple[str, ...], ...] = ()
         if per_layer:
@@ -286,13 +287,7 @@ class FittedAdditive(AdditiveModel, Record):
             unseen_share=find_unseen_shares(self.measured_kinds, totals),
             device_energy_j=totals.device_energy_j,
             uncertainty_sources=tuple(
-                dict(
-                    sorted(
-                        ((name, float(share[at])) for name, share in shares.items()),
-                        key=lambda item: -item[1],
-                    )
-                )
-                for at in range(len(networks))
+                dict(sorted(one.items(), key=lambda item: -item[1])) for one in shares
             ),
             duration_sd_s=np.sqrt(totals.duration_var),
             notes=notes,

@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -147,15 +147,14 @@ def fit_model(
         * max((one.energy_j or 0.0) / one.duration_s for one in metered if one.duration_s),
         sources=sources,
     )
-    duration = _fit_durations(timed, encoder)
-    posterior = condition_logsums(duration)
-    busy = predict_durations(encoder, posterior, encode_decomposed(encoder, decomposed))
+    duration, sums = _fit_durations(timed, encoder), encode_decomposed(encoder, decomposed)
+    busy = predict_durations(encoder, condition_logsums(duration), sums)
     host_time = fit_host_time(decomposed, busy.total, busy.variance, unit)
     limit_w = encoder.power_limit_w
     busy_steps = find_busy_steps(decomposed, busy.total, mode, host_time, limit_w)
     if busy_steps:
         duration = keep_linearisation(extend_durations(encoder, duration, busy_steps))
-        busy = predict_durations(encoder, duration, encode_decomposed(encoder, decomposed))
+        busy = predict_durations(encoder, duration, sums)
     gap_s = host_time.launch_gap_s
     powers = find_powers(decomposed, busy, mode, idle_w, PAUSE_SHARE * gap_s)
     if not powers:
@@ -264,12 +263,18 @@ def encode_decomposed(
 
 
 def observe_durations(
-    timed: Sequence[DecomposedObservation], sums: OperatorSums, operator_s: Floats
+    timed: Sequence[DecomposedObservation],
+    sums: OperatorSums,
+    operator_s: Floats,
+    units: Sequence[str] = (),
 ) -> LogObservations:
-    """Return the rows of durations, given about how long each operator takes."""
+    """Return the rows of durations, given about how long each operator takes.
+
+    Steps of one unit have an error in common; without ``units``, no steps do.
+    """
     values_s = np.array([one.duration_s or 0.0 for one in timed])
     known = np.array([one.duration_relative_var for one in timed])
-    log_sums = sums.make_log_sums(operator_s)
+    log_sums = sums.make_log_sums(operator_s, units)
     return LogObservations(log_sums, np.log(values_s), known, _stratify(timed))
 
 
@@ -295,17 +300,17 @@ def find_busy_steps(
     host: HostTimeModel,
     power_limit_w: float,
 ) -> list[DecomposedObservation]:
-    """Return the eager steps of networks that show the time of the device, with that alone.
+    """Return the eager steps of networks that show the device time, as observations of that.
 
     Where the device limits a step, T = (H^q + (D + gaps)^q)^(1/q) is solved for D, its own time;
     any other step is at least as long as that. Where layers are eager too, durations are those of
     steps anyway. ``device_s`` is the time that their layers suggest.
     """
-    found = []
+    found: list[DecomposedObservation] = []
+    if mode != "graph":
+        return found
     for one, expected_s in zip(decomposed, device_s.tolist(), strict=True):
-        if mode != "graph" or one.mode != "eager" or one.is_isolated:
-            continue
-        if not one.issue_s or not one.duration_s:
+        if one.mode != "eager" or one.is_isolated or not one.issue_s or not one.duration_s:
             continue
         step_s, gaps_s = one.duration_s, host.launch_gap_s * one.launches
         is_early = one.issue_s <= LATE_SHARE * step_s
@@ -363,7 +368,7 @@ def find_powers(
 def fit_pause_share(
     process: FittedLogSums, powers: Sequence[ObservedPower], idle_w: float, gap_s: float
 ) -> float:
-    """Return how far power stays up in pauses: eager steps, given the layers measured alone.
+    """Fit the share of its power that a device keeps in pauses to steps, given isolated layers.
 
     With prior share s₀, residuals r of the log powers of steps around what layers predict, their
     joint covariance C, and x = ∂r/∂s:  s = s₀ - xᵀC⁻¹r / (xᵀC⁻¹x + σ⁻²).
@@ -482,7 +487,6 @@ class SharedModel(Record):
 
     def start_model(self, sheet: DataSheet) -> AdditiveModel:
         """Return the model of a device that was never measured."""
-        times = self.host_time
         return AdditiveModel(
             "graph",
             find_power_priors(sheet).idle_w[0],
@@ -490,16 +494,16 @@ class SharedModel(Record):
             make_sheet_encoder(sheet),
             self.duration,
             self.power,
-            replace(times.for_any_host(), step_count=0),
+            replace(self.host_time.for_any_host(), step_count=0),
             self.sum_error_sd_share,
             PAUSE_SHARE,
         )
 
 
-@lru_cache(maxsize=4)
-def load_shared_model(path: Path = SHARED_FIT) -> SharedModel:
-    """Return the shared model in a file, by default the one that ships with the package."""
-    return SharedModel.from_dict(json.loads(path.read_text(encoding="utf-8")))
+@cache
+def load_shared_model() -> SharedModel:
+    """Return the shared model that ships with the package."""
+    return SharedModel.from_dict(json.loads(SHARED_FIT.read_text(encoding="utf-8")))
 
 
 def note_sheet(observation_count: int) -> str:
@@ -558,10 +562,9 @@ def fit_shared_durations(devices: Sequence[MeasuredDevice]) -> FittedLogSums:
         sums = encode_decomposed(encoder, device.observations)
         inputs = encoder.encode_durations(sums.operators)
         operator_s = np.exp(prior_log_mean(inputs, process.medians))
-        observed = observe_durations(device.observations, sums, operator_s)
         # Steps of one machine have more in common than steps of several.
         units = ["" if one.is_isolated else device.sheet.name for one in device.observations]
-        observed = replace(observed, sums=sums.make_log_sums(operator_s, units))
+        observed = observe_durations(device.observations, sums, operator_s, units)
         rows.append((device, inputs, observed))
     return _fit_devices(process, rows)
 
@@ -571,22 +574,19 @@ def fit_shared_powers(devices: Sequence[MeasuredDevice], durations: FittedLogSum
 
     Each device's own durations tell how busy it was.
     """
-    metered = [
-        replace(
-            one, observations=[row for row in one.observations if row.energy_j and row.duration_s]
-        )
-        for one in devices
-    ]
-    rows = []
-    for device in [one for one in metered if one.observations] or metered[:1]:
-        encoder, own = make_sheet_encoder(device.sheet), durations
-        if device.observations:
-            own = extend_durations(encoder, durations, device.observations)
+    observed = []
+    for device in devices:
         powers = [
             ObservedPower(one, one.energy_j / one.duration_s, one.energy_relative_var)
             for one in device.observations
             if one.energy_j and one.duration_s
         ]
+        observed.append((device, powers))
+    rows = []
+    for device, powers in [one for one in observed if one[1]] or observed[:1]:
+        encoder, own = make_sheet_encoder(device.sheet), durations
+        if powers:
+            own = extend_durations(encoder, durations, [one.observation for one in powers])
         rows.append((device, *encode_powers(encoder, own, powers)))
     return _fit_devices(define_shared_powers(), rows)
 

@@ -51,7 +51,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulecast.estimators.additive.layers import SetupLayer
+from joulecast.estimators.additive.layers import FLOPS_PER_BYTE, SetupLayer
 from joulecast.estimators.additive.observations import DecomposedObservation
 from joulecast.gp.linalg import Floats
 from joulecast.operators import HOST_CALLS, network_work
@@ -72,8 +72,6 @@ _GRAPH_GAP_SD_S = 0.15e-6
 # What a wait takes a typical host: a copy to it, 13 us for a number and 19 us for a small tensor on
 # an H200. Kernels that find what a mask selects take 15 us each there; they count as calls.
 ROUND_TRIP_S = 15e-6
-# FLOPs that take as long as moving a byte, about: weighs the parts of a step.
-_FLOPS_PER_BYTE = 100.0
 # Relative standard deviation of the duration of one step.
 _TIMING_SD_SHARE = 0.01
 # Duration of a call, forward and backward, if no eager step was timed: 30 us on the host of an H200
@@ -158,8 +156,7 @@ class HostTimeModel(Record):
         ``unattributed_calls`` of a batch are in no layer; each batch has the overhead of a step.
         """
         is_training = trains(counts)
-        launch = HOST_CALLS.index("launches" if is_training else "inference launches")
-        share = 1.0 if is_training else _BETWEEN_SHARE
+        launch, share = _find_between_call(is_training)
         guessed_s = batches * unattributed_calls * share * self.per_call_s[launch]
         total_s = guessed_s + (batches * self.step_overhead_s if is_training else 0.0)
         for layer, count in counts.items():
@@ -201,7 +198,7 @@ def divide_waiting_step(network: Network, setup: Setup) -> WaitingStep | None:
         return None
     work, bins = network_work(network, setup), WAIT_BINS
     passes = work.forward, work.backward
-    sizes = [one.flops + _FLOPS_PER_BYTE * one.size_bytes for one in (*passes, work.update)]
+    sizes = [one.flops + FLOPS_PER_BYTE * one.size_bytes for one in (*passes, work.update)]
     launches = [float(one.launches) for one in passes]
     host_shares = np.append(np.repeat(launches, bins) / bins, 0.0) / max(sum(launches), 1.0)
     device_shares = np.append(np.repeat(sizes[:2], bins) / bins, sizes[2]) / max(sum(sizes), 1.0)
@@ -289,8 +286,8 @@ def fit_host_time(
     )
     if not steps:
         return model
-    found = _fit_call_durations(steps, _estimate_call_duration(steps))
-    overhead_s, per_call_s, factors, paces = found
+    launch_s = _estimate_call_duration(steps)
+    overhead_s, per_call_s, factors, paces = _fit_call_durations(steps, launch_s)
     model = replace(
         model, step_overhead_s=overhead_s, per_call_s=per_call_s, structure_factors=factors
     )
@@ -301,11 +298,10 @@ def fit_host_time(
     ]
     model = replace(model, sd_share=_find_sd_share(errors), network_count=len(errors))
     if paces.keys() == {unit}:
-        # What is fitted is this host: there is no other one to tell it from.
+        # All steps are of this host: its pace is part of what was fitted.
         return replace(model, pace_log_sd=0.0)
-    is_own = np.array([one.unit == unit for one in decomposed])
-    own = [one for one, is_its in zip(decomposed, is_own, strict=True) if is_its]
-    return set_pace(model, own, device_s[is_own])
+    own = [at for at, one in enumerate(decomposed) if one.unit == unit]
+    return set_pace(model, [decomposed[at] for at in own], device_s[own])
 
 
 def _find_steps(decomposed: Sequence[DecomposedObservation], device_s: Floats) -> list[_TimedStep]:
@@ -434,8 +430,7 @@ def _fit_call_durations(
     for at, (step, _) in enumerate(steps):
         is_training = trains(step.counts)
         overheads[at] = step.batches * is_training
-        launch = HOST_CALLS.index("launches" if is_training else "inference launches")
-        share = 1.0 if is_training else _BETWEEN_SHARE
+        launch, share = _find_between_call(is_training)
         between[at, launch] = step.batches * share * step.between_calls
     log_times = np.log([one.host_s for one in steps])
     is_isolated = np.array([one.observation.is_isolated for one in steps])
@@ -477,6 +472,13 @@ def _fit_call_durations(
     paces = dict.fromkeys(units, 1.0) | dict(zip(own_units, values[last - 1 :], strict=True))
     by_structure = dict(zip(names, values[types : last - 1], strict=True))
     return step_overhead_s, tuple(values[:types]), by_structure, paces
+
+
+def _find_between_call(is_training: bool) -> tuple[int, float]:
+    """Return the type of a call between layers in HOST_CALLS, and its share of such a call."""
+    if is_training:
+        return HOST_CALLS.index("launches"), 1.0
+    return HOST_CALLS.index("inference launches"), _BETWEEN_SHARE
 
 
 def trains(layers: Iterable[SetupLayer]) -> bool:

@@ -94,8 +94,8 @@ from joulecast.variants import (
 OVERHEAD_PREFIX = "overhead of "
 OVERHEAD = "overhead"
 """Operator class of what an imported run pays once."""
-# FLOPs that take as long as moving a byte, about: weighs an update against a layer's cost.
-_FLOPS_PER_BYTE = 100.0
+# FLOPs that take as long as moving a byte, about: weighs parts of a step that have both.
+FLOPS_PER_BYTE = 100.0
 _UPDATE = "update"
 # Bytes beyond those of forward and backward that are worth a pass.
 _MIN_UPDATE_SHARE = 0.01
@@ -119,7 +119,7 @@ NORM_PASSES = 8
 # (benchmarks/real_runs).
 _COMPILED_SHARES = {"convolution": 0.6, "grouped convolution": 0.6}
 _COMPILED_SHARE = 0.79
-# Slices and concatenations become block of what reads them.
+# Slices and concatenations become part of the kernel that reads them.
 _COPY_SHARE = 0.25
 
 
@@ -213,11 +213,10 @@ class SetupLayer:
         """Its operators; compiled ones count less, because they share work."""
         if not self.is_compiled:
             return self.operators or ((self, 1.0),)
-        found = []
-        for one, count in self.operators:
-            share = _COMPILED_SHARES.get(one.operator_class, _COMPILED_SHARE)
-            found.append((one, count * share))
-        return tuple(found)
+        return tuple(
+            (one, count * _COMPILED_SHARES.get(one.operator_class, _COMPILED_SHARE))
+            for one, count in self.operators
+        )
 
     @property
     def operators_alone(self) -> Counts:
@@ -301,8 +300,8 @@ def set_up_layer(block: Block, setup: Setup) -> SetupLayer:
     is_block, has_loss = block.role == REPEATED, block.role == "output"
     if is_block:
         block = replace(block, layers=order_branches(block.layers))
-    first = block.layers[0]
-    works = []
+    first, works = block.layers[0], []
+    kind = find_kind(first.kind)
     for layer in block.layers:
         counted = layer_work(layer, setup, block.half_input)
         # One update of all weights together launches next to nothing.
@@ -353,13 +352,15 @@ def set_up_layer(block: Block, setup: Setup) -> SetupLayer:
         setup.phase,
         *([FUSED] if setup.compiled else []),
     )
-    operator_class = REPEATED if is_block else find_kind(first.kind).operator_class
+    operator_class = REPEATED if is_block else kind.operator_class
     if not is_block and _name_groups(first):
         # Grouped convolutions are bound by bytes.
         operator_class = f"grouped {operator_class}"
     padded_flops = sum(map(count_executed_flops, block.layers, works))
     precision, tile_flops = setup.precision, 0.0
-    if not is_block and uses_autocast(setup) and _multiplies_in_full(first):
+    is_exact = bool(kind.aligned_widths) and kind.autocast(first.sizes) == "full"
+    if not is_block and uses_autocast(setup) and is_exact:
+        # Autocast leaves these products in full precision.
         precision = "fp32"
     if precision in MATRIX_PRECISIONS:
         most = (LARGEST_TILE,) * len(works)
@@ -367,12 +368,7 @@ def set_up_layer(block: Block, setup: Setup) -> SetupLayer:
     moved_alone = share_moved_alone(first, setup.phase == "train" and first.input_grad)
     return SetupLayer(
         key=stable_hash(
-            [
-                [layer.to_dict() for layer in block.layers],
-                has_loss,
-                block.half_input,
-                settings,
-            ]
+            [[layer.to_dict() for layer in block.layers], has_loss, block.half_input, settings]
         ),
         kind=f"block:{stable_hash(signature)[:8]}" if is_block else _name_kind(block),
         regime=_name_regime(setup),
@@ -452,7 +448,7 @@ def _place_layers(blocks: Iterable[PlacedBlock], setup: Setup) -> Iterator[Place
         count, repeats = float(one.calls), one.calls - 1 + any(each.tied for each in one.layers)
         if repeats:
             work = layer_work(one.block.layers[0], setup)
-            cost = work.total.size_bytes + work.total.flops / _FLOPS_PER_BYTE
+            cost = work.total.size_bytes + work.total.flops / FLOPS_PER_BYTE
             count -= repeats * work.update.size_bytes / max(cost, 1.0)
         yield PlacedLayer(layer, one, setup, count)
 
@@ -475,8 +471,7 @@ def _split_layer(block: Block, setup: Setup) -> Counts:
     is_single = not has_tail and not find_kind(first.kind).operators(first.sizes)
     if is_single and len(block.layers) == 1 and not has_loss and not setup.compiled:
         return ()
-    found = []
-    half = block.half_input
+    found, half = [], block.half_input
     for layer in block.layers:
         previous = None
         for operator, half_input in list_operators(layer, half):
@@ -651,14 +646,9 @@ def list_operators(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
     """
     bare, kind = replace(layer, tail=()), find_kind(layer.kind)
     plain = Layer(
-        layer.kind,
-        Sizes({}),
-        trains=layer.trains,
-        tied=layer.tied,
-        recomputed=layer.recomputed,
+        layer.kind, Sizes({}), trains=layer.trains, tied=layer.tied, recomputed=layer.recomputed
     )
-    operators = kind.operators(layer.sizes)
-    inside = half
+    operators, inside = kind.operators(layer.sizes), half
     if not operators:
         yield bare, half
     for number, (name, sizes) in enumerate(operators):
@@ -794,12 +784,6 @@ def find_point(block: Block, setup: Setup, work: Work, executed_flops: float) ->
         math.log((executed_flops + 1.0) / (work.flops + 1.0)),
         *window,
     )
-
-
-def _multiplies_in_full(layer: Layer) -> bool:
-    """Return whether autocast leaves the products of a layer in full precision."""
-    kind = find_kind(layer.kind)
-    return bool(kind.aligned_widths) and kind.autocast(layer.sizes) == "full"
 
 
 def _measure_alignment(block: Block, is_padded: bool, most: int) -> float:

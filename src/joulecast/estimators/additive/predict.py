@@ -179,6 +179,7 @@ def predict_totals(
     powers = predict_powers(model, sums, durations.by_operator, joint, by_power)
     busy_s, device_j = durations.total, durations.total * powers.total
     is_graph = np.array([one.cuda_graphs for one in setups] or [False] * size, bool)
+    batches = [max(one.accumulate, 1) for one in setups] or [1] * size
     # What pauses on the device and the host add: nothing where durations contain the host.
     steps_s, steps_j, grad_device = busy_s[:, None], device_j[:, None], np.ones(size)
     weights, paused_s, gap_sd_s = np.ones(1), np.zeros(size), np.zeros(size)
@@ -191,8 +192,7 @@ def predict_totals(
         host_s, host_log_sd = np.zeros(size), np.zeros(size)
         for at in np.flatnonzero(~is_graph).tolist():
             calls = between_calls[at] if between_calls else 0.0
-            batches = max(setups[at].accumulate, 1) if setups else 1
-            issue = times.predict_issue_time(networks[at], calls, batches)
+            issue = times.predict_issue_time(networks[at], calls, batches[at])
             host_s[at], host_log_sd[at] = issue
         launches = sums.counts.total(np.array([one.launches for one in sums.operators], float))
         outside = list(map(count_launches_outside_blocks, networks))
@@ -205,8 +205,7 @@ def predict_totals(
         steps_s, _, grads = combine_times(hosts_s, (busy_s + gaps_s)[:, None])
         for at, step in enumerate(waiting):
             if step is not None and not is_graph[at]:
-                wait_s = ROUND_TRIP_S * times.pace * hosts_s[at] / host_s[at]
-                wait_s *= max(setups[at].accumulate, 1) if setups else 1
+                wait_s = ROUND_TRIP_S * times.pace * hosts_s[at] / host_s[at] * batches[at]
                 device_s = float(busy_s[at] + gaps_s[at])
                 steps_s[at], grads[at] = add_waits(step, hosts_s[at], device_s, wait_s)
         grad_device = grads @ weights

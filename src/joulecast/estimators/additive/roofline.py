@@ -51,7 +51,7 @@ import numpy as np
 from joulecast.estimators.additive.layers import AXES, OVERHEAD
 from joulecast.estimators.additive.observations import DecomposedObservation
 from joulecast.gp.linalg import Floats
-from joulecast.gp.logsums.prior import Prior
+from joulecast.gp.lognormal import Prior
 from joulecast.records import FLOAT_PRECISIONS, DataSheet
 from joulecast.records.codec import Record, omit_default
 
@@ -231,27 +231,20 @@ class Hardware(Record):
         return _RATE_SCALE * np.column_stack([flops, moved])
 
 
-def find_sustained_roofline(
-    sheet: DataSheet, energy_per_flop_and_nm_j: float = ENERGY_PER_FLOP_AND_NM_J
-) -> Roofline:
+def find_sustained_roofline(sheet: DataSheet) -> Roofline:
     """Return the costs of launches, FLOPs and bytes that a data sheet suggests."""
     peaks = complete_peaks(sheet.flops_per_s)
-    flop_s = {
-        name: 1.0 / sustain_rate(sheet, name, peaks[name], energy_per_flop_and_nm_j)
-        for name in FLOAT_PRECISIONS
-    }
+    flop_s = {name: 1.0 / sustain_rate(sheet, name, peaks[name]) for name in FLOAT_PRECISIONS}
     log_sds = (_LAUNCH_LOG_SD, *(_PEAK_LOG_SD,) * len(FLOAT_PRECISIONS), _BANDWIDTH_LOG_SD)
     return Roofline(_LAUNCH_S, flop_s, 1.0 / sheet.bytes_per_s, log_sds)
 
 
-def sustain_rate(
-    sheet: DataSheet, precision: str, peak: float, energy_per_flop_and_nm_j: float
-) -> float:
+def sustain_rate(sheet: DataSheet, precision: str, peak: float) -> float:
     """Return the FLOPs per second that a device sustains within its power limit."""
     node_nm = sheet.process_nm or _DEFAULT_NODE_NM
     if precision == "fp32" and sheet.architecture.startswith(_HAS_FP32_MATRIX_UNITS):
         precision = "tf32"
-    flop_j = energy_per_flop_and_nm_j * _WEIGHTS[precision] * node_nm
+    flop_j = ENERGY_PER_FLOP_AND_NM_J * _WEIGHTS[precision] * node_nm
     allowed = (1.0 - _STATIC_SHARE) * sheet.power_limit_w / flop_j
     return float((peak**-_SHARPNESS + allowed**-_SHARPNESS) ** (-1.0 / _SHARPNESS))
 

@@ -28,7 +28,7 @@ expansion, uncertainty included (``posterior``).
     selection   the observations that matter for some inputs, and adding further ones
     stored      JSON
 
-Everything but fits and linearisations needs numpy alone. Durations and
-powers are two configurations: durations are coordinates of powers, so that their uncertainty
-carries over (``posterior_elasticities``), and prior means of powers are capped at the limit.
+Everything but fits and linearisations needs numpy alone. Durations and powers are two
+configurations: durations are coordinates of powers, so that their uncertainty carries over
+(``posterior_elasticities``), and prior means of powers are capped at the limit.
 """

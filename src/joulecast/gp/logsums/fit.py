@@ -54,7 +54,6 @@ def fit_logsums(
     process: LogSumProcess,
     inputs: LogInputs,
     observations: LogObservations,
-    max_rows: int = MAX_FIT_ROWS,
     max_row_inputs: int | None = None,
 ) -> FittedLogSums:
     """Return the process with MAP hyper-parameters, ready to be conditioned.
@@ -62,12 +61,12 @@ def fit_logsums(
     Where there are outliers, they are discounted and everything is fitted again. Without any
     observations, hyper-parameters are the medians of their priors.
 
-    Hyper-parameters are fitted to ``max_rows`` observations, of sums of at most ``max_row_inputs``
+    Hyper-parameters are fitted to MAX_FIT_ROWS observations, of sums of at most ``max_row_inputs``
     inputs if that is given.
     """
     if not observations.size:
         return FittedLogSums.start(process, process.theta_prior[0], inputs, observations)
-    rows = select_subset(observations, max_rows, max_row_inputs=max_row_inputs)
+    rows = select_subset(observations, MAX_FIT_ROWS, max_row_inputs=max_row_inputs)
 
     def fit(observations: LogObservations) -> FittedLogSums:
         theta = _find_mode(process, inputs, observations.take(rows))

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from joulecast.gp.linalg import Floats, Ints, WeightedSums
+from joulecast.gp.linalg import Floats, Ints, WeightedSums, group_rows
 
 ALL_INPUTS = -1
 """Group of all inputs."""
@@ -18,7 +18,7 @@ NO_GROUP = -(2**63)
 
 @dataclass(frozen=True)
 class Rows:
-    """Arrays with a row for each of something; None instead of one that is not needed."""
+    """Arrays with equally many rows; None in place of one that is not needed."""
 
     def take(self, index: Ints) -> Self:
         """Return some of the rows."""
@@ -77,15 +77,7 @@ class LogInputs(Rows):
     @cached_property
     def cells(self) -> tuple[Ints, Ints]:
         """Distinct rows of groups and regime, cells x (G + 1), and the cell of each input, P."""
-        rows = np.column_stack([self.groups, self.regimes])
-        if not len(rows):
-            return rows, np.zeros(0, np.int64)
-        order = np.lexsort(rows.T[::-1])
-        is_first = np.ones(len(rows), bool)
-        is_first[1:] = (rows[order[1:]] != rows[order[:-1]]).any(axis=1)
-        cell = np.empty(len(rows), np.int64)
-        cell[order] = np.cumsum(is_first) - 1
-        return rows[order[is_first]], cell
+        return group_rows(np.column_stack([self.groups, self.regimes]))
 
 
 @dataclass(frozen=True)

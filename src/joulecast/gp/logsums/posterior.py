@@ -193,9 +193,8 @@ def condition_logsums(fitted: FittedLogSums, rows: Ints | None = None) -> LogSum
 def linearise_observations(fitted: FittedLogSums) -> FittedLogSums:
     """Return the process with all observations linearised around their joint posterior."""
     own = fitted.narrow(np.arange(fitted.observations.size))
-    prior, counts = own.prior, own.observations.sums.counts
+    prior, sums, counts = own.prior, own.observations.sums, own.observations.sums.counts
     mean, cov = prior.mean(own.inputs), prior.covariance(own.inputs, own.inputs)
-    sums = own.observations.sums
     error_cov = prior.discrepancy_covariance(sums, sums)
     error_cov[np.diag_indices_from(error_cov)] += own.noise_variance
 

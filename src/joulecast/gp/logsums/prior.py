@@ -22,13 +22,11 @@ from functools import cached_property
 
 import numpy as np
 
-from joulecast.gp.kernels import matern52, scale_points
-from joulecast.gp.linalg import Floats, Ints, WeightedSums, iterate_strips, matvec
+from joulecast.gp.kernels import factor_squared_distances, matern52, scale_points
+from joulecast.gp.linalg import Floats, Ints, WeightedSums, expand_ranges, iterate_strips, matvec
+from joulecast.gp.lognormal import Prior
 from joulecast.gp.logsums.inputs import ALL_INPUTS, NO_GROUP, LogInputs, LogSums
 from joulecast.records.codec import Record
-
-# Median and log standard deviation of a log-normal prior.
-Prior = tuple[float, float]
 
 # Exponent q of the soft minimum: it takes 3 % off a mean that is 15 % below its cap.
 _CAP_EXPONENT = 8.0
@@ -172,10 +170,9 @@ class LogSumPrior:
         """Return the prior variance of weighted sums of log values, from the pairs within each."""
         own = weights.sum_entries(weights.weight**2 * self.variance(inputs)[weights.column])
         # All pairs of entries of the same row, the earlier entry first.
-        later = np.searchsorted(weights.row, weights.row, side="right")
-        later -= np.arange(len(weights.row)) + 1
-        first = np.repeat(np.arange(len(weights.row)), later)
-        second = first + 1 + np.arange(len(first)) - (np.cumsum(later) - later)[first]
+        next_entry = np.arange(len(weights.row)) + 1
+        row_end = np.searchsorted(weights.row, weights.row, side="right")
+        first, second = expand_ranges(next_entry, row_end - next_entry)
         left, right = weights.column[first], weights.column[second]
         same_regime = inputs.regimes[left] == inputs.regimes[right]
         cov = np.zeros(len(first))
@@ -274,11 +271,7 @@ def _iterate_kernel(
     """Yield rows, columns, and Matern 5/2 times the variance of a term, group by group."""
     if not term.axes:
         return
-    # Two matrices whose product is the squared distances.
-    points, others = term.scale(left), term.scale(right)
-    squares, other_squares = (np.einsum("ij,ij->i", one, one) for one in (points, others))
-    one = np.column_stack([-2.0 * points, squares, np.ones(len(points))])
-    two = np.vstack([others.T, np.ones(len(others)), other_squares])
+    one, two = factor_squared_distances(term.scale(left), term.scale(right))
     groups = left.group_column(term.group), right.group_column(term.group)
     shared = np.setdiff1d(np.intersect1d(*groups), [NO_GROUP])
     members = []
@@ -313,6 +306,5 @@ def _match_identities(left: Ints, right: Ints) -> tuple[Ints, Ints]:
     ordered = right[order]
     starts = np.searchsorted(ordered, left)
     lengths = np.searchsorted(ordered, left, side="right") - starts
-    rows = np.repeat(np.arange(len(left)), lengths)
-    offset = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return rows, order[np.repeat(starts, lengths) + offset]
+    rows, places = expand_ranges(starts, lengths)
+    return rows, order[places]
