@@ -82,7 +82,8 @@ from joulecast.gp.logsums.posterior import (
     linearise_observations,
 )
 from joulecast.operators import HOST_CALLS, make_layer, make_op
-from joulecast.records import FLOAT_PRECISIONS, DataSheet, Setup, Trial
+from joulecast.records import FLOAT_PRECISIONS, DataSheet, Setup, StepTotals, Trial
+from joulecast.records.network import WAIT_BINS
 from joulecast.simulation import make_simulated_device
 from joulecast.system.errors import MissingError
 from joulecast.variants import REPEATED, Block, read_isolated_block
@@ -711,6 +712,21 @@ def test_more_observations_never_raise_a_variance_under_fixed_hyper_parameters(
     )
     assert (after.log_variance <= 1.05 * before.log_variance).all()
     assert after.log_variance.mean() < before.log_variance.mean()
+
+
+def test_steps_that_do_not_show_the_host_leave_it_as_it_is(device):
+    """A step that waits for its device, or whose issue time is not known."""
+    start = start_from_sheet(find_data_sheet("nvidia-l4"), [])
+    totals = StepTotals(1.0, 1.0, 1, waits=(1,) * 2 * WAIT_BINS)
+    steps = [observe_step(device, Trial(one, SETUP)) for one in draw_networks(8)]
+    waiting = [
+        replace(one, trial=Trial(replace(one.trial.network, totals=totals), SETUP)) for one in steps
+    ]
+    unknown = [replace(one, issue_s=None) for one in steps]
+    for observations in (waiting, unknown):
+        found = update_model(start, observations, identify_observations([]))
+        assert found.host_time == start.host_time
+    assert update_model(start, steps, identify_observations([])).host_time != start.host_time
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])

@@ -59,6 +59,7 @@ from joulecast.estimators.additive.observations import (
     find_latest_unit,
     is_step,
     share_half_precisions,
+    shows_host_time,
     summarise_kinds,
 )
 from joulecast.estimators.additive.predict import (
@@ -220,7 +221,7 @@ def update_model(model: Model, observations: Sequence[Observation], known: Ints)
 
 def _update_host_time(model: AdditiveModel, observations: Sequence[Observation]) -> HostTimeModel:
     """Return the host at the pace of its own steps, or fitted again where there are many more."""
-    eager = [one for one in observations if one.trial.mode == "eager" and is_step(one)]
+    eager = [one for one in observations if is_step(one) and shows_host_time(one)]
     is_refit = len(eager) >= max(MIN_OWN_STEPS, _REFIT_FACTOR * model.host_time.step_count)
     if not is_refit:
         eager = [one for one in eager if one.device.unit == model.unit]

@@ -104,6 +104,12 @@ def find_idle_power(observations: Iterable[Observation]) -> float | None:
     return median(powers_w) if powers_w else None
 
 
+def shows_host_time(one: Observation) -> bool:
+    """Return whether an eager step was issued without waiting for the device in between."""
+    is_timed = bool(one.issue_s and one.duration_s)
+    return one.trial.mode == "eager" and is_timed and not one.trial.network.wait_count
+
+
 def choose_sum_error_sd_share(decomposed: Sequence[DecomposedObservation]) -> float:
     """Return how far sums may be off: more if a host runs ahead and no graph separates the two."""
     has_graphs = any(one.mode == "graph" for one in decomposed)
@@ -150,7 +156,7 @@ def _decompose(observation: Observation) -> DecomposedObservation | None:
         duration_s=duration_s,
         duration_relative_var=sum_var
         + _relative_var(observation.duration_s, observation.duration_sd_s, count),
-        issue_s=None if trial.network.wait_count else issue_s,
+        issue_s=issue_s if shows_host_time(observation) else None,
         is_isolated=block is not None,
         trial_key=trial.key,
         is_imported=observation.provenance == "imported",
