@@ -198,10 +198,7 @@ def make_fcn(batch: int) -> TrainingExample:
 
 def series(batch: int) -> dict[str, Tensor]:
     """Return 32 channels of 512 past and 96 future values."""
-    return {
-        "past_values": torch.randn(batch, 512, 32),
-        "future_values": torch.randn(batch, 96, 32),
-    }
+    return {"past_values": torch.randn(batch, 512, 32), "future_values": torch.randn(batch, 96, 32)}
 
 
 ODE = plain(OdeClassifier, lambda batch: torch.randn(batch, 3, 32, 32), width=64, steps=10)

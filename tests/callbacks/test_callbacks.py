@@ -26,17 +26,8 @@ from joulecast.callbacks.module_reading import (
     read_training_net,
     watch_calls,
 )
-from joulecast.callbacks.training_energy import (
-    EnergyHooks,
-    TrainingEnergy,
-    TrainingRun,
-    never_fail,
-)
-from joulecast.callbacks.training_windows import (
-    TrainingWindow,
-    sum_windows,
-    summarise_steps,
-)
+from joulecast.callbacks.training_energy import EnergyHooks, TrainingEnergy, TrainingRun, never_fail
+from joulecast.callbacks.training_windows import TrainingWindow, sum_windows, summarise_steps
 from joulecast.features.monitor import WindowEnergy
 from joulecast.records import Setup
 from joulecast.system.errors import InputError, JoulecastError, StoreError

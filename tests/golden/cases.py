@@ -318,10 +318,7 @@ def _other_verbs() -> dict[str, str | list[str]]:
         ],
         "verb/data/estimate": [runs, "estimate lenet5:4,8,16,16 --device phone --batch 16 --json"],
         "verb/data/export": [IMPORT, "data export sim @out.csv"],
-        "verb/data/codecarbon": [
-            IMPORT,
-            "data export sim @out.csv --format codecarbon --grid 400",
-        ],
+        "verb/data/codecarbon": [IMPORT, "data export sim @out.csv --format codecarbon --grid 400"],
         "verb/data/kernels": [
             "profiles import observed-lenet-kernel-gp.json",
             "data export sim @out.csv --level kernel",

@@ -430,8 +430,7 @@ def test_process_of_a_poller_is_not_shared_after_a_fork(fake_on_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "raised"),
-    [(KeyboardInterrupt, KeyboardInterrupt), (MeasurementError, MissingError)],
+    ("error", "raised"), [(KeyboardInterrupt, KeyboardInterrupt), (MeasurementError, MissingError)]
 )
 def test_poller_ends_if_the_meter_cannot_be_opened(error, raised):
     poller = Mock(ask=Mock(side_effect=error))

@@ -190,12 +190,7 @@ def test_command_line_uses_estimators_from_plugins(install):
 
 
 def test_broken_plugin_is_named_only_if_it_is_used(install, profile):
-    install(
-        "calls-energy",
-        ESTIMATOR_GROUP,
-        broken="no_such_module:Estimator",
-        calls=CALLS,
-    )
+    install("calls-energy", ESTIMATOR_GROUP, broken="no_such_module:Estimator", calls=CALLS)
     assert {"broken", "calls"} <= set(list_estimator_names())
     assert find_estimator("calls").name == "calls"
     with refusal(MissingError, r"'broken' of calls-energy 1\.2.*no_such_module"):

@@ -7,14 +7,7 @@ import pytest
 import torch
 
 from joulecast.families import FAMILIES, make_family
-from joulecast.operators import (
-    KINDS,
-    find_kind,
-    make_layer,
-    make_op,
-    network_work,
-    output_shape,
-)
+from joulecast.operators import KINDS, find_kind, make_layer, make_op, network_work, output_shape
 from joulecast.records import Input, Layer, Network, Setup, fold_blocks
 from joulecast.torch_nets.build import JOINS, build_net
 from joulecast.torch_nets.losses import cross_entropy_loss, mean_square_loss
@@ -112,9 +105,7 @@ CASES: dict[str, Network] = {
     "gru": make_chain(TO_TOKENS, make_layer("gru", cin=8, hidden=7, tokens=5), shape=(5, 6)),
     "rnn": make_chain(TO_TOKENS, make_layer("rnn", cin=8, hidden=7, tokens=5), shape=(5, 6)),
     "attention": make_chain(
-        TO_TOKENS,
-        make_layer("attention", width=8, heads=2, tokens=5, kv_tokens=5),
-        shape=(5, 6),
+        TO_TOKENS, make_layer("attention", width=8, heads=2, tokens=5, kv_tokens=5), shape=(5, 6)
     ),
     "sdpa": make_chain(
         make_layer("linear", cin=6, cout=24, lead=(5,)),

@@ -35,13 +35,7 @@ from joulecast.variants import (
     width_names,
 )
 from joulecast.variants.blocks import find_block_scale, find_least_scale, find_scale_step
-from joulecast.variants.curves import (
-    BLOCKS,
-    LAYERS,
-    Partition,
-    plan_curves,
-    read_block_variant,
-)
+from joulecast.variants.curves import BLOCKS, LAYERS, Partition, plan_curves, read_block_variant
 
 SETUP = Setup()
 IMAGE = Input((3, 16, 16))

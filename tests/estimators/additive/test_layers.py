@@ -289,10 +289,7 @@ def sdpa(**sizes):
         # Heads of attention are rows of products of their own.
         (sdpa(), {"positions": 4 * 2 * 10, "input channels": 64, "output channels": 20}),
         # Steps of a recurrent layer are a window.
-        (
-            make_layer("lstm", cin=16, hidden=32, tokens=7, depth=2),
-            {"positions": 4, "window": 14},
-        ),
+        (make_layer("lstm", cin=16, hidden=32, tokens=7, depth=2), {"positions": 4, "window": 14}),
     ],
     ids=["linear", "conv2d", "sdpa", "lstm"],
 )

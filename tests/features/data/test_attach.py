@@ -16,12 +16,7 @@ from joulecast import simulation
 from joulecast.families import draw_family
 from joulecast.features.data import power_trace
 from joulecast.features.data.attach import attach_energies
-from joulecast.features.data.power_trace import (
-    MOST_DRIFT,
-    make_trace,
-    read_csv,
-    read_trace,
-)
+from joulecast.features.data.power_trace import MOST_DRIFT, make_trace, read_csv, read_trace
 from joulecast.measurer import MeasureClock, Measurer
 from joulecast.meters.file import LaterMeter
 from joulecast.records import Setup, Trial
