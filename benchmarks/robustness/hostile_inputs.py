@@ -6,8 +6,12 @@ Every other exception is a defect (``find_defect``).
 
 from __future__ import annotations
 
+import base64
 import copy
+import hashlib
+import json
 import random
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,6 +76,19 @@ def make_text(rng: random.Random, examples: Sequence[str] = ()) -> str:
     example = rng.choice(examples)
     start = rng.randrange(len(example) + 1)
     return example[:start] + parts[0] + example[start + rng.choice((0, 0, 1, 3)) :]
+
+
+def seal(what: str, version: int, content: Any) -> bytes:
+    """Return a file with the checksum of its content, whatever that is."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    head = {"format": f"joulecast-{what}", "version": version, "sha256": checksum}
+    return json.dumps({**head, what: content}).encode()
+
+
+def pack(rows: Any) -> str:
+    """Return rows as profile files pack them."""
+    return base64.b64encode(zlib.compress(json.dumps(rows).encode(), 1)).decode()
 
 
 def find_defect(read: Callable[[], Any]) -> Exception | None:
