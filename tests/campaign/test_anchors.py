@@ -129,8 +129,7 @@ def test_device_that_refuses_all_anchors_is_an_error(monkeypatch):
         run_anchors(measurer, log, SHEET)
 
 
-# ---------------------------------------------------------------------------------------------
-# Their sizes
+# -- their sizes --------------------------------------------------------------------------------
 
 SCALES = [assume_scale(True, size * GIB) for size in (4, 24, 141)]
 SCALES += [assume_scale(False, size * GIB) for size in (2, 16, 256)]

@@ -48,8 +48,7 @@ def trials(blocks):
     return list_trials(blocks, SCALE, MODES)
 
 
-# ---------------------------------------------------------------------------------------------
-# Networks
+# -- networks -----------------------------------------------------------------------------------
 
 
 def test_networks_are_valid_and_of_many_architectures():
@@ -99,8 +98,7 @@ def test_atlas_covers_the_work_of_real_networks(model, config, sizes, blocks):
         assert find_covered_share(network, labels, precision) >= 0.95
 
 
-# ---------------------------------------------------------------------------------------------
-# Members and their layers
+# -- members and their layers -------------------------------------------------------------------
 
 
 def test_batches_reach_from_one_to_what_fills_a_card(members):
@@ -150,8 +148,7 @@ def test_isolated_layers_train(blocks):
         runtime.prepare(make_isolated_trial(one.block, setup)).close()
 
 
-# ---------------------------------------------------------------------------------------------
-# Trials
+# -- trials -------------------------------------------------------------------------------------
 
 
 def test_order_of_trials_never_changes(blocks, trials):
@@ -212,8 +209,7 @@ def test_what_was_observed_is_left_out(trials):
     assert wanted not in drop_observed(trials, [refused])
 
 
-# ---------------------------------------------------------------------------------------------
-# Design
+# -- design -------------------------------------------------------------------------------------
 
 
 def make_points(count):

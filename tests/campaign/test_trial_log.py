@@ -116,8 +116,7 @@ def test_error_that_loses_the_device_is_stored_and_raised(measurer, monkeypatch,
     assert [one.trial for one in trials.log.observations] == [TRIAL] * is_lost
 
 
-# ---------------------------------------------------------------------------------------------
-# Two campaigns with one store
+# -- two campaigns with one store ---------------------------------------------------------------
 
 
 @pytest.fixture
@@ -183,8 +182,7 @@ def test_campaign_waits_for_the_trial_that_another_one_measures(measurer, stores
     assert trials.new == 0
 
 
-# ---------------------------------------------------------------------------------------------
-# Doubtful observations
+# -- doubtful observations ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -238,8 +236,7 @@ def test_number_of_repeats_is_limited(measurer, observations):
     assert len(trials.log.observations) == 4
 
 
-# ---------------------------------------------------------------------------------------------
-# Records of campaigns
+# -- records of campaigns -----------------------------------------------------------------------
 
 
 def run_small(store, on_progress=None, **limits):
@@ -299,8 +296,7 @@ def test_campaign_of_another_storage_is_not_recorded():
         assert not record.is_stop_requested()
 
 
-# ---------------------------------------------------------------------------------------------
-# Energies that come later
+# -- energies that come later -------------------------------------------------------------------
 
 TARGET = Target(make_family("lenet5:4,8,16,16"), Setup(batch=8))
 OPTIONS = MeasureOptions(on="simulated:7", meter="later")

@@ -132,8 +132,7 @@ class TestApple(ZeusContract):
         pass
 
 
-# ---------------------------------------------------------------------------------------------
-# Make and detect
+# -- make and detect ----------------------------------------------------------------------------
 
 
 def test_amd_reads_the_gpu_of_the_load(amdsmi):
@@ -204,8 +203,7 @@ def test_detect_finds_the_processor_of_a_mac(request):
     assert (row.available, row.covers) == (True, "cpu+gpu+dram+ane")
 
 
-# ---------------------------------------------------------------------------------------------
-# What a cross-check reads
+# -- what a cross-check reads -------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -311,8 +309,7 @@ def test_machine_without_such_meters_says_why(monkeypatch, tmp_path):
         cross_check_meters()
 
 
-# ---------------------------------------------------------------------------------------------
-# The command
+# -- the command --------------------------------------------------------------------------------
 
 
 def test_command_prints_both_powers(monkeypatch):

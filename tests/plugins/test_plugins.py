@@ -133,8 +133,7 @@ def test_command_line_measures_with_both(toy_energy, tmp_path):
     assert '"covers": "toy"' in result.stdout
 
 
-# ---------------------------------------------------------------------------------------------
-# Estimators
+# -- estimators ---------------------------------------------------------------------------------
 
 
 CALLS = "toy_estimator:CallEstimator"

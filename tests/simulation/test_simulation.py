@@ -222,8 +222,7 @@ def test_what_is_unknown_or_has_nothing_to_run_is_refused():
             act()
 
 
-# ---------------------------------------------------------------------------------------------
-# Clock and energy
+# -- clock and energy ---------------------------------------------------------------------------
 
 
 def test_steps_cost_their_true_cost_and_the_first_are_slower():
@@ -297,8 +296,7 @@ def test_other_load_slows_steps_down_and_draws_power():
     assert extra_j == pytest.approx(idle_j + 0.5 * 10.0)
 
 
-# ---------------------------------------------------------------------------------------------
-# The meter
+# -- the meter ----------------------------------------------------------------------------------
 
 
 class SimulatedMeterContract(MeterContract):
@@ -348,8 +346,7 @@ def test_meter_reports_a_window_that_is_too_short():
     assert reading.faults[0].startswith("too short")
 
 
-# ---------------------------------------------------------------------------------------------
-# The runtime
+# -- the runtime --------------------------------------------------------------------------------
 
 
 class TestSimulated(RuntimeContract):

@@ -328,8 +328,7 @@ def test_inference_runs_more_copies_of_small_layers_and_no_dropout():
     assert layer_work(dropout, inference).total == Work()
 
 
-# ---------------------------------------------------------------------------------------------
-# Blocks
+# -- blocks -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["transformer", "resnet18", "resnet50"])
@@ -389,8 +388,7 @@ def test_scales_keep_heads_and_norms_valid():
     assert find_least_scale(list_blocks(make_family("transformer"))[0].layers, 64) == 1
 
 
-# ---------------------------------------------------------------------------------------------
-# The network's own input and output layers, as in the paper
+# -- the network's own input and output layers, as in the paper ---------------------------------
 
 
 def test_a_convolution_is_framed_by_the_first_convolution_and_the_classifier():
