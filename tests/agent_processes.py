@@ -1,7 +1,5 @@
 """Agents as real processes, a slow device for them, and trials."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

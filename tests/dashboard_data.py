@@ -1,7 +1,5 @@
 """Fill a store and a folder of results as users do: with commands, on simulated devices."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

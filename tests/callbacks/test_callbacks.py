@@ -3,8 +3,6 @@
 Runs are simulated on a virtual clock, under a meter of one busy core of 10 W.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import logging

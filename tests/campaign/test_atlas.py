@@ -1,7 +1,5 @@
 """The atlas: its networks, their layers and blocks, and trials in the order of a design."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

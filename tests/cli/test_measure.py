@@ -1,7 +1,5 @@
 """``measure`` measures nets and commands, with meters that exist everywhere."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

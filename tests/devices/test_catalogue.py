@@ -1,7 +1,5 @@
 """Data sheets: read from TOML, found by name, added by users, turned into profiles."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Evaluations: nothing is measured twice, and no test network is used for fitting."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """``plan`` schedules jobs on devices: valid by an independent replay, and optimal where proven."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys

@@ -1,7 +1,5 @@
 """Pruning: the budget is met, and no channel is removed in vain; budgets and run lengths."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

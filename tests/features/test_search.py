@@ -1,7 +1,5 @@
 """``search`` trains only nets that are estimated to keep a budget, whatever the sampler."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging

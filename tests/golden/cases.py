@@ -4,8 +4,6 @@ A case has a name and one or several command lines that run in one folder, which
 ``assets``, with a store of its own. What the last command prints is kept, and every exit code.
 """
 
-from __future__ import annotations
-
 FAMILIES = [
     "lenet5", "cnn5", "har", "lstm", "transformer", "resnet18", "resnet34", "resnet50", "alexnet",
     "densenet", "googlenet", "mobilenetv1", "mobilenetv2", "proxylessnas", "resnet", "shufflenetv2",

@@ -1,7 +1,5 @@
 """A fleet on Dask and PostgreSQL is profiled while its programs are killed at random."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """What people see: errors of one line that name the user's code, no passwords, no escapes."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Joules that come later: traces of a simulated device on another clock, aligned within 5 ms."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from dataclasses import dataclass
