@@ -1,5 +1,6 @@
-"""A simulated device and a small target, for tests of campaigns and what they leave behind."""
+"""A simulated device, a small target and a log, for tests of campaigns and what they leave."""
 
+from joulecast.campaign import ObservationLog
 from joulecast.estimators.base import Target
 from joulecast.families import make_family
 from joulecast.measurer import MeasureClock, Measurer
@@ -21,3 +22,13 @@ def make_simulated_measurer(run="first", runtime=SimulatedRuntime, rounds=None, 
     clock = MeasureClock(device.now, device.sleep, device.now)
     chosen = {} if rounds is None else {"rounds": rounds}
     return Measurer(runtime(device), SimulatedMeter(device), run=run, clock=clock, **chosen)
+
+
+class MemoryLog(ObservationLog):
+    """A log of observations that keeps them in a list."""
+
+    def __init__(self):
+        self.observations = []
+
+    def add_observation(self, observation):
+        self.observations.append(observation)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign_examples import SMALL, make_simulated_measurer
+from campaign_examples import SMALL, MemoryLog, make_simulated_measurer
 from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.campaign.trial_log import (
     TrialLog,
@@ -38,7 +38,6 @@ from joulecast.system.errors import (
     OutOfMemoryError,
 )
 from joulecast.variants import Block, make_isolated_trial
-from memory_log import MemoryLog
 
 TRIAL = Trial(SMALL.network, SMALL.setup)
 
