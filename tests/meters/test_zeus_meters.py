@@ -103,13 +103,10 @@ class ZeusContract(VirtualContract):
         self.clock = clock
 
 
+@pytest.mark.usefixtures("amdsmi")
 class TestAmdCounter(ZeusContract):
     # HIP's GPU 0 is the second one of amd-smi.
     make, power_w = staticmethod(lambda: open_amd(0)), 120.0
-
-    @pytest.fixture(autouse=True)
-    def machine(self, amdsmi):
-        pass
 
 
 class TestAmdPower(ZeusContract):
@@ -122,14 +119,11 @@ class TestAmdPower(ZeusContract):
         monkeypatch.setattr(amdsmi, "COUNTER_FACTOR", 100.0)
 
 
+@pytest.mark.usefixtures("mac")
 class TestApple(ZeusContract):
     """Parts of a processor, of which each counts once."""
 
     make, power_w = staticmethod(open_apple), 17.5
-
-    @pytest.fixture(autouse=True)
-    def machine(self, mac):
-        pass
 
 
 # -- make and detect ----------------------------------------------------------------------------

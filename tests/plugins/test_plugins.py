@@ -73,11 +73,8 @@ class TestToyMeter(MeterContract):
         self._now_s += duration_s
 
 
+@pytest.mark.usefixtures("toy_energy")
 class TestToyRuntime(RuntimeContract):
-    @pytest.fixture(autouse=True)
-    def install(self, toy_energy):
-        pass
-
     def make_runtime(self):
         return open_runtime("toy")
 
