@@ -6,8 +6,9 @@ from dataclasses import replace
 from joulecast.estimators.additive.acquisition import read_target
 from joulecast.estimators.additive.encode import OperatorEncoder
 from joulecast.estimators.additive.layers import count_layers, split_layers
-from joulecast.families import draw_family
-from joulecast.records import Network, Setup, Trial
+from joulecast.families import draw_family, make_family
+from joulecast.records import Network, Setup, StepTotals, Trial
+from joulecast.records.network import WAIT_BINS
 from joulecast.testing.estimators import observe
 from joulecast.variants import make_isolated_trial, split_blocks
 
@@ -67,6 +68,12 @@ def observe_on_unit(observations, unit, factor, start_s):
         )
         for at, one in enumerate(observations)
     ]
+
+
+def make_waiting(*waits):
+    """Return a network whose host waits so often in the first parts of a step."""
+    every = (*waits, *[0] * (2 * WAIT_BINS - len(waits))) if waits else ()
+    return replace(make_family("lenet5"), totals=StepTotals(1.0, 1.0, 1, waits=every))
 
 
 def true_energies(device, networks, setup=SETUP):

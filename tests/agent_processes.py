@@ -1,12 +1,11 @@
 """Agents as real processes, a slow device for them, and trials."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +92,14 @@ def start_agent(
         process.kill()
         process.wait()
         process.stderr.close()
+
+
+def wait_until(is_true: Callable[[], bool], what: str, limit_s: float = 400.0) -> None:
+    """Wait for something that other processes do; ``what`` says that it never was."""
+    end_s = time.monotonic() + limit_s
+    while not is_true():
+        assert time.monotonic() < end_s, what
+        time.sleep(0.1)
 
 
 def make_trial(name: str = "lenet5:4,8,16,16", batch: int = 8) -> Trial:

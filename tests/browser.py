@@ -1,7 +1,5 @@
 """A real browser for tests, without a window."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

@@ -1,7 +1,5 @@
 """Stores that commands filled once, to be copied for many tests."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -4,8 +4,6 @@
 skipped, except in continuous integration. ``tests/web/conftest.py`` imports the fixtures.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

@@ -1,11 +1,9 @@
 """Fill a store and a folder of results as users do: with commands, on simulated devices."""
 
-from __future__ import annotations
-
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent_processes import wait_until
 from cli_stores import run_in_store
 from fleet_examples import REQUEST, AgentHere, make_device, run_fleet_here
 
@@ -13,7 +11,6 @@ FIRST, SECOND, EVALUATED = "simulated-3", "simulated-5", "simulated-7"
 NETWORK = "lenet5:4,8,16,16"
 WIDE = ("cnn5:32,32,32,32", "--batch", "512", "--input", "3x32x32")
 _PROFILED = ("lenet5", "--batch", "8", "--points", "16")
-_FLEET_S = 60.0
 _JOBS = """
 [[job]]
 name = "night training"
@@ -89,7 +86,7 @@ def _run_fleet(store: Path) -> None:
     with run_fleet_here(store, devices, {"phone": AgentHere()}) as opened:
         names = [device.name for device in devices]
         opened.fleet.add_request(NETWORK, REQUEST.to_dict(), names)
-        end_s = time.monotonic() + _FLEET_S
-        while not any(one.state == "done" for one in opened.fleet.list_campaigns()):
-            assert time.monotonic() < end_s, "the campaign of the fleet does not end"
-            time.sleep(0.05)
+        wait_until(
+            lambda: any(one.state == "done" for one in opened.fleet.list_campaigns()),
+            "the campaign of the fleet does not end",
+        )

@@ -1,7 +1,5 @@
 """Devices of a fleet without a network: their agents answer in this process."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

@@ -73,6 +73,13 @@ def conv(cin, cout, tail=(), space=(6, 8), reads=(1,), join="none", **sizes):
     return replace(layer, reads=reads, join=join)
 
 
+def join(fn, reads, tail=(), shape=(8, 6, 6)):
+    """Return a function of the results of earlier layers."""
+    inputs = 1 if fn == "concat" else len(reads)
+    layer = make_layer("elementwise", tail, fn=fn, inputs=inputs, shape=shape)
+    return replace(layer, reads=reads, join=fn)
+
+
 def make_pool(fn, *kernel, **sizes):
     return make_op("pool", fn=fn, kernel=kernel, **sizes)
 

@@ -1,7 +1,5 @@
 """ONNX models for tests, built node by node or exported from modules."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from pathlib import Path

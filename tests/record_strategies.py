@@ -4,8 +4,6 @@ The strategies draw what a record accepts, including networks that make no sense
 survive JSON, files and stores.
 """
 
-from __future__ import annotations
-
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """A command line for every test, with a store, settings and folder of its own."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

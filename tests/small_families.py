@@ -1,7 +1,5 @@
 """A small member of every family, for tests that build or train all of them."""
 
-from __future__ import annotations
-
 from joulecast.families import IMAGE_FAMILIES, make_family
 from joulecast.records import Network
 

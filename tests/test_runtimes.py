@@ -1,7 +1,5 @@
 """Opening the runtime of a device; its version, threads and refusals."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A small network, its data, its profile, a clock and loggers, for tests of trainers."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

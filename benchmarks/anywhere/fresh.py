@@ -11,10 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.anywhere.networks import H, Make, V, hf, pair, signal, text, vision
 from benchmarks.anywhere.truth import BenchmarkNetwork as Network
-from benchmarks.anywhere.truth import TrainingExample
-
-Json = dict[str, Any]
+from benchmarks.anywhere.truth import TrainingExample, take_loss
 
 
 class OdeClassifier(nn.Module):
@@ -141,103 +140,31 @@ def square(output: Tensor) -> Tensor:
     return output.float().square().mean()
 
 
-def take(output: Any) -> Tensor:
-    """Return the loss in the output of a model of transformers."""
-    loss: Tensor = output.loss
-    return loss
-
-
 def plain(
     cls: Callable[..., nn.Module],
     inputs: Callable[[int], Any],
     loss: Any = "cross_entropy",
     **options: Any,
-) -> Callable[[int], TrainingExample]:
+) -> Make:
     """Return a function that builds one of the modules above."""
     return lambda batch: TrainingExample(cls(**options), inputs(batch), loss)
-
-
-def hf(
-    model: str, config: str, inputs: Callable[[int], Json], **options: Any
-) -> Callable[[int], TrainingExample]:
-    """Return a function that builds a model of transformers with its own loss."""
-
-    def make(batch: int) -> TrainingExample:
-        library: Any = import_module("transformers")
-        net = getattr(library, model)(getattr(library, config)(**options))
-        return TrainingExample(net, inputs(batch), take)
-
-    return make
-
-
-def vision(
-    name: str,
-    *shape: int,
-    package: str = "torchvision.models",
-    channels_last: bool = False,
-    **options: Any,
-) -> Callable[[int], TrainingExample]:
-    """Return a function that builds a classifier of torchvision."""
-
-    def make(batch: int) -> TrainingExample:
-        net = getattr(import_module(package), name)(weights=None, **options)
-        images = torch.randn(batch, *(shape or (3, 224, 224)))
-        if channels_last:
-            net, images = (one.to(memory_format=torch.channels_last) for one in (net, images))
-        return TrainingExample(net, images)
-
-    return make
-
-
-def tokens(vocabulary: int, length: int) -> Callable[[int], Json]:
-    """Return inputs of a language model, which are its labels too."""
-
-    def make(batch: int) -> Json:
-        ids = torch.randint(5, vocabulary, (batch, length))
-        return {"input_ids": ids, "labels": ids.clone()}
-
-    return make
-
-
-def images(size: int, classes: int) -> Callable[[int], Json]:
-    """Return images and their classes."""
-
-    def make(batch: int) -> Json:
-        return {
-            "pixel_values": torch.randn(batch, 3, size, size),
-            "labels": torch.randint(0, classes, (batch,)),
-        }
-
-    return make
 
 
 def vlm(batch: int) -> TrainingExample:
     """Return a vision-language model (LLaVA) with a small tower and a small decoder."""
     library: Any = import_module("transformers")
     tower = library.CLIPVisionConfig(
-        hidden_size=768,
-        intermediate_size=3072,
-        num_hidden_layers=12,
-        num_attention_heads=12,
-        image_size=224,
-        patch_size=16,
-    )
-    text = library.LlamaConfig(
-        vocab_size=32064,
-        hidden_size=1536,
-        intermediate_size=4096,
-        num_hidden_layers=14,
-        num_attention_heads=12,
-        num_key_value_heads=4,
-        use_cache=False,
-    )
+        hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12,
+        image_size=224, patch_size=16,
+    )  # fmt: skip
+    decoder = library.LlamaConfig(
+        vocab_size=32064, hidden_size=1536, intermediate_size=4096, num_hidden_layers=14,
+        num_attention_heads=12, num_key_value_heads=4, use_cache=False,
+    )  # fmt: skip
     config = library.LlavaConfig(
-        vision_config=tower,
-        text_config=text,
-        image_token_id=32000,
+        vision_config=tower, text_config=decoder, image_token_id=32000, vision_feature_layer=-2,
         vision_feature_select_strategy="default",
-        vision_feature_layer=-2,
-    )
+    )  # fmt: skip
     net = library.LlavaForConditionalGeneration(config)
     ids = torch.randint(5, 31000, (batch, 196 + 188))
     ids[:, 4:200] = 32000
@@ -246,226 +173,83 @@ def vlm(batch: int) -> TrainingExample:
     return TrainingExample(
         net,
         {"input_ids": ids, "pixel_values": torch.randn(batch, 3, 224, 224), "labels": labels},
-        take,
+        take_loss,
     )
 
 
-V, H = "torchvision", "transformers"
+def make_swin2sr(batch: int) -> TrainingExample:
+    """Return a Swin2SR that doubles the size of images, with the mean square of its output."""
+    library: Any = import_module("transformers")
+    config = library.Swin2SRConfig(
+        embed_dim=60, depths=[6, 6, 6, 6], num_heads=[6, 6, 6, 6], window_size=8, image_size=64,
+        upscale=2, upsampler="pixelshuffledirect",
+    )  # fmt: skip
+    net, images = library.Swin2SRForImageSuperResolution(config), torch.rand(batch, 3, 64, 64)
+    return TrainingExample(net, images, lambda output: square(output.reconstruction))
+
+
+def make_fcn(batch: int) -> TrainingExample:
+    """Return an FCN with a ResNet-50 for 21 classes at 256x256."""
+    models: Any = import_module("torchvision.models.segmentation")
+    net = models.fcn_resnet50(weights=None, weights_backbone=None, num_classes=21)
+    images, masks = torch.randn(batch, 3, 256, 256), torch.zeros(batch, 256, 256, dtype=torch.long)
+    return TrainingExample(net, images, lambda output: F.cross_entropy(output["out"], masks))
+
+
+def series(batch: int) -> dict[str, Tensor]:
+    """Return 32 channels of 512 past and 96 future values."""
+    return {"past_values": torch.randn(batch, 512, 32), "future_values": torch.randn(batch, 96, 32)}
+
+
+ODE = plain(OdeClassifier, lambda batch: torch.randn(batch, 3, 32, 32), width=64, steps=10)
+STYLE = plain(StyleGenerator, lambda batch: torch.randn(batch, 256), square, width=512, levels=5)
+CONV_LSTM = plain(
+    ConvLstm, lambda batch: torch.randn(batch, 10, 1, 64, 64), square, width=64, depth=2
+)
+HYENA = plain(
+    LongConvolution, lambda batch: torch.randint(0, 8192, (batch, 1024)), vocabulary=8192,
+    width=512, depth=8, tokens=1024,
+)  # fmt: skip
+VIDEOMAE = hf(
+    "VideoMAEForVideoClassification", signal("pixel_values", (16, 3, 224, 224), 400),
+    num_labels=400,
+)  # fmt: skip
+MODERNBERT = hf(
+    "ModernBertForMaskedLM", text(50368, 256), reference_compile=False,
+    attn_implementation="sdpa", num_hidden_layers=12,
+)  # fmt: skip
+DINOV2 = hf(
+    "Dinov2ForImageClassification", signal("pixel_values", (3, 224, 224), 1000), hidden_size=384,
+    num_hidden_layers=12, num_attention_heads=6, image_size=224, patch_size=14, num_labels=1000,
+)  # fmt: skip
+BLOOM = hf(
+    "BloomForCausalLM", text(250880, 256), vocab_size=250880, hidden_size=1024, n_layer=24,
+    n_head=16, use_cache=False,
+)  # fmt: skip
+MIXER = hf(
+    "PatchTSMixerForPrediction", series, context_length=512, patch_length=16, patch_stride=16,
+    num_input_channels=32, d_model=128, num_layers=8, prediction_length=96, loss="mse",
+)  # fmt: skip
+MARIAN = hf(
+    "MarianMTModel", pair(58100, 64, 64), "MarianConfig", vocab_size=58101, d_model=512,
+    encoder_layers=6, decoder_layers=6, encoder_attention_heads=8, decoder_attention_heads=8,
+    encoder_ffn_dim=2048, decoder_ffn_dim=2048, pad_token_id=58100, decoder_start_token_id=58100,
+    eos_token_id=0, forced_eos_token_id=0, use_cache=False,
+)  # fmt: skip
 FRESH: tuple[Network, ...] = (
-    Network(
-        "neural_ode",
-        "vision",
-        plain(OdeClassifier, lambda b: torch.randn(b, 3, 32, 32), width=64, steps=10),
-        128,
-        "tf32",
-        "sgd",
-    ),
-    Network(
-        "videomae",
-        "video",
-        hf(
-            "VideoMAEForVideoClassification",
-            "VideoMAEConfig",
-            lambda b: {
-                "pixel_values": torch.randn(b, 16, 3, 224, 224),
-                "labels": torch.randint(0, 400, (b,)),
-            },
-            num_labels=400,
-        ),
-        8,
-        "bf16",
-        "adamw",
-        H,
-        1,
-    ),
-    Network(
-        "style_generator",
-        "generation",
-        plain(StyleGenerator, lambda b: torch.randn(b, 256), square, width=512, levels=5),
-        16,
-        "tf32",
-        "adam",
-    ),
-    Network(
-        "modernbert",
-        "language",
-        hf(
-            "ModernBertForMaskedLM",
-            "ModernBertConfig",
-            tokens(50368, 256),
-            reference_compile=False,
-            attn_implementation="sdpa",
-            num_hidden_layers=12,
-        ),
-        64,
-        "bf16",
-        "adamw",
-        H,
-        1,
-    ),
+    Network("neural_ode", "vision", ODE, 128, "tf32", "sgd"),
+    Network("videomae", "video", VIDEOMAE, 8, "bf16", "adamw", H, 1),
+    Network("style_generator", "generation", STYLE, 16, "tf32", "adam"),
+    Network("modernbert", "language", MODERNBERT, 64, "bf16", "adamw", H, 1),
     Network("llava_small", "multimodal", vlm, 8, "bf16", "adamw", H, 1),
-    Network(
-        "conv_lstm",
-        "video",
-        plain(ConvLstm, lambda b: torch.randn(b, 10, 1, 64, 64), square, width=64, depth=2),
-        32,
-        "tf32",
-        "adam",
-    ),
-    Network(
-        "dinov2_s",
-        "vision",
-        hf(
-            "Dinov2ForImageClassification",
-            "Dinov2Config",
-            images(224, 1000),
-            hidden_size=384,
-            num_hidden_layers=12,
-            num_attention_heads=6,
-            image_size=224,
-            patch_size=14,
-            num_labels=1000,
-        ),
-        128,
-        "bf16",
-        "adamw",
-        H,
-    ),
-    Network(
-        "bloom_560m",
-        "language",
-        hf(
-            "BloomForCausalLM",
-            "BloomConfig",
-            tokens(250880, 256),
-            vocab_size=250880,
-            hidden_size=1024,
-            n_layer=24,
-            n_head=16,
-            use_cache=False,
-        ),
-        8,
-        "bf16",
-        "adamw",
-        H,
-        1,
-    ),
-    Network(
-        "swin2sr",
-        "generation",
-        lambda b: TrainingExample(
-            import_module("transformers").Swin2SRForImageSuperResolution(
-                import_module("transformers").Swin2SRConfig(
-                    embed_dim=60,
-                    depths=[6, 6, 6, 6],
-                    num_heads=[6, 6, 6, 6],
-                    window_size=8,
-                    image_size=64,
-                    upscale=2,
-                    upsampler="pixelshuffledirect",
-                )
-            ),
-            torch.rand(b, 3, 64, 64),
-            lambda out: out.reconstruction.float().square().mean(),
-        ),
-        16,
-        "fp32",
-        "adam",
-        H,
-        1,
-    ),
-    Network(
-        "hyena",
-        "language",
-        plain(
-            LongConvolution,
-            lambda b: torch.randint(0, 8192, (b, 1024)),
-            vocabulary=8192,
-            width=512,
-            depth=8,
-            tokens=1024,
-        ),
-        16,
-        "bf16",
-        "adamw",
-        "",
-        1,
-    ),
-    Network(
-        "fcn_resnet50",
-        "vision",
-        lambda b: TrainingExample(
-            import_module("torchvision.models.segmentation").fcn_resnet50(
-                weights=None, weights_backbone=None, num_classes=21
-            ),
-            torch.randn(b, 3, 256, 256),
-            lambda out: F.cross_entropy(
-                out["out"],
-                torch.zeros(
-                    out["out"].shape[0], 256, 256, dtype=torch.long, device=out["out"].device
-                ),
-            ),
-        ),
-        32,
-        "tf32",
-        "sgd",
-        V,
-    ),
-    Network(
-        "patch_mixer",
-        "series",
-        lambda b: TrainingExample(
-            import_module("transformers").PatchTSMixerForPrediction(
-                import_module("transformers").PatchTSMixerConfig(
-                    context_length=512,
-                    patch_length=16,
-                    patch_stride=16,
-                    num_input_channels=32,
-                    d_model=128,
-                    num_layers=8,
-                    prediction_length=96,
-                    loss="mse",
-                )
-            ),
-            {"past_values": torch.randn(b, 512, 32), "future_values": torch.randn(b, 96, 32)},
-            take,
-        ),
-        64,
-        "tf32",
-        "adam",
-        H,
-    ),
+    Network("conv_lstm", "video", CONV_LSTM, 32, "tf32", "adam"),
+    Network("dinov2_s", "vision", DINOV2, 128, "bf16", "adamw", H),
+    Network("bloom_560m", "language", BLOOM, 8, "bf16", "adamw", H, 1),
+    Network("swin2sr", "generation", make_swin2sr, 16, "fp32", "adam", H, 1),
+    Network("hyena", "language", HYENA, 16, "bf16", "adamw", "", 1),
+    Network("fcn_resnet50", "vision", make_fcn, 32, "tf32", "sgd", V),
+    Network("patch_mixer", "series", MIXER, 64, "tf32", "adam", H),
     Network("squeezenet1_1", "vision", vision("squeezenet1_1"), 64, "fp32", "sgd", V),
-    Network(
-        "marian",
-        "language",
-        hf(
-            "MarianMTModel",
-            "MarianConfig",
-            lambda b: {
-                "input_ids": torch.randint(5, 58100, (b, 64)),
-                "attention_mask": torch.ones(b, 64, dtype=torch.long),
-                "labels": torch.randint(5, 58100, (b, 64)),
-            },
-            vocab_size=58101,
-            d_model=512,
-            encoder_layers=6,
-            decoder_layers=6,
-            encoder_attention_heads=8,
-            decoder_attention_heads=8,
-            encoder_ffn_dim=2048,
-            decoder_ffn_dim=2048,
-            pad_token_id=58100,
-            decoder_start_token_id=58100,
-            eos_token_id=0,
-            forced_eos_token_id=0,
-            use_cache=False,
-        ),
-        64,
-        "tf32",
-        "adamw",
-        H,
-        1,
-    ),
+    Network("marian", "language", MARIAN, 64, "tf32", "adamw", H, 1),
 )
 """Networks in the order of measuring, so that the first ones are a fair sample."""

@@ -295,9 +295,7 @@ def load_observations(store: Path) -> list[Observation]:
 
 
 def make_page(
-    results: dict[str, Json],
-    known: dict[str, Json],
-    goals: Sequence[tuple[str, str, float, float]],
+    results: dict[str, Json], known: dict[str, Json], goals: Sequence[tuple[str, str, float, float]]
 ) -> str:
     """Return scores by method and group, goals, and every network of a test.
 

@@ -6,57 +6,24 @@ Every other exception is a defect (``find_defect``).
 
 from __future__ import annotations
 
+import base64
 import copy
+import hashlib
+import json
 import random
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from joulecast.system.errors import JoulecastError
 
 HOSTILE_VALUES: tuple[Any, ...] = (
-    None,
-    True,
-    False,
-    0,
-    -1,
-    1,
-    0.5,
-    -0.0,
-    2**31,
-    2**63,
-    -(2**63) - 1,
-    10**30,
-    10**400,
-    1e300,
-    5e-324,
-    float("inf"),
-    float("nan"),
-    "",
-    "0",
-    "1e999",
-    "nan",
-    "additive",
-    "x" * 300,
-    "\x1b]52;c;aGk=\x07",
-    "\x1b[2J",
-    "\0",
-    "\ud800",
-    "\u202e",
-    "a\nb",
-    "../../etc/passwd",
-    "$(touch hostile)",
-    "evil.py:go",
-    [],
-    [0],
-    [1, 2, 3],
-    ["a", None],
-    [[[[[[[[[[]]]]]]]]]],
-    [1] * 2000,
-    {},
-    {"": 0},
-    {"packed": "x"},
-    {"kind": "linear"},
-)
+    None, True, False, 0, -1, 1, 0.5, -0.0, 2**31, 2**63, -(2**63) - 1, 10**30, 10**400, 1e300,
+    5e-324, float("inf"), float("nan"), "", "0", "1e999", "nan", "additive", "x" * 300,
+    "\x1b]52;c;aGk=\x07", "\x1b[2J", "\0", "\ud800", "\u202e", "a\nb", "../../etc/passwd",
+    "$(touch hostile)", "evil.py:go", [], [0], [1, 2, 3], ["a", None], [[[[[[[[[[]]]]]]]]]],
+    [1] * 2000, {}, {"": 0}, {"packed": "x"}, {"kind": "linear"},
+)  # fmt: skip
 """Values that a JSON or TOML file may have where another type or range is expected."""
 
 HOSTILE_TEXTS = (
@@ -109,6 +76,19 @@ def make_text(rng: random.Random, examples: Sequence[str] = ()) -> str:
     example = rng.choice(examples)
     start = rng.randrange(len(example) + 1)
     return example[:start] + parts[0] + example[start + rng.choice((0, 0, 1, 3)) :]
+
+
+def seal(what: str, version: int, content: Any) -> bytes:
+    """Return a file with the checksum of its content, whatever that is."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    head = {"format": f"joulecast-{what}", "version": version, "sha256": checksum}
+    return json.dumps({**head, what: content}).encode()
+
+
+def pack(rows: Any) -> str:
+    """Return rows as profile files pack them."""
+    return base64.b64encode(zlib.compress(json.dumps(rows).encode(), 1)).decode()
 
 
 def find_defect(read: Callable[[], Any]) -> Exception | None:

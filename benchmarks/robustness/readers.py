@@ -7,12 +7,9 @@ them; tests run a few inputs of each, ``run.py`` many.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import random
 import tomllib
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,7 +21,7 @@ import click
 import onnx
 from onnx import TensorProto, helper
 
-from benchmarks.robustness.hostile_inputs import damage_bytes, damage_value, make_text
+from benchmarks.robustness.hostile_inputs import damage_bytes, damage_value, make_text, pack, seal
 from joulecast.cli.main import cli
 from joulecast.cli.settings import read_settings
 from joulecast.devices.detect import parse_on
@@ -200,7 +197,7 @@ class HostileFolder:
 
     def _damage_profile(self, rng: random.Random) -> Read:
         content = damage_value(self._content, rng)
-        path = self._write("damaged.json", _seal("profile", 2, content))
+        path = self._write("damaged.json", seal("profile", 2, content))
         return lambda: _use_profile(read_profile(path))
 
     def _damage_observations(self, rng: random.Random) -> Read:
@@ -208,14 +205,14 @@ class HostileFolder:
         count = len(rows) if isinstance(rows, list) else 1
         summary = {**self._content["summary"], "count": count}
         # Without its fit, the estimator learns from what is there.
-        content = {**self._content, "summary": summary, "observations": _pack(rows), "fits": {}}
-        path = self._write("damaged.json", _seal("profile", 2, content))
+        content = {**self._content, "summary": summary, "observations": pack(rows), "fits": {}}
+        path = self._write("damaged.json", seal("profile", 2, content))
         return lambda: _use_profile(read_outside_profile(path))
 
     def _damage_fit(self, rng: random.Random) -> Read:
         name = rng.choice(sorted(self._fits))
-        fits = {name: {"packed": _pack(damage_value(self._fits[name], rng))}}
-        path = self._write("damaged.json", _seal("profile", 2, {**self._content, "fits": fits}))
+        fits = {name: {"packed": pack(damage_value(self._fits[name], rng))}}
+        path = self._write("damaged.json", seal("profile", 2, {**self._content, "fits": fits}))
 
         def read() -> None:
             profile = read_outside_profile(path)
@@ -229,7 +226,7 @@ class HostileFolder:
 
     def _damage_network(self, rng: random.Random) -> Read:
         content = damage_value(rng.choice(self._networks).to_dict(), rng)
-        path = self._write("damaged.json", _seal("network", 1, content))
+        path = self._write("damaged.json", seal("network", 1, content))
         return lambda: self._use_network(path)
 
     def _damage_onnx_bytes(self, rng: random.Random) -> Read:
@@ -366,18 +363,6 @@ def _draw_url(rng: random.Random) -> Read:
             raise
 
     return read
-
-
-def _seal(what: str, version: int, content: Any) -> bytes:
-    """Return a file with the checksum of its content, whatever that is."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    checksum = hashlib.sha256(text.encode()).hexdigest()
-    head = {"format": f"joulecast-{what}", "version": version, "sha256": checksum}
-    return json.dumps({**head, what: content}).encode()
-
-
-def _pack(rows: Any) -> str:
-    return base64.b64encode(zlib.compress(json.dumps(rows).encode(), 1)).decode()
 
 
 def _format_toml(tables: Json) -> str:

@@ -71,7 +71,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("JOULECAST_STORE", str(Path(folder) / "store.sqlite"))
         found = trace(sys.argv[1:])
-    print(json.dumps({**found, "types": found["types"]}, indent=2))
+    print(json.dumps(found, indent=2))
     print(
         f"{found['functions']} functions in {found['modules']} modules "
         f"({found['imported']} imported), {len(found['types'])} types",

@@ -3,8 +3,6 @@
 Runs are simulated on a virtual clock, under a meter of one busy core of 10 W.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import logging
@@ -26,17 +24,8 @@ from joulecast.callbacks.module_reading import (
     read_training_net,
     watch_calls,
 )
-from joulecast.callbacks.training_energy import (
-    EnergyHooks,
-    TrainingEnergy,
-    TrainingRun,
-    never_fail,
-)
-from joulecast.callbacks.training_windows import (
-    TrainingWindow,
-    sum_windows,
-    summarise_steps,
-)
+from joulecast.callbacks.training_energy import EnergyHooks, TrainingEnergy, TrainingRun, never_fail
+from joulecast.callbacks.training_windows import TrainingWindow, sum_windows, summarise_steps
 from joulecast.features.monitor import WindowEnergy
 from joulecast.records import Setup
 from joulecast.system.errors import InputError, JoulecastError, StoreError

@@ -1,7 +1,5 @@
 """Real runs of Lightning's Trainer on the processor, under the modelled meter."""
 
-from __future__ import annotations
-
 import csv
 import logging
 

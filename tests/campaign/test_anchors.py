@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from campaign_examples import make_simulated_measurer
+from campaign_examples import MemoryLog, make_simulated_measurer
 from joulecast.campaign.anchors import (
     GIB,
     MeasuredPeaks,
@@ -28,7 +28,6 @@ from joulecast.simulation.runtime import SimulatedRuntime
 from joulecast.store import open_store
 from joulecast.system.errors import MeasurementError, NotTrainingError
 from joulecast.torch_nets.runtime import TorchRuntime
-from memory_log import MemoryLog
 
 
 @pytest.fixture
@@ -129,8 +128,7 @@ def test_device_that_refuses_all_anchors_is_an_error(monkeypatch):
         run_anchors(measurer, log, SHEET)
 
 
-# ---------------------------------------------------------------------------------------------
-# Their sizes
+# -- their sizes --------------------------------------------------------------------------------
 
 SCALES = [assume_scale(True, size * GIB) for size in (4, 24, 141)]
 SCALES += [assume_scale(False, size * GIB) for size in (2, 16, 256)]

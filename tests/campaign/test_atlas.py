@@ -1,13 +1,12 @@
 """The atlas: its networks, their layers and blocks, and trials in the order of a design."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.atlas.build_atlas import find_covered_share
 from joulecast.campaign.anchors import GIB, assume_scale
 from joulecast.campaign.atlas import (
     draw_members,
@@ -47,8 +46,7 @@ def trials(blocks):
     return list_trials(blocks, SCALE, MODES)
 
 
-# ---------------------------------------------------------------------------------------------
-# Networks
+# -- networks -----------------------------------------------------------------------------------
 
 
 def test_networks_are_valid_and_of_many_architectures():
@@ -95,17 +93,10 @@ def test_atlas_covers_the_work_of_real_networks(model, config, sizes, blocks):
     network = read_net(net.train(), inputs, cross_entropy_loss)
     labels = {one.layer.label for one in blocks}
     for precision in PRECISIONS:
-        covered = total = 0.0
-        for placed in split_network(network):
-            layer = set_up_layer(placed.block, Setup(batch=8, precision=precision))
-            work = placed.calls * (layer.size_bytes + layer.flops / 100.0)
-            total += work
-            covered += work if layer.label in labels else 0.0
-        assert covered >= 0.95 * total
+        assert find_covered_share(network, labels, precision) >= 0.95
 
 
-# ---------------------------------------------------------------------------------------------
-# Members and their layers
+# -- members and their layers -------------------------------------------------------------------
 
 
 def test_batches_reach_from_one_to_what_fills_a_card(members):
@@ -155,8 +146,7 @@ def test_isolated_layers_train(blocks):
         runtime.prepare(make_isolated_trial(one.block, setup)).close()
 
 
-# ---------------------------------------------------------------------------------------------
-# Trials
+# -- trials -------------------------------------------------------------------------------------
 
 
 def test_order_of_trials_never_changes(blocks, trials):
@@ -217,8 +207,7 @@ def test_what_was_observed_is_left_out(trials):
     assert wanted not in drop_observed(trials, [refused])
 
 
-# ---------------------------------------------------------------------------------------------
-# Design
+# -- design -------------------------------------------------------------------------------------
 
 
 def make_points(count):

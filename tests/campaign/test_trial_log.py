@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign_examples import SMALL, make_simulated_measurer
+from campaign_examples import SMALL, MemoryLog, make_simulated_measurer
 from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.campaign.trial_log import (
     TrialLog,
@@ -38,7 +38,6 @@ from joulecast.system.errors import (
     OutOfMemoryError,
 )
 from joulecast.variants import Block, make_isolated_trial
-from memory_log import MemoryLog
 
 TRIAL = Trial(SMALL.network, SMALL.setup)
 
@@ -116,8 +115,7 @@ def test_error_that_loses_the_device_is_stored_and_raised(measurer, monkeypatch,
     assert [one.trial for one in trials.log.observations] == [TRIAL] * is_lost
 
 
-# ---------------------------------------------------------------------------------------------
-# Two campaigns with one store
+# -- two campaigns with one store ---------------------------------------------------------------
 
 
 @pytest.fixture
@@ -183,8 +181,7 @@ def test_campaign_waits_for_the_trial_that_another_one_measures(measurer, stores
     assert trials.new == 0
 
 
-# ---------------------------------------------------------------------------------------------
-# Doubtful observations
+# -- doubtful observations ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -238,8 +235,7 @@ def test_number_of_repeats_is_limited(measurer, observations):
     assert len(trials.log.observations) == 4
 
 
-# ---------------------------------------------------------------------------------------------
-# Records of campaigns
+# -- records of campaigns -----------------------------------------------------------------------
 
 
 def run_small(store, on_progress=None, **limits):
@@ -299,8 +295,7 @@ def test_campaign_of_another_storage_is_not_recorded():
         assert not record.is_stop_requested()
 
 
-# ---------------------------------------------------------------------------------------------
-# Energies that come later
+# -- energies that come later -------------------------------------------------------------------
 
 TARGET = Target(make_family("lenet5:4,8,16,16"), Setup(batch=8))
 OPTIONS = MeasureOptions(on="simulated:7", meter="later")

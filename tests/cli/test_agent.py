@@ -1,7 +1,5 @@
 """Commands on devices elsewhere: the same results, and one line for everything that goes wrong."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``devices`` lists the catalogue, shows a device and adds one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 CARD = str(Path(__file__).parents[1] / "golden/assets/board.toml")

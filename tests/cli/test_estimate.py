@@ -1,7 +1,5 @@
 """``estimate`` predicts the energy of a step and of a run."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

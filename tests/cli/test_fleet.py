@@ -1,7 +1,5 @@
 """joulecast fleet: check devices, profile them, and choose among them."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Inference in every verb: batch 1, latency beside energy, and no words of training."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

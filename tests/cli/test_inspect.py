@@ -1,7 +1,5 @@
 """``inspect`` shows layers and work, ``detect`` meters and devices."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

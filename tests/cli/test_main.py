@@ -1,7 +1,5 @@
 """The program: help, options and settings, errors in one line, interruptions."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

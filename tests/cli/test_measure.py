@@ -1,18 +1,22 @@
 """``measure`` measures nets and commands, with meters that exist everywhere."""
 
-from __future__ import annotations
-
 import json
 import sys
+from dataclasses import replace
 
 import psycopg
 import pytest
 
-from joulecast.features.measure import measure_command
+from additive_examples import make_waiting
+from joulecast.features.measure import StepMeasurement, measure_command
+from joulecast.features.nets import ResolvedNet
 from joulecast.meters import Meter, Reading
 from joulecast.meters.simulated import SimulatedMeter
+from joulecast.records import Setup, Trial
+from joulecast.simulation import make_simulated_device
 from joulecast.store import open_store
 from joulecast.system.errors import StoreError
+from joulecast.testing.estimators import observe
 from postgres_server import PASSWORD
 
 NET = """
@@ -144,3 +148,39 @@ def test_passwords_of_a_command_are_not_in_its_result(shell):
     text = shell("measure", "--json", "--meter", meter, "--", "echo", url, code=1).stdout
     assert "s3cret" not in text
     assert "http://ann:***@plug" in text and "postgres://ann:***@db" in text
+
+
+@pytest.mark.parametrize(
+    ("waits", "issue_share", "said", "unsaid"),
+    [
+        ((), 0.99, "The host limits this step", "waits"),
+        ((), 0.5, "meter", "The host limits"),
+        ((0, 1), 0.99, "the host waits once per step", "The host limits"),
+        ((2, 1), 0.5, "the host waits 3 times per step", "The host limits"),
+    ],
+)
+def test_host_that_waits_does_not_limit_the_step(waits, issue_share, said, unsaid):
+    network = make_waiting(*waits)
+    one = observe(make_simulated_device(1, noise=0.0), Trial(network, Setup()))
+    assert one.duration_s
+    one = replace(one, covers="gpu", issue_s=issue_share * one.duration_s)
+    report = str(StepMeasurement(ResolvedNet(network, 32), Setup(), one))
+    assert said in report and unsaid not in report
+
+
+@pytest.mark.parametrize(
+    ("covers", "is_shown"),
+    [
+        ("gpu", True),
+        ("cpu+gpu", True),
+        ("board by jtop", True),
+        ("cpu", False),
+        ("cpu+dram", False),
+    ],
+)
+def test_issue_time_is_not_shown_for_a_processor(covers, is_shown):
+    network = make_waiting()
+    one = observe(make_simulated_device(1, noise=0.0), Trial(network, Setup()))
+    one = replace(one, covers=covers, issue_s=1e-4)
+    report = str(StepMeasurement(ResolvedNet(network, 32), Setup(), one))
+    assert ("issue time" in report) == is_shown

@@ -1,7 +1,5 @@
 """ONNX files as NET, in every verb that takes a net."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``profile`` profiles a device, ``profiles`` manages the results."""
 
-from __future__ import annotations
-
 import json
 import os
 

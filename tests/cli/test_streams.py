@@ -1,7 +1,5 @@
 """Only results reach stdout, in any condition of stdout; names cannot control the terminal."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """Data sheets: read from TOML, found by name, added by users, turned into profiles."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -46,8 +44,7 @@ def write(folder: Path, text: str = CARD, name: str = "card.toml") -> str:
     return str(path)
 
 
-# ---------------------------------------------------------------------------------------------
-# Files
+# -- files --------------------------------------------------------------------------------------
 
 
 def test_a_few_lines_describe_a_card(tmp_path):
@@ -116,8 +113,7 @@ def test_impossible_figures_are_refused_in_one_line(tmp_path, old, new, part):
         read_data_sheet(path)
 
 
-# ---------------------------------------------------------------------------------------------
-# Names
+# -- names --------------------------------------------------------------------------------------
 
 
 RTX_4090 = ("nvidia-rtx-4090", "rtx-4090", "RTX 4090", "4090", "NVIDIA GeForce RTX 4090")
@@ -167,8 +163,7 @@ def test_the_name_of_a_measured_device_is_recognised():
     assert match_data_sheet("h100") is None
 
 
-# ---------------------------------------------------------------------------------------------
-# The user's own
+# -- the user's own -----------------------------------------------------------------------------
 
 
 def test_an_added_card_is_found_by_name_and_can_be_replaced(tmp_path):
@@ -209,8 +204,7 @@ def test_a_file_that_cannot_be_read_or_kept_is_reported(tmp_path):
         add_data_sheet(write(tmp_path))
 
 
-# ---------------------------------------------------------------------------------------------
-# Profiles
+# -- profiles -----------------------------------------------------------------------------------
 
 
 def test_a_data_sheet_becomes_a_profile_that_files_keep(tmp_path):

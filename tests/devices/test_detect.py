@@ -80,8 +80,7 @@ def test_one_device_is_named_at_a_time():
     assert parse_on("cuda:12") == ("cuda", 12)
 
 
-# ---------------------------------------------------------------------------------------------
-# Processors
+# -- processors ---------------------------------------------------------------------------------
 
 
 def write(path, text):
@@ -115,7 +114,6 @@ def test_system_without_information_still_has_a_name(monkeypatch):
     assert here.name and here.memory_bytes > 0
 
 
-# ---------------------------------------------------------------------------------------------
 # Jetson boards: files as on a Jetson AGX Xavier with JetPack 5. Power modes are named in
 # /etc/nvpmodel.conf (Jetson Linux Developer Guide, "Power Management"), the current one is in
 # /var/lib/nvpmodel/status.
@@ -182,8 +180,7 @@ def test_products_of_bf16_are_found_in_the_flags(root):
         assert multiplies_bf16() is (line in with_bf16)
 
 
-# ---------------------------------------------------------------------------------------------
-# GPUs
+# -- GPUs ---------------------------------------------------------------------------------------
 
 
 def test_gpu_is_read_from_nvml(nvml, monkeypatch):
@@ -286,7 +283,6 @@ def test_gpu_without_a_driver_or_its_package_is_missing(nvml, monkeypatch):
         find_gpu("cuda:0")
 
 
-# ---------------------------------------------------------------------------------------------
 # AMD GPUs in the files of their driver. Nodes follow kfd_topology.c of Linux and topology.c of
 # ROCm/ROCR-Runtime; the files of a card follow
 # https://docs.kernel.org/gpu/amdgpu/driver-misc.html, and its power limit, in µW,

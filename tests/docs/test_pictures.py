@@ -1,7 +1,5 @@
 """Pictures on the pages exist, and screenshots are made small enough for them."""
 
-from __future__ import annotations
-
 import random
 import runpy
 from pathlib import Path

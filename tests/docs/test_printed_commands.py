@@ -6,8 +6,6 @@ needs a GPU must stop because the GPU is missing. Other blocks of Python run aft
 one namespace. Only what takes minutes is shortened.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

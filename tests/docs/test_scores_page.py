@@ -1,7 +1,5 @@
 """The page about scores: its picture, its commands and its numbers are those of the program."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The site is built without a warning, is complete, and works without a network."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Steps that were measured are answered with what was measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

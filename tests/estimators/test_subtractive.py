@@ -1,7 +1,5 @@
 """The paper's method: subtract, fit, add up, and report what was never measured."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """A profile of a simulated device with isolated layers of cnn5 in two precisions."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The verbs of ``import joulecast``: nets in every form, and one line for what cannot be used."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -4,12 +4,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agent_processes import wait_until
 from joulecast.campaign.atlas import AtlasLimits
 from joulecast.families import make_family
 from joulecast.features.atlas import (
@@ -148,14 +148,14 @@ def test_worker_stops_when_its_parent_was_killed(tmp_path, request_of):
     )
     parent = subprocess.Popen([sys.executable, "-c", code, request.to_json()])
     try:
-        wait_until(lambda: count_observations(request) >= 1)
+        wait_until(lambda: count_observations(request) >= 1, "nothing is measured")
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
         workers = [Path("/proc") / child for child in children]
         assert [b"features.atlas" in (one / "cmdline").read_bytes() for one in workers] == [True]
     finally:
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-    wait_until(lambda: not any(map(is_running, workers)))
+    wait_until(lambda: not any(map(is_running, workers)), "a worker goes on")
 
 
 def count_observations(request):
@@ -171,10 +171,3 @@ def is_running(process: Path) -> bool:
         return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def wait_until(is_true, limit_s=120.0):
-    end_s = time.monotonic() + limit_s
-    while not is_true():
-        assert time.monotonic() < end_s, "waited for too long"
-        time.sleep(0.1)

@@ -1,7 +1,5 @@
 """``compare`` ranks devices, setups and numbers of GPUs; what is not ranked has a reason."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Estimates for many callers: as `joulecast.estimate` gives them, kept until the store changes."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """Evaluations: nothing is measured twice, and no test network is used for fitting."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter, defaultdict
@@ -277,10 +275,10 @@ def test_empty_store_error_says_what_to_do(finished):
         evaluate_stored(replace(kept, observations=tests), PLAN)
 
 
-def make_refusing_runtime(error, where):
-    class RefusingRuntime(SimulatedRuntime):
+def make_refusing_runtime(error, where, base=SimulatedRuntime):
+    class RefusingRuntime(base):
         def prepare(self, trial):
-            if where(trial.network):
+            if where(trial):
                 raise error
             return super().prepare(trial)
 
@@ -290,7 +288,7 @@ def make_refusing_runtime(error, where):
 def test_refused_network_is_listed_and_the_others_are_scored(store):
     bad = PLAN.drawn.test[1]
     error = NotTrainingError("no weight moved")
-    result = run(store, runtime=make_refusing_runtime(error, lambda network: network == bad))
+    result = run(store, runtime=make_refusing_runtime(error, lambda trial: trial.network == bad))
     assert result.scores[0].nets == 3 and bad.name not in {net.name for net in result.nets}
     assert f"Left out: {bad.name}: no weight moved" in str(result)
     # Once it can be measured, the rest is not measured again.
@@ -303,8 +301,9 @@ def test_disturbances_end_neither_a_pass_nor_the_evaluation(store):
     bad, left = PLAN.drawn.test[0], [True, True]
     disturbed = ContaminatedError("other load")
 
-    def disturb(network):
-        return network == PLAN.drawn.campaign[1] or (network == bad and bool(left) and left.pop())
+    def disturb(trial):
+        is_bad = trial.network == bad and bool(left) and left.pop()
+        return trial.network == PLAN.drawn.campaign[1] or is_bad
 
     result = run(store, runtime=make_refusing_runtime(disturbed, disturb))
     said = "; ".join(result.left_out)
@@ -314,7 +313,7 @@ def test_disturbances_end_neither_a_pass_nor_the_evaluation(store):
 
 
 def test_device_that_refuses_everything_gives_the_reason(store):
-    runtime = make_refusing_runtime(NetError("there is no device"), lambda network: True)
+    runtime = make_refusing_runtime(NetError("there is no device"), lambda trial: True)
     with pytest.raises(MissingError, match="there is no device"):
         run(store, runtime=runtime)
 
@@ -326,17 +325,10 @@ ADDITIVE_PLAN = EvaluationPlan("cnn5", SETUP, estimators=("additive",), nets=3, 
 
 
 class GraphRuntime(SimulatedRuntime):
-    """A runtime that captures graphs and may refuse one trial."""
-
-    refused: str = ""
+    """A runtime that captures graphs."""
 
     def __init__(self, device):
         super().__init__(device, ("eager", "graph"))
-
-    def prepare(self, trial):
-        if trial.key == self.refused:
-            raise NetError("no kernel for this layer")
-        return super().prepare(trial)
 
 
 def list_energy_probes(store):
@@ -353,12 +345,13 @@ def test_refused_layer_does_not_prevent_other_probes(store, tmp_path):
     assert load_only_profile(store).observations == kept
     probes = [one for one in kept if one.run.endswith(".probe")]
     timed = next(one for one in probes if one.energy_j is None)
-
-    class RefusingRuntime(GraphRuntime):
-        refused = timed.trial.key
-
+    refusing = make_refusing_runtime(
+        NetError("no kernel for this layer"),
+        lambda trial: trial.key == timed.trial.key,
+        GraphRuntime,
+    )
     with open_store(tmp_path / "other.sqlite") as other:
-        result = run(other, ADDITIVE_PLAN, runtime=RefusingRuntime)
+        result = run(other, ADDITIVE_PLAN, runtime=refusing)
         assert any("no kernel" in line for line in result.left_out)
         assert list_energy_probes(other)
 

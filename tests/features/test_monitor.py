@@ -1,7 +1,5 @@
 """Windows of ``joulecast.monitor``: what they measure, nest, survive and refuse."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -1,7 +1,5 @@
 """``plan`` schedules jobs on devices: valid by an independent replay, and optimal where proven."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys
@@ -83,7 +81,6 @@ NOW = ("--now", "2030-05-01T22:00")
 MIDNIGHT = datetime(2030, 5, 1, tzinfo=UTC)
 
 
-# ---------------------------------------------------------------------------------------------
 # Random small problems in whole seconds and watts, and two other ways to check schedules
 
 
@@ -157,8 +154,7 @@ def simulate(problem, schedule, parts=8):
     return least, energy
 
 
-# ---------------------------------------------------------------------------------------------
-# The solver and the replay
+# -- the solver and the replay ------------------------------------------------------------------
 
 
 @given(problems() | problems(whole=False))
@@ -349,8 +345,7 @@ def test_task_that_follows_another_waits_only_for_it(duration_s, starts):
     assert [one.start_s for one in follow_schedule(problem, planned, 0.01)] == starts
 
 
-# ---------------------------------------------------------------------------------------------
-# Costs, and the result
+# -- costs, and the result ----------------------------------------------------------------------
 
 
 def plan_two_jobs(confidence, idle_w=10.0, max_parallel=2, rest_w=0.0):
@@ -411,8 +406,7 @@ def test_a_plan_is_read_back_with_its_report():
             read_plan({**plan.to_dict(), **change}, "plan.json")
 
 
-# ---------------------------------------------------------------------------------------------
-# The file and the command
+# -- the file and the command -------------------------------------------------------------------
 
 
 def test_values_have_units_and_defaults():

@@ -1,15 +1,13 @@
 """A profile is found for the device that is named; damage is named; sources of a transfer."""
 
-import base64
-import hashlib
 import json
-import zlib
 from dataclasses import replace
 
 import pytest
 
 import joulecast
 from additive_examples import draw_networks, observe_blocks
+from benchmarks.robustness.hostile_inputs import pack, seal
 from joulecast.devices.data_sheets import list_data_sheets
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.families import make_family
@@ -207,12 +205,8 @@ def path(tmp_path, fits):
 def change_fit(path, name, fit):
     """Replace a fit in a profile file, and seal the file again."""
     content = json.loads(path.read_text())["profile"]
-    packed = base64.b64encode(zlib.compress(json.dumps(fit).encode())).decode()
-    content["fits"][name]["packed"] = packed
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    head = {"format": "joulecast-profile", "version": 2, "sha256": digest}
-    path.write_text(json.dumps({**head, "profile": content}))
+    content["fits"][name]["packed"] = pack(fit)
+    path.write_bytes(seal("profile", 2, content))
 
 
 def estimate(path, estimator):

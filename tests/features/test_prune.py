@@ -1,7 +1,5 @@
 """Pruning: the budget is met, and no channel is removed in vain; budgets and run lengths."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -17,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import joulecast
+from benchmarks.pruning.run import make_groups
 from cli_stores import run_in_store
 from joulecast.families import make_family
 from joulecast.features.channel_search import (
@@ -47,24 +46,17 @@ SETUP = Setup(batch=8)
 FLOPS = PruneOptions(objective="flops")
 
 
-def make_groups(seed: int = 0) -> tuple[ChannelGroup, ...]:
+def draw_groups(seed: int = 0) -> tuple[ChannelGroup, ...]:
     """Return the four channel groups of a cnn5, as reading a pruned module would find them."""
     rng = random.Random(seed)
     groups = []
-    for place, layer in enumerate(NETWORK.layers[:-1]):
-        count = layer.sizes["cout"]
-        inputs_per_channel = NETWORK.layers[place + 1].sizes["cin"] // count
-        slots = (
-            ChannelSlot(place, 0, "cout", -1, 1),
-            ChannelSlot(place + 1, 0, "cin", -1, inputs_per_channel),
-        )
-        drawn = [rng.random() for _ in range(count)]
-        importance = tuple(one / sum(drawn) for one in drawn)
-        groups.append(ChannelGroup(layer.name, 1, (), slots, importance))
+    for group in make_groups(NETWORK):
+        drawn = [rng.random() for _ in range(group.channels)]
+        groups.append(replace(group, importance=tuple(one / sum(drawn) for one in drawn)))
     return tuple(groups)
 
 
-GROUPS = make_groups()
+GROUPS = draw_groups()
 
 
 class JaggedProfile:

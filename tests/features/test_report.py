@@ -23,22 +23,13 @@ from joulecast.features.layer_curves import (
 from joulecast.features.report import RESULT_KINDS, recognise_result, report_profile, report_result
 from joulecast.records import Profile
 from joulecast.store import open_store, write_profile
-from joulecast.store.campaigns import (
-    CampaignProgress,
-    RecordedCampaign,
-)
+from joulecast.store.campaigns import CampaignProgress, RecordedCampaign
 from joulecast.system.errors import FileError, InputError, MissingError
 from joulecast.testing.stores import make_observation, make_profile
 from joulecast.views.html import render_page
 from joulecast.views.report import Heading, Table, Text
 from joulecast.views.terminal import format_report
-from report_examples import (
-    PRUNING,
-    SCORE,
-    list_results,
-    make_evaluation,
-    make_plan,
-)
+from report_examples import PRUNING, SCORE, list_results, make_evaluation, make_plan
 
 RESULTS = list_results()
 

@@ -1,7 +1,5 @@
 """Runs add up part by part, agree with a simulated device, and wait for what loads slowly."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from pathlib import Path

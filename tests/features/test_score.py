@@ -1,7 +1,5 @@
 """Scores, their label and applications: what is missing is measured once, limits are said."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``search`` trains only nets that are estimated to keep a budget, whatever the sampler."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging
@@ -65,8 +63,7 @@ def width_score(net, trial):
     return float(sum(trial.params[name] for name in ("c1", "c2", "c3", "c4")))
 
 
-# ---------------------------------------------------------------------------------------------
-# Spaces
+# -- spaces -------------------------------------------------------------------------------------
 
 
 def test_default_space_is_the_whole_family():
@@ -144,8 +141,7 @@ def test_names_and_values_without_effect_are_refused(vary, trains, named):
         make_search_space("cnn5", vary=vary, trains=trains)
 
 
-# ---------------------------------------------------------------------------------------------
-# Screening
+# -- screening ----------------------------------------------------------------------------------
 
 
 def test_screened_candidates_have_their_estimates(make_cnn_screener):
@@ -169,8 +165,7 @@ def test_screened_candidates_have_their_estimates(make_cnn_screener):
     assert screener.limit_j == pytest.approx(50 * original.energy_j)
 
 
-# ---------------------------------------------------------------------------------------------
-# Studies
+# -- studies ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sampler", ["random", "nsga2", "tpe"])
@@ -367,8 +362,7 @@ def test_missing_optuna_error_says_what_to_install(monkeypatch):
         importlib.import_module("joulecast.features.search.study")
 
 
-# ---------------------------------------------------------------------------------------------
-# The command
+# -- the command --------------------------------------------------------------------------------
 
 
 @pytest.fixture

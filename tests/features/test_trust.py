@@ -1,7 +1,5 @@
 """Folders are trusted by full path; until then their settings and plans run nothing."""
 
-from __future__ import annotations
-
 import os
 
 import click

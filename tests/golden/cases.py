@@ -4,27 +4,11 @@ A case has a name and one or several command lines that run in one folder, which
 ``assets``, with a store of its own. What the last command prints is kept, and every exit code.
 """
 
-from __future__ import annotations
-
 FAMILIES = [
-    "lenet5",
-    "cnn5",
-    "har",
-    "lstm",
-    "transformer",
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "alexnet",
-    "densenet",
-    "googlenet",
-    "mobilenetv1",
-    "mobilenetv2",
-    "proxylessnas",
-    "resnet",
-    "shufflenetv2",
+    "lenet5", "cnn5", "har", "lstm", "transformer", "resnet18", "resnet34", "resnet50", "alexnet",
+    "densenet", "googlenet", "mobilenetv1", "mobilenetv2", "proxylessnas", "resnet", "shufflenetv2",
     "squeezenet",
-]
+]  # fmt: skip
 H200 = "--device nvidia-h200"
 SIM = "--profile profile.json"
 IMPORT = "profiles import profile.json"
@@ -42,37 +26,15 @@ def list_cases() -> dict[str, list[str]]:
 
 
 QUICK = (
-    "estimate/h200/cnn5",
-    "estimate/h200/transformer",
-    "estimate/h200-inference/resnet18",
-    "estimate/a100/resnet50",
-    "estimate/options/01",
-    "estimate/options/05",
-    "estimate/options/12",
-    "estimate/options/19",
-    "estimate/options/27",
-    "estimate/profile/0",
-    "net/json/h200",
-    "net/mlp/h200",
-    "fit/lenet-additive/additive/0",
-    "fit/lenet-subtractive/subtractive/0",
-    "fit/lenet-ampere/ampere/0",
-    "fit/lenet-additive/kernel-gp/0",
-    "fit/lenet-subtractive/work-linear/0",
-    "campaign/order/ampere",
-    "campaign/measure",
-    "verb/compare/1",
-    "verb/generate/1",
-    "verb/plan/1",
-    "verb/inspect/1",
-    "verb/score/published",
-    "verb/profiles/list",
-    "refusal/01",
-    "refusal/02",
-    "refusal/03",
-    "refusal/09",
-    "refusal/20",
-)
+    "estimate/h200/cnn5", "estimate/h200/transformer", "estimate/h200-inference/resnet18",
+    "estimate/a100/resnet50", "estimate/options/01", "estimate/options/05", "estimate/options/12",
+    "estimate/options/19", "estimate/options/27", "estimate/profile/0", "net/json/h200",
+    "net/mlp/h200", "fit/lenet-additive/additive/0", "fit/lenet-subtractive/subtractive/0",
+    "fit/lenet-ampere/ampere/0", "fit/lenet-additive/kernel-gp/0",
+    "fit/lenet-subtractive/work-linear/0", "campaign/order/ampere", "campaign/measure",
+    "verb/compare/1", "verb/generate/1", "verb/plan/1", "verb/inspect/1", "verb/score/published",
+    "verb/profiles/list", "refusal/01", "refusal/02", "refusal/03", "refusal/09", "refusal/20",
+)  # fmt: skip
 """Cheap cases of every group."""
 
 
@@ -318,10 +280,7 @@ def _other_verbs() -> dict[str, str | list[str]]:
         ],
         "verb/data/estimate": [runs, "estimate lenet5:4,8,16,16 --device phone --batch 16 --json"],
         "verb/data/export": [IMPORT, "data export sim @out.csv"],
-        "verb/data/codecarbon": [
-            IMPORT,
-            "data export sim @out.csv --format codecarbon --grid 400",
-        ],
+        "verb/data/codecarbon": [IMPORT, "data export sim @out.csv --format codecarbon --grid 400"],
         "verb/data/kernels": [
             "profiles import observed-lenet-kernel-gp.json",
             "data export sim @out.csv --level kernel",

@@ -1,7 +1,5 @@
 """Run the cases of golden.json again, and print what differs; exit 1 if anything does."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

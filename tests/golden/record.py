@@ -1,7 +1,5 @@
 """Record golden.json: what every case answers with the code of this checkout."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

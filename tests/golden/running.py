@@ -3,8 +3,6 @@
 Nothing but the program ``joulecast`` is used, so that this works whatever its modules are called.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """End to end: on this machine, interrupted, and with a full disk."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """Every example runs and prints what it should."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

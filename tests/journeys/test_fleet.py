@@ -1,7 +1,5 @@
 """A fleet on Dask and PostgreSQL is profiled while its programs are killed at random."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -17,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_processes import TOKEN, start_agent
+from agent_processes import TOKEN, start_agent, wait_until
 from joulecast.store import open_store
 
 pytestmark = pytest.mark.journey
@@ -25,7 +23,6 @@ PROGRAM = [sys.executable, "-c", "from joulecast.cli.main import main; main()"]
 NET = ("lenet5:4,6,8,8", "--batch", "2", "--threads", "1")
 LIMITS = ("--points", "8", "--rounds", "1")
 DEVICES = {f"board-{seed}": f"simulated:{seed}" for seed in (1, 2, 3)}
-LONGEST_S = 400.0
 
 
 class DeviceProcess:
@@ -119,13 +116,6 @@ def read_observations(store):
     """Return the observations of every device."""
     names = {one.profile_key: one.name for one in store.fleet.list_devices()}
     return {names[key]: store.load_observations(key) for key in names if key}
-
-
-def wait_until(is_true, what):
-    end_s = time.monotonic() + LONGEST_S
-    while not is_true():
-        assert time.monotonic() < end_s, what
-        time.sleep(0.1)
 
 
 def test_killed_programs_lose_nothing_and_double_nothing(postgres_url, tmp_path):

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from campaign_examples import make_noiseless_device
 from joulecast.families import draw_family, make_family
 from joulecast.measurer import MeasureClock, MeasureLimits, Measurer
 from joulecast.measurer.local_devices import find_meter, name_lock, open_local_measurer
 from joulecast.meters.base import FAULTS, Meter, Reading
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Execution, Network, Setup, Trial
-from joulecast.simulation import DISTURBANCES, Chip, SimulatedDevice, make_simulated_device
+from joulecast.simulation import DISTURBANCES, make_simulated_device
 from joulecast.simulation.runtime import SimulatedRuntime, SimulatedStep
 from joulecast.system.errors import ContaminatedError, InputError, MeasurementError
 
@@ -28,11 +29,6 @@ def no_real_sleep(monkeypatch):
         raise AssertionError(f"slept {seconds} s of real time")
 
     monkeypatch.setattr(time, "sleep", refuse)
-
-
-def make_noiseless_device(seed=0, **options):
-    """Return a device without noise and without warm-up."""
-    return SimulatedDevice(Chip(seed), noise=0.0, **{"settle_share": 0.0, **options})
 
 
 def make_simulated_measurer(simulated, meter=None, runtime=None, **options):

@@ -83,8 +83,7 @@ class TestCharge(BatteryContract):
     EVERY_S = 4.0
 
 
-# ---------------------------------------------------------------------------------------------
-# What supplies the machine
+# -- what supplies the machine ------------------------------------------------------------------
 
 
 @pytest.fixture

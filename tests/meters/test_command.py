@@ -74,8 +74,7 @@ def test_slow_program_needs_longer_windows():
         assert meter.window_s == pytest.approx(25.0)
 
 
-# ---------------------------------------------------------------------------------------------
-# Real programs
+# -- real programs ------------------------------------------------------------------------------
 
 
 def test_power_of_a_slow_program_is_that_of_the_middle_of_its_run():

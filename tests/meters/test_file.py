@@ -142,8 +142,7 @@ def test_what_the_instrument_covers_can_be_named():
     assert (named.covers, named.is_recorder) == ("battery", True)
 
 
-# ---------------------------------------------------------------------------------------------
-# Samples, and the thread that takes them
+# -- samples, and the thread that takes them ----------------------------------------------------
 
 
 def make_samples(power, start_s=0.0, end_s=10.0, update_interval_s=0.1):

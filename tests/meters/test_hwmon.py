@@ -97,8 +97,7 @@ class TestIntelGpu(HwmonContract):
         assert self.read_through(2.0).faults[0].startswith("stuck")
 
 
-# ---------------------------------------------------------------------------------------------
-# Choosing rails
+# -- choosing rails -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -151,8 +150,7 @@ def test_detect_explains_missing_and_damaged_sensors(tree):
     assert not row.available
 
 
-# ---------------------------------------------------------------------------------------------
-# Sums and the automatic choice
+# -- sums and the automatic choice --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -188,8 +186,7 @@ def test_auto_measures_a_jetson_by_its_input_and_ignores_unknown_sensors(tree):
     assert make_meter("auto", on="cpu").covers == make_meter("auto", on="cuda:0").covers == "module"
 
 
-# ---------------------------------------------------------------------------------------------
-# Rails of chips
+# -- rails of chips -----------------------------------------------------------------------------
 
 
 def test_thor_on_a_carrier_board_without_its_sensor(tree):

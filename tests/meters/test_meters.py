@@ -280,8 +280,7 @@ def test_sum_is_unchecked_where_one_of_its_meters_is():
         assert meter.end() == Reading(8.0, 1.0, (), 0.4, ("other load", "second sensor"))
 
 
-# ---------------------------------------------------------------------------------------------
-# The modelled meter: CPU time x watts
+# -- the modelled meter: CPU time x watts -------------------------------------------------------
 
 
 class TestModelledMeter(VirtualContract):

@@ -43,8 +43,7 @@ class TestMonsoonMeter(VirtualContract):
         assert reading.faults == ("gap: the monitor lost 7 samples",)
 
 
-# ---------------------------------------------------------------------------------------------
-# Monsoon's library on an emulated USB device
+# -- Monsoon's library on an emulated USB device ------------------------------------------------
 
 
 @pytest.fixture

@@ -101,8 +101,7 @@ def test_poller_that_no_longer_answers_is_quoted_in_every_later_window():
                 call()
 
 
-# ---------------------------------------------------------------------------------------------
-# Other programs
+# -- other programs -----------------------------------------------------------------------------
 
 
 def make_process(root, pid, parent, name):
@@ -140,8 +139,7 @@ def test_other_processes_are_a_fault(processes):
     assert "other load: pid 30 (theirs)" in reading.faults
 
 
-# ---------------------------------------------------------------------------------------------
-# Edges
+# -- edges --------------------------------------------------------------------------------------
 
 
 def make_edges(powers_w=12 * [400.0], sensors_w=None, limit_w=None, start_s=10.05, late_s=0.001):
@@ -284,8 +282,7 @@ def test_window_of_a_moment_is_not_compared():
     assert read(edges, 10.05).faults == ()
 
 
-# ---------------------------------------------------------------------------------------------
-# The poller
+# -- the poller ---------------------------------------------------------------------------------
 
 
 class PolledGpu:
@@ -430,8 +427,7 @@ def test_process_of_a_poller_is_not_shared_after_a_fork(fake_on_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "raised"),
-    [(KeyboardInterrupt, KeyboardInterrupt), (MeasurementError, MissingError)],
+    ("error", "raised"), [(KeyboardInterrupt, KeyboardInterrupt), (MeasurementError, MissingError)]
 )
 def test_poller_ends_if_the_meter_cannot_be_opened(error, raised):
     poller = Mock(ask=Mock(side_effect=error))
@@ -461,8 +457,7 @@ def test_process_ends_with_its_parent(fake_on_path):
     assert ended == [poller]
 
 
-# ---------------------------------------------------------------------------------------------
-# Asking for it
+# -- asking for it ------------------------------------------------------------------------------
 
 
 def test_detect_lists_every_gpu(nvml, monkeypatch):
@@ -544,7 +539,6 @@ def test_optional_values_may_be_missing(nvml, monkeypatch):
     assert (gpu.read_state(), gpu.pids()) == ((0, None, None, None), None)
 
 
-# ---------------------------------------------------------------------------------------------
 # A measurer on a virtual GPU that behaves as H200s do: valid windows pass, wrong values do not
 
 NETS = [Trial(make_family(name), Setup()) for name in ("lenet5", "cnn5", "har", "lstm")]

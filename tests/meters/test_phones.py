@@ -103,8 +103,7 @@ def test_phone_that_tells_nothing_is_an_error(parse, text, message):
         parse(text)
 
 
-# ---------------------------------------------------------------------------------------------
-# Choosing a phone
+# -- choosing a phone ---------------------------------------------------------------------------
 
 CABLE = AdbDevice("R58M12ABCDE", "device")
 WIFI = AdbDevice(WIRELESS, "device")
@@ -135,8 +134,7 @@ def test_phone_is_chosen_or_explained(devices, serial, chosen):
         choose_device(tuple(devices), serial)
 
 
-# ---------------------------------------------------------------------------------------------
-# A real adb program
+# -- a real adb program -------------------------------------------------------------------------
 
 needs_adb = pytest.mark.skipif(
     shutil.which("adb") is None,

@@ -103,13 +103,10 @@ class ZeusContract(VirtualContract):
         self.clock = clock
 
 
+@pytest.mark.usefixtures("amdsmi")
 class TestAmdCounter(ZeusContract):
     # HIP's GPU 0 is the second one of amd-smi.
     make, power_w = staticmethod(lambda: open_amd(0)), 120.0
-
-    @pytest.fixture(autouse=True)
-    def machine(self, amdsmi):
-        pass
 
 
 class TestAmdPower(ZeusContract):
@@ -122,18 +119,14 @@ class TestAmdPower(ZeusContract):
         monkeypatch.setattr(amdsmi, "COUNTER_FACTOR", 100.0)
 
 
+@pytest.mark.usefixtures("mac")
 class TestApple(ZeusContract):
     """Parts of a processor, of which each counts once."""
 
     make, power_w = staticmethod(open_apple), 17.5
 
-    @pytest.fixture(autouse=True)
-    def machine(self, mac):
-        pass
 
-
-# ---------------------------------------------------------------------------------------------
-# Make and detect
+# -- make and detect ----------------------------------------------------------------------------
 
 
 def test_amd_reads_the_gpu_of_the_load(amdsmi):
@@ -204,8 +197,7 @@ def test_detect_finds_the_processor_of_a_mac(request):
     assert (row.available, row.covers) == (True, "cpu+gpu+dram+ane")
 
 
-# ---------------------------------------------------------------------------------------------
-# What a cross-check reads
+# -- what a cross-check reads -------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -311,8 +303,7 @@ def test_machine_without_such_meters_says_why(monkeypatch, tmp_path):
         cross_check_meters()
 
 
-# ---------------------------------------------------------------------------------------------
-# The command
+# -- the command --------------------------------------------------------------------------------
 
 
 def test_command_prints_both_powers(monkeypatch):

@@ -26,7 +26,7 @@ from joulecast.runtimes import open_runtime
 from joulecast.system.errors import InputError, NetError, NotTrainingError
 from joulecast.testing.runtimes import SMALL, RuntimeContract
 from joulecast.torch_nets.build import build_seeded
-from kind_examples import POOLS, conv, make_pool
+from kind_examples import POOLS, conv, join, make_pool
 
 IMAGE = Input((4, 6, 8))
 EMBEDDED = make_family("lstm:6,1")
@@ -69,9 +69,9 @@ def compare_with_torch(network: Network) -> None:
         )
 
 
-def make_join(join):
-    joined = replace(make_layer("elementwise", fn=join, inputs=2, **MAP), reads=(1, 2), join=join)
-    return Network((conv(4, 4, **THREE), conv(4, 4, **THREE), joined), IMAGE)
+def make_join(fn):
+    layers = (conv(4, 4, **THREE), conv(4, 4, **THREE), join(fn, (1, 2), shape=(4, 6, 8)))
+    return Network(layers, IMAGE)
 
 
 def make_convs(cout=5, **sizes):
@@ -79,7 +79,6 @@ def make_convs(cout=5, **sizes):
     return Network((first, conv(cout, 2, space=output_shape(first)[1:])), IMAGE)
 
 
-MAP = {"shape": (4, 6, 8)}
 THREE = {"kernel": 3, "padding": 1}
 RELU = make_op("elementwise", fn="relu")
 HALF = make_pool("max", 2, stride=(2,), padding=(0,))

@@ -18,6 +18,7 @@ from joulecast.onnx_nets.fusion import (
 )
 from joulecast.operators import check_network, make_layer, make_op, network_work
 from joulecast.records import Input, Network, Setup
+from kind_examples import join
 
 SHAPE = (8, 6, 6)
 ORT, TFLITE, TORCH = (FUSION_TABLES[name] for name in ("onnxruntime", "tflite", "torch"))
@@ -39,12 +40,6 @@ RELU = fn("relu")
 def conv(cin=8, cout=8, tail=(), reads=(1,), **sizes):
     sizes = {"kernel": 3, "padding": 1, "space": SHAPE[1:], **sizes}
     return replace(make_layer("conv2d", tail, cin=cin, cout=cout, **sizes), reads=reads)
-
-
-def join(name, reads, tail=(), shape=SHAPE):
-    inputs = 1 if name == "concat" else len(reads)
-    layer = make_layer("elementwise", tail, fn=name, inputs=inputs, shape=shape)
-    return replace(layer, reads=reads, join=name)
 
 
 BARE_NORM = make_layer("batch_norm", shape=SHAPE)

@@ -264,8 +264,7 @@ def test_recomputed_layers_run_forward_twice_and_keep_nothing(layer):
     assert layer_work(replace(layer, recomputed=True), inference) == layer_work(layer, inference)
 
 
-# ---------------------------------------------------------------------------------------------
-# Autocast
+# -- autocast -----------------------------------------------------------------------------------
 
 TOKEN_LINEAR = make_layer("linear", cin=8, cout=8, lead=(7,))
 NORM = make_layer("layer_norm", shape=(7, 8))
@@ -301,8 +300,7 @@ def test_tail_determines_the_output_precision():
         assert list_half_inputs([first, TOKEN_LINEAR], TOKENS) == (False, is_half)
 
 
-# ---------------------------------------------------------------------------------------------
-# Checkpoints
+# -- checkpoints --------------------------------------------------------------------------------
 
 SETUP = Setup(batch=32)
 
@@ -366,8 +364,7 @@ def test_blocks_are_checkpointed_each_by_itself():
     assert list_checkpoint_segments(network) == [CheckpointSegment(0, 2), CheckpointSegment(2, 4)]
 
 
-# ---------------------------------------------------------------------------------------------
-# Calls of the host
+# -- calls of the host --------------------------------------------------------------------------
 
 
 @every_layer

@@ -1,7 +1,5 @@
 """Experiments of the AMPERE paper run, resume, are drawn again, and refuse in one line."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import shutil

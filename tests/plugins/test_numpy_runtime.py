@@ -64,12 +64,9 @@ MLP = Network(
 SETUP = Setup(batch=4, threads=1)
 
 
+@pytest.mark.usefixtures("numpy_runtime")
 class TestNumpyRuntime(RuntimeContract):
     small = Trial(MLP, SETUP)
-
-    @pytest.fixture(autouse=True)
-    def install(self, numpy_runtime):
-        pass
 
     def make_runtime(self):
         return open_runtime("numpy")

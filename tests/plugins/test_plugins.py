@@ -73,11 +73,8 @@ class TestToyMeter(MeterContract):
         self._now_s += duration_s
 
 
+@pytest.mark.usefixtures("toy_energy")
 class TestToyRuntime(RuntimeContract):
-    @pytest.fixture(autouse=True)
-    def install(self, toy_energy):
-        pass
-
     def make_runtime(self):
         return open_runtime("toy")
 
@@ -133,8 +130,7 @@ def test_command_line_measures_with_both(toy_energy, tmp_path):
     assert '"covers": "toy"' in result.stdout
 
 
-# ---------------------------------------------------------------------------------------------
-# Estimators
+# -- estimators ---------------------------------------------------------------------------------
 
 
 CALLS = "toy_estimator:CallEstimator"
@@ -190,12 +186,7 @@ def test_command_line_uses_estimators_from_plugins(install):
 
 
 def test_broken_plugin_is_named_only_if_it_is_used(install, profile):
-    install(
-        "calls-energy",
-        ESTIMATOR_GROUP,
-        broken="no_such_module:Estimator",
-        calls=CALLS,
-    )
+    install("calls-energy", ESTIMATOR_GROUP, broken="no_such_module:Estimator", calls=CALLS)
     assert {"broken", "calls"} <= set(list_estimator_names())
     assert find_estimator("calls").name == "calls"
     with refusal(MissingError, r"'broken' of calls-energy 1\.2.*no_such_module"):

@@ -41,8 +41,7 @@ from joulecast.records import (
 from joulecast.system.errors import InputError
 from refusals import refusal
 
-# ---------------------------------------------------------------------------------------------
-# Trials
+# -- trials -------------------------------------------------------------------------------------
 
 
 def rename(network, name):
@@ -119,8 +118,7 @@ def test_inference_has_latency_power_and_watt_hours():
     assert compute_power(1.0, 0.0) is None
 
 
-# ---------------------------------------------------------------------------------------------
-# Profiles
+# -- profiles -----------------------------------------------------------------------------------
 
 
 @given(draw.devices, draw.names, draw.names, st.sampled_from(PROVENANCES))
@@ -237,8 +235,7 @@ def test_fits_are_merged_without_decoding_and_know_their_observations():
     assert find_fit_count(fitted.fits, "flops") == 0
 
 
-# ---------------------------------------------------------------------------------------------
-# Data sheets and estimates
+# -- data sheets and estimates ------------------------------------------------------------------
 
 SHEET = DataSheet(
     name="card",

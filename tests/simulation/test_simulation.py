@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from campaign_examples import make_noiseless_device
 from joulecast.families import FAMILIES, draw_family, make_family
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.operators import (
@@ -31,7 +32,7 @@ from joulecast.records import (
     Trial,
     fold_blocks,
 )
-from joulecast.simulation import DISTURBANCES, Chip, SimulatedDevice, make_simulated_device
+from joulecast.simulation import DISTURBANCES, make_simulated_device
 from joulecast.simulation.chip import list_operators
 from joulecast.simulation.runtime import SimulatedRuntime
 from joulecast.system.errors import InputError, NetError
@@ -44,11 +45,6 @@ families = st.sampled_from(["cnn5", "har", "lenet5", "lstm", "resnet18", "transf
 modes = st.sampled_from(["eager", "graph"])
 GRAPH = Execution(mode="graph")
 FREE = ("flatten", "view", "permute", "last", "slice", "gradient_copy")
-
-
-def make_noiseless_device(seed):
-    """Return a device without noise and without warm-up."""
-    return SimulatedDevice(Chip(seed), noise=0.0, settle_share=0.0)
 
 
 def make_conv(width, space=12, cin=64):
@@ -222,14 +218,13 @@ def test_what_is_unknown_or_has_nothing_to_run_is_refused():
             act()
 
 
-# ---------------------------------------------------------------------------------------------
-# Clock and energy
+# -- clock and energy ---------------------------------------------------------------------------
 
 
 def test_steps_cost_their_true_cost_and_the_first_are_slower():
     trial = Trial(make_family("cnn5"), Setup())
     for settle_share in (0.0, 0.5):
-        device = SimulatedDevice(Chip(0), noise=0.0, settle_share=settle_share)
+        device = make_noiseless_device(settle_share=settle_share)
         cost, marks = device.true_cost(trial), [(0.0, 0.0)]
         for count, done in ((1, 0), (10, 1000)):
             device.issue(cost, count, done)
@@ -297,8 +292,7 @@ def test_other_load_slows_steps_down_and_draws_power():
     assert extra_j == pytest.approx(idle_j + 0.5 * 10.0)
 
 
-# ---------------------------------------------------------------------------------------------
-# The meter
+# -- the meter ----------------------------------------------------------------------------------
 
 
 class SimulatedMeterContract(MeterContract):
@@ -348,8 +342,7 @@ def test_meter_reports_a_window_that_is_too_short():
     assert reading.faults[0].startswith("too short")
 
 
-# ---------------------------------------------------------------------------------------------
-# The runtime
+# -- the runtime --------------------------------------------------------------------------------
 
 
 class TestSimulated(RuntimeContract):

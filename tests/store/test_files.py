@@ -1,7 +1,6 @@
 """Profile and network files: exact round trips, checked when read, written atomically."""
 
 import base64
-import hashlib
 import json
 import os
 import re
@@ -16,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import record_strategies as draw
+from benchmarks.robustness.hostile_inputs import pack, seal
 from joulecast.families import FAMILIES, make_family
 from joulecast.operators import network_work, peak_memory
 from joulecast.records import (
@@ -57,15 +57,6 @@ def change(path, **fields):
     path.write_text(json.dumps({k: v for k, v in envelope.items() if v is not None}))
 
 
-def write_version_1(path, profile):
-    """Write a profile as version 1 of the format did."""
-    data = profile.to_dict()
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
-    head = {"format": "joulecast-profile", "version": 1}
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    path.write_text(json.dumps({**head, "sha256": digest, "profile": data}))
-
-
 @given(draw.profiles())
 def test_profile_round_trip(profile):
     with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +69,8 @@ def test_profile_round_trip(profile):
         assert path.read_text() == text
         path.write_text(json.dumps(json.loads(text), indent=4))
         assert read_profile(path) == profile
-        write_version_1(path, profile)
+        # Version 1 of the format packed nothing.
+        path.write_bytes(seal("profile", 1, profile.to_dict()))
         assert read_profile(path) == profile
 
 
@@ -181,22 +173,17 @@ def test_profile_that_mixes_observations_is_refused(path, changes):
     with pytest.raises(InputError, match="observation 2"):
         write_profile(mixed, path)
     assert not path.exists()
-    write_version_1(path, mixed)
+    path.write_bytes(seal("profile", 1, mixed.to_dict()))
     assert "observation 2" in read_error(read_profile, path)
     write_profile(replace(PROFILE, observations=(SEEN, SEEN)), path)
     change_content(path, observations=pack([one.to_dict() for one in mixed.observations]))
     assert "observation 2" in read_error(read_observations, path)
 
 
-def pack(data):
-    return base64.b64encode(zlib.compress(json.dumps(data).encode())).decode()
-
-
 def change_content(path, **fields):
     """Change fields of a profile file and its checksum."""
     content = {**json.loads(path.read_text())["profile"], **fields}
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    change(path, profile=content, sha256=hashlib.sha256(text.encode()).hexdigest())
+    path.write_bytes(seal("profile", 2, content))
 
 
 def read_fit(path):

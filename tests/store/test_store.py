@@ -69,8 +69,7 @@ class TestStores(StoreProperties):
             store.remove_profile(one.key)
 
 
-# ---------------------------------------------------------------------------------------------
-# Location
+# -- location -----------------------------------------------------------------------------------
 
 
 def test_argument_is_preferred_to_the_environment(monkeypatch, tmp_path):
@@ -175,8 +174,7 @@ def test_empty_file_becomes_a_store(place):
         assert len(store.list_profiles()) == 1
 
 
-# ---------------------------------------------------------------------------------------------
-# Files that are no store, and errors
+# -- files that are no store, and errors --------------------------------------------------------
 
 
 def make_newer(place):
@@ -367,7 +365,6 @@ def test_store_that_cannot_be_created_or_read_is_refused(locked_folder):
         open_bare(place)
 
 
-# ---------------------------------------------------------------------------------------------
 # Rows that were changed after they were written are refused, never read as something else
 
 
@@ -467,8 +464,7 @@ def test_observation_that_could_not_be_read_again_is_not_stored(filled, value):
         assert len(store.load_observations(KEY)) == 3
 
 
-# ---------------------------------------------------------------------------------------------
-# Shipped profiles
+# -- shipped profiles ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -594,8 +590,7 @@ def test_a_file_is_read_again_only_if_it_changed(tmp_path):
     assert len(open_folder(tmp_path).load_observations(profile.key)) == 2
 
 
-# ---------------------------------------------------------------------------------------------
-# Several processes
+# -- several processes --------------------------------------------------------------------------
 
 WRITER = """
 import sys
@@ -666,8 +661,7 @@ def test_slow_libraries_are_imported_only_if_they_are_needed(store, place):
     subprocess.run([sys.executable, "-c", code, str(place)], check=True)
 
 
-# ---------------------------------------------------------------------------------------------
-# PostgreSQL: writers at once, and a server that fails
+# -- PostgreSQL: writers at once, and a server that fails ---------------------------------------
 
 
 def test_fits_and_observations_are_saved_at_once_while_profiles_are_removed(postgres_url):

@@ -187,8 +187,7 @@ def test_unpacked_size_is_limited():
             decompress(data, most)
 
 
-# ---------------------------------------------------------------------------------------------
-# Tables of TOML files: named tables, known keys, and values that can be used
+# -- tables of TOML files: named tables, known keys, and values that can be used ----------------
 
 
 def test_tables_are_listed_with_what_messages_call_them():

@@ -1,7 +1,5 @@
 """What people see: errors of one line that name the user's code, no passwords, no escapes."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json
@@ -40,8 +38,7 @@ def test_messages_are_one_line_and_safe_to_show(error):
     assert shown == r"no \x1b[2J at postgres://ann:***@db: check it"
 
 
-# ---------------------------------------------------------------------------------------------
-# Passwords
+# -- passwords ----------------------------------------------------------------------------------
 
 REDACTED = {
     "postgresql://ann:s3cret@db/lab": "postgresql://ann:***@db/lab",
@@ -107,8 +104,7 @@ def test_long_texts_take_linear_time(part):
     assert time.process_time() - start_s < 5.0
 
 
-# ---------------------------------------------------------------------------------------------
-# Control characters
+# -- control characters -------------------------------------------------------------------------
 
 HOSTILE = {
     "\x1b[2J": r"\x1b[2J",
@@ -140,8 +136,7 @@ def test_result_is_printable_and_stays_so(text):
     assert make_printable(once) == once
 
 
-# ---------------------------------------------------------------------------------------------
-# Errors of a user's code name the file and line that the user can change
+# -- errors of a user's code name the file and line that the user can change --------------------
 
 CODE = """
 import json

@@ -12,8 +12,7 @@ from joulecast.system.errors import InputError
 
 positive = st.floats(1e-9, 1e12)
 
-# ---------------------------------------------------------------------------------------------
-# Parse
+# -- parse --------------------------------------------------------------------------------------
 
 PARSED = {
     "energy": {"15Wh": 54_000, "5J": 5, "2 KWh": 7.2e6, "300mWh": 1080, "1 MWh": 3.6e9}
@@ -86,8 +85,7 @@ def test_shape_round_trip(shape):
     assert units.parse_shape(units.format_shape(shape).upper()) == shape
 
 
-# ---------------------------------------------------------------------------------------------
-# Convert
+# -- convert ------------------------------------------------------------------------------------
 
 
 @given(positive, st.floats(1, 1e9), st.floats(0.001, 1000))
@@ -106,8 +104,7 @@ def test_battery_without_capacity_is_refused(battery_j):
         units.battery_share(1.0, battery_j)
 
 
-# ---------------------------------------------------------------------------------------------
-# Format
+# -- format -------------------------------------------------------------------------------------
 
 
 @given(positive, positive)

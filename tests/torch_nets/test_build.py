@@ -7,19 +7,13 @@ import pytest
 import torch
 
 from joulecast.families import FAMILIES, make_family
-from joulecast.operators import (
-    KINDS,
-    find_kind,
-    make_layer,
-    make_op,
-    network_work,
-    output_shape,
-)
+from joulecast.operators import KINDS, find_kind, make_layer, make_op, network_work, output_shape
 from joulecast.records import Input, Layer, Network, Setup, fold_blocks
 from joulecast.torch_nets.build import JOINS, build_net
 from joulecast.torch_nets.losses import cross_entropy_loss, mean_square_loss
 from joulecast.torch_nets.net_reader import read_net
 from joulecast.variants.blocks import single_input_shape
+from kind_examples import join
 from small_families import make_small
 from torch_nets.made_net import moved_bytes, step_flops
 
@@ -112,9 +106,7 @@ CASES: dict[str, Network] = {
     "gru": make_chain(TO_TOKENS, make_layer("gru", cin=8, hidden=7, tokens=5), shape=(5, 6)),
     "rnn": make_chain(TO_TOKENS, make_layer("rnn", cin=8, hidden=7, tokens=5), shape=(5, 6)),
     "attention": make_chain(
-        TO_TOKENS,
-        make_layer("attention", width=8, heads=2, tokens=5, kv_tokens=5),
-        shape=(5, 6),
+        TO_TOKENS, make_layer("attention", width=8, heads=2, tokens=5, kv_tokens=5), shape=(5, 6)
     ),
     "sdpa": make_chain(
         make_layer("linear", cin=6, cout=24, lead=(5,)),
@@ -155,26 +147,14 @@ CASES: dict[str, Network] = {
     "sum of two layers": make_chain(
         IMAGE,
         make_layer("conv2d", cin=8, cout=8, space=(6, 6), kernel=3, padding=1),
-        replace(
-            make_layer("elementwise", (RELU,), fn="add", inputs=2, shape=(8, 6, 6)),
-            reads=(1, 2),
-            join="add",
-        ),
+        join("add", (1, 2), (RELU,)),
         shape=(3, 6, 6),
     ),
-    "sum of a layer with itself": make_chain(
-        IMAGE,
-        replace(
-            make_layer("elementwise", fn="add", inputs=2, shape=(8, 6, 6)), reads=(1, 1), join="add"
-        ),
-        shape=(3, 6, 6),
-    ),
+    "sum of a layer with itself": make_chain(IMAGE, join("add", (1, 1)), shape=(3, 6, 6)),
     "concat": make_chain(
         IMAGE,
         replace(IMAGE, reads=(2,), input_grad=False),
-        replace(
-            make_layer("elementwise", fn="concat", shape=(16, 6, 6)), reads=(1, 2), join="concat"
-        ),
+        join("concat", (1, 2), shape=(16, 6, 6)),
         shape=(3, 6, 6),
     ),
     "pool": make_chain(

@@ -1,7 +1,5 @@
 """Narrowed records equal what is read from pruned modules; saved modules are data, not code."""
 
-from __future__ import annotations
-
 import copy
 import json
 import sys

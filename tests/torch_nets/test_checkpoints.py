@@ -1,7 +1,5 @@
 """Activation checkpoints are read, put on users' blocks, and run by built networks."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from dataclasses import replace

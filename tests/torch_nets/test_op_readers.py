@@ -70,10 +70,7 @@ MOVES = {
     "rows": ("index", lambda x: x.flatten(0, 1)[torch.arange(16)].view(-1, 4, 16)),
     "topk": ("sort", lambda x: x.topk(3, dim=1).values),
     "sort": ("sort", lambda x: x.sort(dim=-1).values),
-    "scatter": (
-        "scatter",
-        lambda x: torch.zeros_like(x).scatter_add(1, repeat_index(x), x[:, :4]),
-    ),
+    "scatter": ("scatter", lambda x: torch.zeros_like(x).scatter_add(1, repeat_index(x), x[:, :4])),
     "index_add": (
         "scatter",
         lambda x: torch.zeros_like(x).index_add_(1, torch.arange(4), x[:, :4]),

@@ -1,7 +1,5 @@
 """Steps train, also compiled; stages run alone; modules that cannot train are rejected."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import signal

@@ -16,54 +16,47 @@ from joulecast.torch_nets.runtime import TorchRuntime
 from joulecast.variants import make_isolated_trial, make_variant, resize_block, split_network
 from joulecast.variants.curves import plan_curves
 
+WIDE = {
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 64,
+}
+SHARED = {**WIDE, "num_key_value_heads": 2, "vocab_size": 100}
+# Beginning and end of the name of a class, and values of its configuration.
+MODELS = {
+    "gpt2": ("GPT2", "LMHeadModel", {"n_embd": 32, "n_head": 4, "n_layer": 2}),
+    "bert": ("Bert", "ForSequenceClassification", WIDE),
+    "vit": ("ViT", "ForImageClassification", {**WIDE, "image_size": 64, "patch_size": 16}),
+    "resnet": ("ResNet", "ForImageClassification", {}),
+    "mobilenet": ("MobileNetV2", "ForImageClassification", {}),
+    "llama": ("Llama", "ForCausalLM", SHARED),
+    "t5": (
+        "T5", "ForConditionalGeneration",
+        {"d_model": 32, "d_ff": 64, "num_heads": 4, "d_kv": 8, "num_layers": 2, "vocab_size": 100},
+    ),
+    "swin": (
+        "Swin", "ForImageClassification",
+        {"image_size": 64, "embed_dim": 24, "depths": [2, 2], "num_heads": [2, 4],
+         "window_size": 4},
+    ),
+    "mixtral": ("Mixtral", "ForCausalLM", {**SHARED, "num_local_experts": 4}),
+    "whisper": (
+        "Whisper", "ForConditionalGeneration",
+        {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+         "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+         "max_source_positions": 50, "vocab_size": 100, "pad_token_id": 0, "bos_token_id": 1,
+         "eos_token_id": 2, "decoder_start_token_id": 1},
+    ),
+}  # fmt: skip
+
 
 def make_transformers_model(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """Return a small transformers model from its config, on the meta device, with inputs."""
     hf = pytest.importorskip("transformers")
     tokens = torch.zeros(2, 16, dtype=torch.long)
     image = torch.zeros(2, 3, 64, 64)
-    small = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
-    wide = {**small, "intermediate_size": 64}
-    nets = {
-        "gpt2": lambda: hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=32, n_head=4, n_layer=2)),
-        "bert": lambda: hf.BertForSequenceClassification(hf.BertConfig(**wide)),
-        "vit": lambda: hf.ViTForImageClassification(
-            hf.ViTConfig(**wide, image_size=64, patch_size=16)
-        ),
-        "resnet": lambda: hf.ResNetForImageClassification(hf.ResNetConfig()),
-        "mobilenet": lambda: hf.MobileNetV2ForImageClassification(hf.MobileNetV2Config()),
-        "llama": lambda: hf.LlamaForCausalLM(
-            hf.LlamaConfig(**wide, num_key_value_heads=2, vocab_size=100)
-        ),
-        "t5": lambda: hf.T5ForConditionalGeneration(
-            hf.T5Config(d_model=32, d_ff=64, num_heads=4, d_kv=8, num_layers=2, vocab_size=100)
-        ),
-        "swin": lambda: hf.SwinForImageClassification(
-            hf.SwinConfig(
-                image_size=64, embed_dim=24, depths=[2, 2], num_heads=[2, 4], window_size=4
-            )
-        ),
-        "mixtral": lambda: hf.MixtralForCausalLM(
-            hf.MixtralConfig(**wide, num_key_value_heads=2, vocab_size=100, num_local_experts=4)
-        ),
-        "whisper": lambda: hf.WhisperForConditionalGeneration(
-            hf.WhisperConfig(
-                d_model=32,
-                encoder_layers=2,
-                decoder_layers=2,
-                encoder_attention_heads=4,
-                decoder_attention_heads=4,
-                encoder_ffn_dim=64,
-                decoder_ffn_dim=64,
-                max_source_positions=50,
-                vocab_size=100,
-                pad_token_id=0,
-                bos_token_id=1,
-                eos_token_id=2,
-                decoder_start_token_id=1,
-            )
-        ),
-    }
+    family, head, options = MODELS[name]
     inputs = {"input_ids": tokens}
     if name == "whisper":
         inputs = {"input_features": torch.zeros(2, 80, 100), "decoder_input_ids": tokens}
@@ -72,7 +65,8 @@ def make_transformers_model(name: str) -> tuple[nn.Module, dict[str, torch.Tenso
     if name == "t5":
         inputs["decoder_input_ids"] = tokens[:, :8]
     with torch.device("meta"):
-        return nets[name](), inputs
+        config = getattr(hf, f"{family}Config")(**options)
+        return getattr(hf, f"{family}{head}")(config), inputs
 
 
 @cache
@@ -85,15 +79,8 @@ def read_transformers_model(name: str) -> tuple[Network, int]:
 @pytest.mark.parametrize(
     ("name", "blocks"),
     [
-        ("gpt2", 2),
-        ("bert", 2),
-        ("vit", 2),
-        ("resnet", 16),
-        ("mobilenet", 16),
-        ("llama", 2),
-        ("t5", 4),
-        ("mixtral", 2),
-        ("whisper", 6),
+        *((name, 2) for name in ("gpt2", "bert", "vit", "llama", "mixtral")),
+        *(("resnet", 16), ("mobilenet", 16), ("t5", 4), ("whisper", 6)),
     ],
 )
 def test_transformers_models_are_read_completely(name: str, blocks: int) -> None:

@@ -35,13 +35,7 @@ from joulecast.variants import (
     width_names,
 )
 from joulecast.variants.blocks import find_block_scale, find_least_scale, find_scale_step
-from joulecast.variants.curves import (
-    BLOCKS,
-    LAYERS,
-    Partition,
-    plan_curves,
-    read_block_variant,
-)
+from joulecast.variants.curves import BLOCKS, LAYERS, Partition, plan_curves, read_block_variant
 
 SETUP = Setup()
 IMAGE = Input((3, 16, 16))
@@ -334,8 +328,7 @@ def test_inference_runs_more_copies_of_small_layers_and_no_dropout():
     assert layer_work(dropout, inference).total == Work()
 
 
-# ---------------------------------------------------------------------------------------------
-# Blocks
+# -- blocks -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["transformer", "resnet18", "resnet50"])
@@ -395,8 +388,7 @@ def test_scales_keep_heads_and_norms_valid():
     assert find_least_scale(list_blocks(make_family("transformer"))[0].layers, 64) == 1
 
 
-# ---------------------------------------------------------------------------------------------
-# The network's own input and output layers, as in the paper
+# -- the network's own input and output layers, as in the paper ---------------------------------
 
 
 def test_a_convolution_is_framed_by_the_first_convolution_and_the_classifier():

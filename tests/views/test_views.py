@@ -1,7 +1,5 @@
 """Numbers, setups, tables and fronts as people read them; plots with their values as a table."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

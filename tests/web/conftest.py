@@ -1,7 +1,5 @@
 """A dashboard for every test, over a store with the profile of a simulated device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

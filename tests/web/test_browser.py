@@ -1,7 +1,5 @@
 """All pages in a real browser: without errors, on a phone, in the dark, and by axe's rules."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Estimates and networks over HTTP: numbers of `joulecast.estimate`, data only, a schema."""
 
-from __future__ import annotations
-
 import json
 import pickle
 

@@ -1,7 +1,5 @@
 """Pages and their JSON twins, results, problems, metrics and the queue of work."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

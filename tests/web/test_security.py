@@ -1,7 +1,5 @@
 """Who may use a dashboard, what it refuses before it reads a request, and a real server."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json

@@ -26,6 +26,7 @@ from joulecast.families import make_family
 from joulecast.operators import Work, layer_work, make_layer, make_op, output_shape
 from joulecast.records import Input, Network, Setup
 from joulecast.variants import Block, curve_key, describe_block, split_network
+from kind_examples import join
 
 SETUP, INFERENCE = Setup(4), Setup(4, phase="inference")
 NORM, RELU = make_op("batch_norm"), make_op("elementwise", fn="relu")
@@ -120,9 +121,7 @@ def test_blocks_written_in_another_order_are_the_same_layer():
     """Operands of a sum may be swapped, and a shortcut may be computed first."""
     linear = make_layer("linear", cin=8, cout=8)
     shortcut = make_layer("linear", cin=8, cout=8, bias=0)
-    total = replace(
-        make_layer("elementwise", fn="add", inputs=2, shape=(8,)), join="add", reads=(2, 1)
-    )
+    total = join("add", (2, 1), shape=(8,))
     blocks = [
         (linear, linear, replace(shortcut, reads=(3,)), total),
         (linear, linear, replace(shortcut, reads=(3,)), replace(total, reads=(1, 2))),
@@ -194,7 +193,7 @@ def test_passes_have_the_flops_and_bytes_of_their_operator(name, precision):
 
 
 PLAIN = make_layer("conv2d", cin=3, cout=8, space=6, kernel=3)
-ADD = replace(make_layer("elementwise", fn="add", inputs=2, shape=(4, 8)), reads=(1, 1), join="add")
+ADD = join("add", (1, 1), shape=(4, 8))
 
 
 def test_operators_of_a_tail_have_its_shapes_and_half_precision_and_a_gradient():
@@ -289,10 +288,7 @@ def sdpa(**sizes):
         # Heads of attention are rows of products of their own.
         (sdpa(), {"positions": 4 * 2 * 10, "input channels": 64, "output channels": 20}),
         # Steps of a recurrent layer are a window.
-        (
-            make_layer("lstm", cin=16, hidden=32, tokens=7, depth=2),
-            {"positions": 4, "window": 14},
-        ),
+        (make_layer("lstm", cin=16, hidden=32, tokens=7, depth=2), {"positions": 4, "window": 14}),
     ],
     ids=["linear", "conv2d", "sdpa", "lstm"],
 )

@@ -24,11 +24,7 @@ from additive_examples import (
 )
 from joulecast.devices.data_sheets import find_data_sheet, list_data_sheets
 from joulecast.estimators.additive import predict as device_model
-from joulecast.estimators.additive.encode import (
-    define_durations,
-    define_powers,
-    number_name,
-)
+from joulecast.estimators.additive.encode import define_durations, define_powers, number_name
 from joulecast.estimators.additive.estimator import start_from_sheet
 from joulecast.estimators.additive.fit import (
     PAUSE_SHARE,
@@ -52,11 +48,7 @@ from joulecast.estimators.additive.host_time import (
     fit_host_time,
     set_pace,
 )
-from joulecast.estimators.additive.layers import (
-    make_overhead,
-    set_up_layer,
-    split_layers,
-)
+from joulecast.estimators.additive.layers import make_overhead, set_up_layer, split_layers
 from joulecast.estimators.additive.observations import DecomposedObservation, decompose_observations
 from joulecast.estimators.additive.predict import (
     HOST_TIME,
@@ -747,9 +739,7 @@ def test_power_in_pauses_is_fitted_to_whole_steps(device, model, observations, s
     """Pauses are long here, so that they make up a good part of a step."""
     gap_s = 20e-6
     true = replace(
-        model,
-        host_time=replace(model.host_time, pace=1e-3, launch_gap_s=gap_s),
-        pause_share=share,
+        model, host_time=replace(model.host_time, pace=1e-3, launch_gap_s=gap_s), pause_share=share
     )
     networks = draw_networks(8, seed=9)
     totals = predict_totals(true, list(map(count_network, networks)), SHARE)

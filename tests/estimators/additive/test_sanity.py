@@ -21,6 +21,7 @@ from joulecast.records import MODES, Input, Network, Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
 from joulecast.store.files import read_profile
 from joulecast.variants import make_isolated_network, read_isolated_block
+from kind_examples import join
 
 PROFILE = Path(joulecast.__file__).parent / "profiles" / "nvidia-h200.json"
 # Observations that are fitted to if the profile has no fit of this version.
@@ -156,8 +157,7 @@ def test_large_product_comes_near_the_measured_peak(world, precision):
 def test_equal_networks_cost_the_same_however_they_are_written(world):
     linear = make_layer("linear", cin=256, cout=256)
     shortcut = make_layer("linear", cin=256, cout=256, bias=0)
-    total = make_layer("elementwise", fn="add", inputs=2, shape=(256,))
-    total, output = replace(total, join="add", reads=(2, 1)), make_layer("linear", cin=256, cout=10)
+    total, output = join("add", (2, 1), shape=(256,)), make_layer("linear", cin=256, cout=10)
     plain = (linear, linear, replace(shortcut, reads=(3,)), total)
     ways = [
         plain,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from additive_examples import observe_step
+from additive_examples import make_waiting, observe_step
 from joulecast.estimators.additive.host_time import (
     ROUND_TRIP_S,
     WaitingStep,
@@ -70,11 +70,6 @@ def test_what_ends_a_step_is_not_hidden_behind_the_next():
     step = WaitingStep(np.array([0.5, 0.5, 0.0]), np.array([0.1, 0.1, 0.8]), np.array([1.0, 0, 0]))
     found_s, _ = add_waits(step, np.array([1.0]), 1.0, np.array([0.01]))
     assert found_s[0] == pytest.approx(0.5 + 0.8 + 0.1 + 0.01)
-
-
-def make_waiting(*waits: int):
-    every = (*waits, *[0] * (2 * WAIT_BINS - len(waits))) if waits else ()
-    return replace(make_family("lenet5"), totals=StepTotals(1.0, 1.0, 1, waits=every))
 
 
 def test_waits_of_another_number_of_parts_are_refused():

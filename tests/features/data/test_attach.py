@@ -1,7 +1,5 @@
 """Joules that come later: traces of a simulated device on another clock, aligned within 5 ms."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from dataclasses import dataclass
@@ -16,12 +14,7 @@ from joulecast import simulation
 from joulecast.families import draw_family
 from joulecast.features.data import power_trace
 from joulecast.features.data.attach import attach_energies
-from joulecast.features.data.power_trace import (
-    MOST_DRIFT,
-    make_trace,
-    read_csv,
-    read_trace,
-)
+from joulecast.features.data.power_trace import MOST_DRIFT, make_trace, read_csv, read_trace
 from joulecast.measurer import MeasureClock, Measurer
 from joulecast.meters.file import LaterMeter
 from joulecast.records import Setup, Trial

@@ -1,7 +1,5 @@
 """Runs of other tools are imported and learnt from; observations are exported with a data card."""
 
-from __future__ import annotations
-
 import csv
 import random
 import shutil
