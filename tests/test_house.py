@@ -41,7 +41,7 @@ UNITLESS = {
     "scatter_variance": "of a logarithm",
 }
 # Non-blank lines of Python. A change may lower a budget, and never raises one.
-BUDGETS = {"src": 53_850, "tests": 31_620, "benchmarks": 5_390}
+BUDGETS = {"src": 53_710, "tests": 31_310, "benchmarks": 5_150}
 
 
 @cache

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from joulecast.features import arguments as given
 from joulecast.features.arguments import MESSAGES, Argument, list_arguments, verb
 from joulecast.features.estimate_report import RunEstimate
-from joulecast.features.measurers import MeasureOptions, lock_device, open_any_measurer
 from joulecast.features.nets import NetRequest, ResolvedNet, require_torch
 from joulecast.features.profiles import load_profile
 from joulecast.features.run import (
@@ -53,6 +52,7 @@ from joulecast.system.units import format_energy, parse_energy, parse_share
 
 if TYPE_CHECKING:
     from joulecast.estimators.fitted_profile import FittedProfile
+    from joulecast.features.measurers import MeasureOptions
 
 _MESSAGES = logging.getLogger(MESSAGES)
 # More digits than any number of steps has.
@@ -336,20 +336,23 @@ def find_source(
             length.count_steps(group.gpus * setup.samples_per_step)
         return net, setup
 
+    if not probe:
+        net, setup = read()
+        profile = load_profile(device, on=on or "cpu", store=store)
+        return fit_for_setup(profile, setup, estimator), net.network, setup
+
+    # What measures takes a moment to import.
+    from joulecast.features.measurers import MeasureOptions
+    from joulecast.features.profile import ProfileOptions, probe_layers
+
     measuring = MeasureOptions(on or "cpu", meter or "auto")
     if probe == STEP:
         rehearsed = rehearse_step(read, measuring, store, estimator)
         if rehearsed is not None:
             return rehearsed
     net, setup = read()
-    if probe:
-        # What runs campaigns takes a moment to import.
-        from joulecast.features.profile import ProfileOptions, probe_layers
-
-        limits = ProfileOptions(seconds=probe_seconds, estimator=estimator)
-        profile = probe_layers((net.network,), setup, measuring, store, limits)
-    else:
-        profile = load_profile(device, on=measuring.on, store=store)
+    limits = ProfileOptions(seconds=probe_seconds, estimator=estimator)
+    profile = probe_layers((net.network,), setup, measuring, store, limits)
     return fit_for_setup(profile, setup, estimator), net.network, setup
 
 
@@ -368,6 +371,7 @@ def rehearse_step(
     """
     from joulecast.estimators import fit_profile
     from joulecast.features.measure import measure_opened
+    from joulecast.features.measurers import lock_device, open_any_measurer
     from joulecast.store import check_place, open_store, profile_key
 
     check_place(store)
